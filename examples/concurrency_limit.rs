@@ -17,9 +17,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         Err(_) => Store::in_memory(),
     };
     let exports = WaitGroup::new(&store, "exports", 2)?;
-    let limit = ConcurrencyLimitLayer::new(exports.clone(), |(tenant, _): &(String, u32)| tenant.clone())
-        .max_wait(Duration::from_secs(30));
-    let export = ServiceBuilder::new().layer(limit).service(service_fn(export));
+    let limit = ConcurrencyLimitLayer::new(exports.clone(), |(tenant, _): &(String, u32)| {
+        tenant.clone()
+    })
+    .max_wait(Duration::from_secs(30));
+    let export = ServiceBuilder::new()
+        .layer(limit)
+        .service(service_fn(export));
 
     let jobs = (1..=6).map(|job| {
         let mut export = export.clone();

@@ -31,7 +31,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let once = DedupeLayer::new(Dedupe::new(&seen)?, |message: &Message| message.id)
         .max_wait(Duration::from_secs(5))
         .on_unsure(|unsure| eprintln!("may be handled again: {unsure:?}"));
-    let mut handle = ServiceBuilder::new().layer(once).service(service_fn(handle));
+    let mut handle = ServiceBuilder::new()
+        .layer(once)
+        .service(service_fn(handle));
 
     for (id, attempt) in [(1, 1), (2, 1), (1, 2), (3, 1), (3, 2), (3, 3)] {
         match handle.ready().await?.call(Message { id, attempt }).await {
@@ -51,5 +53,8 @@ async fn handle(message: Message) -> Result<String, std::io::Error> {
     if message.id == 3 && message.attempt == 1 {
         return Err(std::io::Error::other("the database is busy"));
     }
-    Ok(format!("message {} is handled at attempt {}", message.id, message.attempt))
+    Ok(format!(
+        "message {} is handled at attempt {}",
+        message.id, message.attempt
+    ))
 }

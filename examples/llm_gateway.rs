@@ -83,7 +83,9 @@ fn gateway(store: &Store, upstream: SocketAddr) -> Result<Router, BoxError> {
     let Tenants { requests, tokens } = Tenants::new(store)?;
     let tenant = || extract::header("x-tenant").map(|tenant| tenant.plain());
     let estimate = |request: &Request| {
-        let asked = Query::<Asked>::try_from_uri(request.uri()).ok().and_then(|asked| asked.max_tokens);
+        let asked = Query::<Asked>::try_from_uri(request.uri())
+            .ok()
+            .and_then(|asked| asked.max_tokens);
         [Fixed(1), Metered(asked.unwrap_or(MAX_TOKENS))]
     };
     let limits = TokenBuckets::new([requests, tokens])?;
@@ -128,8 +130,13 @@ async fn forward(
     State((client, upstream)): State<(HttpClient, SocketAddr)>,
     request: Request,
 ) -> Result<Response, StatusCode> {
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    let uri: Uri = format!("http://{upstream}{path}").parse().map_err(|_| StatusCode::BAD_REQUEST)?;
+    let path = request
+        .uri()
+        .path_and_query()
+        .map_or("/", |path| path.as_str());
+    let uri: Uri = format!("http://{upstream}{path}")
+        .parse()
+        .map_err(|_| StatusCode::BAD_REQUEST)?;
     let response = client.get(uri).await.map_err(|_| StatusCode::BAD_GATEWAY)?;
     Ok(response.map(Body::new))
 }
@@ -153,7 +160,10 @@ async fn ask(
     max_tokens: u32,
 ) -> Result<StatusCode, BoxError> {
     let uri = format!("http://{gateway}/complete?max_tokens={max_tokens}");
-    let request = Request::builder().uri(uri).header("x-tenant", tenant).body(Body::empty())?;
+    let request = Request::builder()
+        .uri(uri)
+        .header("x-tenant", tenant)
+        .body(Body::empty())?;
     let response = client.request(request).await?;
     let status = response.status();
     let mut body = Body::new(response.into_body()).into_data_stream();
@@ -194,7 +204,9 @@ fn page(store: &Store) -> Result<Router, BoxError> {
         .into_response(),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response(),
     };
-    Ok(Router::new().route("/", get(show)).with_state(Tenants::new(store)?))
+    Ok(Router::new()
+        .route("/", get(show))
+        .with_state(Tenants::new(store)?))
 }
 
 /// Per tenant what is left of each budget, and of the tokens what is held and what is charged.
@@ -202,7 +214,9 @@ async fn rows(tenants: &Tenants) -> Result<Vec<String>, BoxError> {
     let titles = ["tenant", "requests left", "tokens left", "held", "captured"];
     let row = |cells: [&dyn std::fmt::Display; 5]| {
         let [tenant, numbers @ ..] = cells;
-        numbers.iter().fold(format!("{tenant:<10}"), |row, number| format!("{row}{number:>15}"))
+        numbers.iter().fold(format!("{tenant:<10}"), |row, number| {
+            format!("{row}{number:>15}")
+        })
     };
     let mut rows = vec![row(titles.each_ref().map(|title| title as _))];
     for tenant in TENANTS {

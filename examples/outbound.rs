@@ -30,17 +30,27 @@ async fn main() -> Result<(), BoxError> {
         Err(_) => Store::in_memory(),
     };
     let bucket = TokenBucket::new(&store, "outbound", Quota::per_second(10).burst(3))?;
-    let per_host = RateLimitLayer::new(bucket, |request: &Request| request.url().host_str().map(Key::from))
-        .max_wait(Duration::from_secs(10))
-        .block_on_response(|response: &Response| {
-            RetryAfter::default().read(response.status(), response.headers())
-        });
+    let per_host = RateLimitLayer::new(bucket, |request: &Request| {
+        request.url().host_str().map(Key::from)
+    })
+    .max_wait(Duration::from_secs(10))
+    .block_on_response(|response: &Response| {
+        RetryAfter::default().read(response.status(), response.headers())
+    });
     let mut client = ServiceBuilder::new().layer(per_host).service(Client::new());
 
     let began = Instant::now();
     for _ in 0..8 {
-        let response = client.ready().await?.call(Request::new(Method::GET, upstream.clone())).await?;
-        println!("after {:>4} ms: {}", began.elapsed().as_millis(), response.status());
+        let response = client
+            .ready()
+            .await?
+            .call(Request::new(Method::GET, upstream.clone()))
+            .await?;
+        println!(
+            "after {:>4} ms: {}",
+            began.elapsed().as_millis(),
+            response.status()
+        );
     }
     Ok(())
 }

@@ -12,11 +12,20 @@ use tower_distributed::{Error, Mutex, Store};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let nodes = match std::env::var("REDIS_URLS") {
-        Ok(urls) => urls.split(',').map(Store::redis).collect::<Result<_, _>>()?,
+        Ok(urls) => urls
+            .split(',')
+            .map(Store::redis)
+            .collect::<Result<_, _>>()?,
         Err(_) => vec![Store::in_memory(), Store::in_memory(), Store::in_memory()],
     };
-    println!("{} servers, {} of them may be away", nodes.len(), (nodes.len() - 1) / 2);
-    let leaders = Mutex::builder().ttl(Duration::from_secs(5)).build_quorum(nodes, "leaders")?;
+    println!(
+        "{} servers, {} of them may be away",
+        nodes.len(),
+        (nodes.len() - 1) / 2
+    );
+    let leaders = Mutex::builder()
+        .ttl(Duration::from_secs(5))
+        .build_quorum(nodes, "leaders")?;
 
     let candidates = (1..=3).map(|candidate| {
         let leaders = leaders.clone();
@@ -32,6 +41,9 @@ async fn lead(candidate: u32, leaders: &Mutex) -> Result<(), Error> {
     let guard = leaders.lock("eu-1").await?;
     println!("{candidate} leads, with fence {}", guard.fence());
     tokio::time::sleep(Duration::from_millis(300)).await;
-    println!("{candidate} steps down, having led to the end: {}", guard.unlock().await?);
+    println!(
+        "{candidate} steps down, having led to the end: {}",
+        guard.unlock().await?
+    );
     Ok(())
 }

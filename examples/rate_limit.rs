@@ -31,7 +31,9 @@ async fn main() -> Result<(), BoxError> {
     let per_page = RateLimitLayer::new(bucket, |job: &Job| job.tenant).cost(|job: &Job| job.pages);
 
     println!("refusing:");
-    let mut printer = ServiceBuilder::new().layer(per_page.clone()).service(service_fn(print));
+    let mut printer = ServiceBuilder::new()
+        .layer(per_page.clone())
+        .service(service_fn(print));
     for (tenant, pages) in [("acme", 30), ("acme", 30), ("umbrella", 30), ("acme", 51)] {
         match printer.ready().await?.call(Job { tenant, pages }).await {
             Ok(done) => println!("  {done}"),
@@ -44,10 +46,19 @@ async fn main() -> Result<(), BoxError> {
 
     println!("waiting:");
     let waiting = per_page.max_wait(Duration::from_secs(5));
-    let mut printer = ServiceBuilder::new().layer(waiting).service(service_fn(print));
+    let mut printer = ServiceBuilder::new()
+        .layer(waiting)
+        .service(service_fn(print));
     let began = Instant::now();
     for _ in 0..3 {
-        let done = printer.ready().await?.call(Job { tenant: "initech", pages: 30 }).await?;
+        let done = printer
+            .ready()
+            .await?
+            .call(Job {
+                tenant: "initech",
+                pages: 30,
+            })
+            .await?;
         println!("  after {:>4} ms: {done}", began.elapsed().as_millis());
     }
     Ok(())

@@ -15,12 +15,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(url) => Store::redis(&url)?,
         Err(_) => Store::in_memory(),
     };
-    let documents = RwLock::builder().ttl(Duration::from_secs(10)).build(&store, "documents")?;
+    let documents = RwLock::builder()
+        .ttl(Duration::from_secs(10))
+        .build(&store, "documents")?;
 
     let tasks = (1..=9).map(|task| {
         let documents = documents.clone();
         tokio::spawn(async move {
-            if task % 3 == 0 { write(task, &documents).await } else { read(task, &documents).await }
+            if task % 3 == 0 {
+                write(task, &documents).await
+            } else {
+                read(task, &documents).await
+            }
         })
     });
     for task in tasks.collect::<Vec<_>>() {

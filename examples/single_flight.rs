@@ -67,5 +67,9 @@ async fn make(month: &str) -> Report {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let run = RUNS.fetch_add(1, Ordering::Relaxed) + 1;
-    Report { month: month.to_owned(), made_by: std::process::id(), run }
+    Report {
+        month: month.to_owned(),
+        made_by: std::process::id(),
+        run,
+    }
 }

@@ -40,7 +40,8 @@ pub(crate) fn micros() -> i64 {
 
 /// Converts a time of this clock to the clock of timers and users, which excludes suspend.
 pub(crate) fn without_suspend(at: Instant) -> Instant {
-    at.checked_sub(suspended(Instant::now(), false)).unwrap_or(at)
+    at.checked_sub(suspended(Instant::now(), false))
+        .unwrap_or(at)
 }
 
 /// Moves a time back by less than a grain, to a whole number of grains since `began`. So what is due at about the same time

@@ -61,7 +61,10 @@ struct World {
 }
 
 enum Skipping {
-    Redis { _server: RedisServer, client: Client },
+    Redis {
+        _server: RedisServer,
+        client: Client,
+    },
     Memory(Arc<AtomicI64>),
 }
 
@@ -69,19 +72,32 @@ impl World {
     fn in_memory() -> Self {
         let micros = Arc::new(AtomicI64::new(BEGIN));
         let store = Store::with_clock(Clock::Manual(micros.clone()));
-        Self { stores: vec![store], clock: Skipping::Memory(micros), passed: Duration::ZERO }
+        Self {
+            stores: vec![store],
+            clock: Skipping::Memory(micros),
+            passed: Duration::ZERO,
+        }
     }
 
     async fn on_redis() -> Self {
         let server = RedisServer::start().await;
         let open = || {
-            let builder =
-                StoreBuilder::default().timeout(PATIENCE).queue_timeout(PATIENCE).wakeups(server.url());
+            let builder = StoreBuilder::default()
+                .timeout(PATIENCE)
+                .queue_timeout(PATIENCE)
+                .wakeups(server.url());
             builder.with_clock(&server.url(), CLOCK).unwrap()
         };
         let stores = vec![open(), open()];
         let client = server.client().unwrap();
-        Self { stores, clock: Skipping::Redis { _server: server, client }, passed: Duration::ZERO }
+        Self {
+            stores,
+            clock: Skipping::Redis {
+                _server: server,
+                client,
+            },
+            passed: Duration::ZERO,
+        }
     }
 
     /// The primitive `open` on each store.
@@ -97,7 +113,11 @@ impl World {
                 micros.fetch_add(span.as_micros() as i64, Ordering::Relaxed);
             }
             Skipping::Redis { client, .. } => {
-                let skip = redis::cmd("EVAL").arg(SKIP).arg(0).arg(span.as_millis() as u64).to_owned();
+                let skip = redis::cmd("EVAL")
+                    .arg(SKIP)
+                    .arg(0)
+                    .arg(span.as_millis() as u64)
+                    .to_owned();
                 let _: Vec<String> = client.query(&skip).unwrap();
             }
         }

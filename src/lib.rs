@@ -127,7 +127,10 @@ pub mod extract;
 pub mod fleet;
 #[cfg(feature = "tonic")]
 pub mod grpc;
-#[cfg_attr(not(all(feature = "axum", feature = "tonic")), allow(rustdoc::broken_intra_doc_links))]
+#[cfg_attr(
+    not(all(feature = "axum", feature = "tonic")),
+    allow(rustdoc::broken_intra_doc_links)
+)]
 pub mod guide;
 #[doc = include_str!("docs/guarantees.md")]
 pub mod guarantees {}
@@ -177,7 +180,9 @@ pub use deadpool_redis;
 pub use dedupe::{Dedupe, DedupeLayer};
 pub use error::Error;
 pub use lease::{Lease, LeaseHandle};
-pub use middleware::{AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject};
+pub use middleware::{
+    AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject,
+};
 #[cfg(feature = "mutex")]
 pub use mutex::{Mutex, MutexGuard, MutexGuards, MutexLayer};
 #[cfg(feature = "rw-lock")]
@@ -185,13 +190,15 @@ pub use rw_lock::{RwLock, RwLockLayer};
 #[cfg(feature = "single-flight")]
 pub use single_flight::{SingleFlight, SingleFlightLayer};
 pub use store::{
-    BreakerState, Credentials, IntoPool, Key, ProvideCredentials, Store, StoreBuilder, StoreFailure,
-    StoreStats,
+    BreakerState, Credentials, IntoPool, Key, ProvideCredentials, Store, StoreBuilder,
+    StoreFailure, StoreStats,
 };
 #[cfg(feature = "rate-limit")]
 pub use token_bucket::quota::{Quota, Quotas};
 #[cfg(feature = "rate-limit")]
-pub use token_bucket::{BudgetLayer, FleetQuotas, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets};
+pub use token_bucket::{
+    BudgetLayer, FleetQuotas, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets,
+};
 #[cfg(feature = "concurrency-limit")]
 pub use wait_group::{ConcurrencyLimitLayer, Permit, WaitGroup};
 

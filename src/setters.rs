@@ -32,9 +32,9 @@ pub(crate) fn in_range<T: PartialOrd + Debug>(
     value: impl Into<Option<T>>,
 ) -> Result<(), Error> {
     match value.into() {
-        Some(value) if !range.contains(&value) => {
-            Err(Error::invalid(format!("{setting} must be {must}, is {value:?}")))
-        }
+        Some(value) if !range.contains(&value) => Err(Error::invalid(format!(
+            "{setting} must be {must}, is {value:?}"
+        ))),
         _ => Ok(()),
     }
 }

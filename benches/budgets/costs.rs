@@ -27,12 +27,21 @@ pub fn run(bench: &Bench) {
             (spent(&mut connection) - before) / f64::from(PAIRS)
         };
         let captures = || {
-            let hold = bench.runtime.block_on(bucket.authorize("lone", 10)).unwrap();
+            let hold = bench
+                .runtime
+                .block_on(bucket.authorize("lone", 10))
+                .unwrap();
             bench.runtime.block_on(hold.capture(7)).unwrap();
         };
         let decisions = || {
             for _ in 0..2 {
-                assert!(bench.runtime.block_on(bucket.allow_n("bare", 10)).unwrap().is_admitted());
+                assert!(
+                    bench
+                        .runtime
+                        .block_on(bucket.allow_n("bare", 10))
+                        .unwrap()
+                        .is_admitted()
+                );
             }
         };
         // The shortest round counts: other programs only add to it.
@@ -41,11 +50,21 @@ pub fn run(bench: &Bench) {
             (ours, theirs) = (ours.min(lone(&captures)), theirs.min(lone(&decisions)));
         }
         let (peer, measures) = ("two decisions", "server's µs of a pair of calls");
-        Versus { name, measures, ours, peer, theirs, ratio: ours / theirs, better: Better::Lower }.tell();
+        Versus {
+            name,
+            measures,
+            ours,
+            peer,
+            theirs,
+            ratio: ours / theirs,
+            better: Better::Lower,
+        }
+        .tell();
     }
     let name = "authorize-hot-key";
     if bench.settings.wants(name) {
-        let rounds = (0..bench.settings.rounds).map(|_| bench.runtime.block_on(hot_key(bench, &bucket)));
+        let rounds =
+            (0..bench.settings.rounds).map(|_| bench.runtime.block_on(hot_key(bench, &bucket)));
         figure(
             name,
             "authorizations and captures (pairs) per second, one key, 256 callers",
@@ -55,16 +74,28 @@ pub fn run(bench: &Bench) {
 }
 
 async fn hot_key(bench: &Bench, bucket: &TokenBucket) -> f64 {
-    let (pairs, end) = (Arc::new(AtomicU64::new(0)), Instant::now() + bench.settings.length);
+    let (pairs, end) = (
+        Arc::new(AtomicU64::new(0)),
+        Instant::now() + bench.settings.length,
+    );
     let callers = (0..CALLERS).map(|_| {
         let (bucket, pairs) = (bucket.clone(), Arc::clone(&pairs));
         tokio::spawn(async move {
             while Instant::now() < end {
-                bucket.authorize("hot", 10).await.unwrap().capture(7).await.unwrap();
+                bucket
+                    .authorize("hot", 10)
+                    .await
+                    .unwrap()
+                    .capture(7)
+                    .await
+                    .unwrap();
                 pairs.fetch_add(1, Ordering::Relaxed);
             }
         })
     });
-    futures::future::join_all(callers).await.into_iter().for_each(Result::unwrap);
+    futures::future::join_all(callers)
+        .await
+        .into_iter()
+        .for_each(Result::unwrap);
     pairs.load(Ordering::Relaxed) as f64 / bench.settings.length.as_secs_f64()
 }

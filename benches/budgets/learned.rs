@@ -27,14 +27,25 @@ type Windows = Arc<Mutex<Vec<[u32; 2]>>>;
 
 pub fn run(bench: &Bench) {
     let [refused, used] = ["learned-429-per-window", "learned-utilisation"];
-    if ![refused, used].iter().any(|name| bench.settings.wants(name)) {
+    if ![refused, used]
+        .iter()
+        .any(|name| bench.settings.wants(name))
+    {
         return;
     }
     let windows = bench.runtime.block_on(fleet(bench));
     let learned = &windows[1..=WINDOWS];
-    let most = learned.iter().map(|[_, refused]| *refused).max().unwrap_or(0);
+    let most = learned
+        .iter()
+        .map(|[_, refused]| *refused)
+        .max()
+        .unwrap_or(0);
     let admitted: u32 = learned.iter().map(|[admitted, _]| admitted).sum();
-    figure(refused, "refusals of a fixed window of 20/s, after the first one, at most", most.into());
+    figure(
+        refused,
+        "refusals of a fixed window of 20/s, after the first one, at most",
+        most.into(),
+    );
     let allowed = LIMIT * WINDOWS as u32;
     figure(
         used,
@@ -58,7 +69,11 @@ async fn fleet(bench: &Bench) -> Vec<[u32; 2]> {
                 let client = client.clone();
                 tokio::spawn(async move {
                     loop {
-                        client.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+                        client
+                            .clone()
+                            .oneshot(Request::new(Body::empty()))
+                            .await
+                            .unwrap();
                     }
                 })
             })
@@ -80,10 +95,17 @@ fn upstream(windows: &Windows, began: Instant) -> Router {
         windows.resize(length, [0, 0]);
         let is_admitted = windows[window][0] < LIMIT;
         windows[window][usize::from(!is_admitted)] += 1;
-        let status = if is_admitted { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+        let status = if is_admitted {
+            StatusCode::OK
+        } else {
+            StatusCode::TOO_MANY_REQUESTS
+        };
         let left = LIMIT - windows[window][0];
         let fields = [
-            ("ratelimit-policy", format!("\"default\";q={LIMIT};w={}", WINDOW.as_secs())),
+            (
+                "ratelimit-policy",
+                format!("\"default\";q={LIMIT};w={}", WINDOW.as_secs()),
+            ),
             ("ratelimit", format!("\"default\";r={left};t=1")),
         ];
         (status, fields).into_response()

@@ -43,10 +43,13 @@ pub fn run(bench: &Bench) {
         return;
     }
     let rounds = |pays| -> Vec<Used> {
-        (0..bench.settings.rounds as u64).map(|seed| streams(bench, pays, seed)).collect()
+        (0..bench.settings.rounds as u64)
+            .map(|seed| streams(bench, pays, seed))
+            .collect()
     };
     let of = |used: &[Used], read: fn(&Used) -> f64| median(used.iter().map(read));
-    let [captures, estimate, afterwards] = [Pays::Captures, Pays::Estimate, Pays::Afterwards].map(rounds);
+    let [captures, estimate, afterwards] =
+        [Pays::Captures, Pays::Estimate, Pays::Afterwards].map(rounds);
     let measures = "used ÷ allowed";
     figure(names[0], measures, of(&captures, |used| used.paid));
     figure(
@@ -55,7 +58,11 @@ pub fn run(bench: &Bench) {
         of(&estimate, |used| used.paid),
     );
     let measures = "used above burst + rate·t in an interval, ÷ burst";
-    figure("budget-overrun-of-captures", measures, of(&captures, |used| used.overrun));
+    figure(
+        "budget-overrun-of-captures",
+        measures,
+        of(&captures, |used| used.overrun),
+    );
     figure(names[1], measures, of(&afterwards, |used| used.overrun));
     note(
         "64 streams of 10 to 50 ms that use 0 to 1 000 tokens, of 200 000/s and a burst of 20 000, for 6 s. A stream that is refused comes back when it is told.",
@@ -72,7 +79,10 @@ fn streams(bench: &Bench, pays: Pays, seed: u64) -> Used {
             let mut random = StdRng::seed_from_u64(seed * STREAMS + nth);
             async move {
                 while began.elapsed() < LENGTH {
-                    let (tokens, span) = (random.random_range(0..=ESTIMATE), random.random_range(10..=50));
+                    let (tokens, span) = (
+                        random.random_range(0..=ESTIMATE),
+                        random.random_range(10..=50),
+                    );
                     let work = sleep(Duration::from_millis(span));
                     let again = match pays {
                         Pays::Captures => match bucket.authorize("all", ESTIMATE).await {
@@ -84,33 +94,50 @@ fn streams(bench: &Bench, pays: Pays, seed: u64) -> Used {
                             Err(error) => error.decision().unwrap().retry_after(),
                         },
                         Pays::Estimate | Pays::Afterwards => {
-                            let cost = if matches!(pays, Pays::Estimate) { ESTIMATE } else { 1 };
+                            let cost = if matches!(pays, Pays::Estimate) {
+                                ESTIMATE
+                            } else {
+                                1
+                            };
                             let decision = bucket.allow_n("all", cost).await.unwrap();
                             if decision.is_admitted() {
                                 work.await;
                             }
                             if decision.is_admitted() && matches!(pays, Pays::Afterwards) {
-                                bucket.charge("all", tokens.saturating_sub(1)).await.unwrap();
+                                bucket
+                                    .charge("all", tokens.saturating_sub(1))
+                                    .await
+                                    .unwrap();
                             }
                             decision.retry_after()
                         }
                     };
                     match again {
                         Some(after) => sleep(after).await,
-                        None => used.lock().unwrap().push((began.elapsed().as_secs_f64(), f64::from(tokens))),
+                        None => used
+                            .lock()
+                            .unwrap()
+                            .push((began.elapsed().as_secs_f64(), f64::from(tokens))),
                     }
                 }
             }
         };
         futures::future::join_all((0..STREAMS).map(stream)).await;
         let used = std::mem::take(&mut *used.lock().unwrap());
-        Used { paid: paid(&used), overrun: overrun(&used) }
+        Used {
+            paid: paid(&used),
+            overrun: overrun(&used),
+        }
     })
 }
 
 fn paid(used: &[(f64, f64)]) -> f64 {
     let length = LENGTH.as_secs_f64();
-    let sum: f64 = used.iter().filter(|(at, _)| *at <= length).map(|(_, tokens)| tokens).sum();
+    let sum: f64 = used
+        .iter()
+        .filter(|(at, _)| *at <= length)
+        .map(|(_, tokens)| tokens)
+        .sum();
     sum / (f64::from(BURST) + f64::from(RATE) * length)
 }
 

@@ -17,7 +17,10 @@ pub struct Role {
 impl Role {
     /// That of this process, if it is a copy.
     pub fn of_this_process() -> Option<Self> {
-        Some(Self { name: env::var(ROLE).ok()?, url: env::var(URL).unwrap() })
+        Some(Self {
+            name: env::var(ROLE).ok()?,
+            url: env::var(URL).unwrap(),
+        })
     }
 }
 
@@ -48,7 +51,9 @@ pub fn copy(role: &str, url: &str) -> Command {
 /// Starts programs that speak as copies do, and lets them all begin when the last of them is ready.
 pub fn start_all(commands: impl IntoIterator<Item = Command>) -> Vec<Child> {
     let mut children: Vec<_> = commands.into_iter().map(Child::start).collect();
-    children.iter_mut().for_each(|child| assert_eq!(child.next_line(), "ready"));
+    children
+        .iter_mut()
+        .for_each(|child| assert_eq!(child.next_line(), "ready"));
     children.iter_mut().for_each(Child::begin);
     children
 }
@@ -61,13 +66,22 @@ pub struct Child {
 
 impl Child {
     fn start(mut command: Command) -> Self {
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let stdout = BufReader::new(process.stdout.take().unwrap());
         Self { process, stdout }
     }
 
     fn begin(&mut self) {
-        self.process.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        self.process
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(b"\n")
+            .unwrap();
     }
 
     fn next_line(&mut self) -> String {
@@ -85,7 +99,11 @@ impl Child {
 
     /// The next line that it [tells](tell).
     pub fn numbers<T: FromStr>(&mut self) -> Vec<T> {
-        let number = |word: &str| word.parse().ok().expect("a copy of this process tells numbers");
+        let number = |word: &str| {
+            word.parse()
+                .ok()
+                .expect("a copy of this process tells numbers")
+        };
         self.next_line().split_whitespace().map(number).collect()
     }
 }

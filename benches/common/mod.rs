@@ -33,7 +33,11 @@ pub fn run_at(
     let run = || {
         let settings = Settings::read()?;
         let runtime = runtime()?;
-        let bench = Bench { settings, server: start()?, runtime };
+        let bench = Bench {
+            settings,
+            server: start()?,
+            runtime,
+        };
         measure(&bench)?;
         report::summary();
         Ok::<_, String>(())
@@ -50,7 +54,11 @@ pub fn run_at(
 /// The runtime of every process: with two threads, whatever the machine has.
 pub fn runtime() -> Result<Runtime, String> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(2).enable_all().build().map_err(|error| format!("no runtime: {error}"))
+    builder
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| format!("no runtime: {error}"))
 }
 
 /// Says that a figure is asked for, and what it needs.

@@ -7,7 +7,15 @@ use super::table::Table;
 /// All figures so far, which [`summary`] prints.
 static ROWS: Mutex<Vec<[String; 7]>> = Mutex::new(Vec::new());
 
-const COLUMNS: [&str; 7] = ["figure", "measures", "this crate", "peer", "of the peer", "ratio", "better"];
+const COLUMNS: [&str; 7] = [
+    "figure",
+    "measures",
+    "this crate",
+    "peer",
+    "of the peer",
+    "ratio",
+    "better",
+];
 /// Ratios this near to 1 are called equal: runs differ by as much.
 const EQUAL: f64 = 0.03;
 const NONE: &str = "–";
@@ -35,7 +43,15 @@ pub struct Versus<'a> {
 
 impl Versus<'_> {
     pub fn tell(self) {
-        let Self { name, measures, ours, peer, theirs, ratio, better } = self;
+        let Self {
+            name,
+            measures,
+            ours,
+            peer,
+            theirs,
+            ratio,
+            better,
+        } = self;
         let gain = match better {
             Better::Higher => ratio,
             Better::Lower => 1.0 / ratio,
@@ -46,7 +62,15 @@ impl Versus<'_> {
             _ => peer,
         };
         line(name, ratio);
-        row([name, measures, &number(ours), peer, &number(theirs), &number(ratio), winner]);
+        row([
+            name,
+            measures,
+            &number(ours),
+            peer,
+            &number(theirs),
+            &number(ratio),
+            winner,
+        ]);
     }
 }
 
@@ -77,8 +101,15 @@ pub fn number(value: f64) -> String {
     if value.fract() != 0.0 && value.abs() < 1000.0 {
         return format!("{value:.*}", decimals(value));
     }
-    let (sign, digits) = (if value < 0.0 { "-" } else { "" }, format!("{:.0}", value.abs()));
-    let mut groups: Vec<_> = digits.as_bytes().rchunks(3).map(String::from_utf8_lossy).collect();
+    let (sign, digits) = (
+        if value < 0.0 { "-" } else { "" },
+        format!("{:.0}", value.abs()),
+    );
+    let mut groups: Vec<_> = digits
+        .as_bytes()
+        .rchunks(3)
+        .map(String::from_utf8_lossy)
+        .collect();
     groups.reverse();
     format!("{sign}{}", groups.join(" "))
 }
@@ -90,9 +121,15 @@ fn line(name: &str, value: f64) {
 
 /// So many digits after the point that there are three, or as many as there are zeros and three; none for nothing at all.
 fn decimals(value: f64) -> usize {
-    if value == 0.0 { 0 } else { (2.0 - value.abs().log10().floor()).clamp(0.0, 12.0) as usize }
+    if value == 0.0 {
+        0
+    } else {
+        (2.0 - value.abs().log10().floor()).clamp(0.0, 12.0) as usize
+    }
 }
 
 fn row(row: [&str; 7]) {
-    ROWS.lock().unwrap_or_else(PoisonError::into_inner).push(row.map(str::to_owned));
+    ROWS.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(row.map(str::to_owned));
 }

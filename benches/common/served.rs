@@ -56,7 +56,12 @@ pub fn rounds<S>(
     services: impl IntoIterator<Item = (usize, String, S)>,
 ) -> Result<Vec<Running<S>>, String> {
     let redis: String = bench.server.query(&["INFO", "server"]);
-    let redis = redis.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap().trim().to_owned();
+    let redis = redis
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:"))
+        .unwrap()
+        .trim()
+        .to_owned();
     bench.server.empty();
     let start = |(role, title, service)| start(role, title, service, &bench.server.url);
     let mut services: Vec<_> = services.into_iter().map(start).collect();
@@ -81,31 +86,50 @@ fn start<S>(role: usize, title: String, service: S, url: &str) -> Running<S> {
     let mut process = child::start(1, &role.to_string(), url).remove(0);
     let told: Vec<u32> = process.numbers();
     let port = u16::try_from(told[0]).unwrap();
-    Running { service, title, samples: Vec::new(), _process: process, id: told[1], port }
+    Running {
+        service,
+        title,
+        samples: Vec::new(),
+        _process: process,
+        id: told[1],
+        port,
+    }
 }
 
 impl<S> Running<S> {
     /// One run of wrk. Fails unless the handler has run once for each request.
     fn measure(&self, length: Duration, ids: &str, redis: &str) -> Result<Sample, String> {
         let cpu = || {
-            [&self.id.to_string(), redis].map(|process| nanos_by_thread(process).into_values().sum::<u64>())
+            [&self.id.to_string(), redis]
+                .map(|process| nanos_by_thread(process).into_values().sum::<u64>())
         };
         let (runs_before, before) = (handled(self.port, RUNS)?, cpu());
         let title = &self.title;
-        let report = wrk::run(self.port, length, ids).map_err(|error| format!("{title}: {error}"))?;
+        let report =
+            wrk::run(self.port, length, ids).map_err(|error| format!("{title}: {error}"))?;
         let (runs, after) = (handled(self.port, RUNS)? - runs_before, cpu());
         let requests = report.requests;
         // wrk goes away from requests that are under way when its time is over.
         if !(requests..=requests + CONNECTIONS).contains(&runs) {
-            return Err(format!("{title}: {requests} responses, but the handler has had {runs} requests"));
+            return Err(format!(
+                "{title}: {requests} responses, but the handler has had {runs} requests"
+            ));
         }
         let each = |which: usize| (after[which] - before[which]) as f64 / 1000.0 / requests as f64;
-        Ok(Sample { cpu: each(0), redis: each(1), report })
+        Ok(Sample {
+            cpu: each(0),
+            redis: each(1),
+            report,
+        })
     }
 }
 
 /// The samples of one service; none if it did not run.
 pub fn samples<'a, S: PartialEq>(services: &'a [Running<S>], service: &S) -> &'a [Sample] {
     let of = |running: &&Running<S>| running.service == *service;
-    services.iter().find(of).map(|running| &running.samples[..]).unwrap_or_default()
+    services
+        .iter()
+        .find(of)
+        .map(|running| &running.samples[..])
+        .unwrap_or_default()
 }

@@ -42,7 +42,16 @@ impl Server {
         let dir = env::temp_dir().join(format!("tower-distributed-bench-{}-{port}", process::id()));
         fs::create_dir(&dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
         let child = command
-            .args(["--port", &port.to_string(), "--bind", host, "--save", "", "--appendonly", "no"])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                host,
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
             .current_dir(&dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -59,7 +68,10 @@ impl Server {
                 });
             }
         };
-        let mut server = Self { process, url: format!("redis://{host}:{port}") };
+        let mut server = Self {
+            process,
+            url: format!("redis://{host}:{port}"),
+        };
         server.wait_until_ready()?;
         Ok(server)
     }
@@ -70,8 +82,11 @@ impl Server {
             if let Ok(Some(status)) = self.process.child.try_wait() {
                 return Err(format!("redis-server ended at once: {status}"));
             }
-            let connection = redis::Client::open(&*self.url).and_then(|client| client.get_connection());
-            if connection.is_ok_and(|mut connection| redis::cmd("PING").exec(&mut connection).is_ok()) {
+            let connection =
+                redis::Client::open(&*self.url).and_then(|client| client.get_connection());
+            if connection
+                .is_ok_and(|mut connection| redis::cmd("PING").exec(&mut connection).is_ok())
+            {
                 return Ok(());
             }
             thread::sleep(Duration::from_millis(20));
@@ -82,7 +97,10 @@ impl Server {
     /// Runs one command on a connection of its own.
     pub fn query<T: FromRedisValue>(&self, command: &[&str]) -> T {
         let mut connection = self.connection();
-        redis::cmd(command[0]).arg(&command[1..]).query(&mut connection).unwrap()
+        redis::cmd(command[0])
+            .arg(&command[1..])
+            .query(&mut connection)
+            .unwrap()
     }
 
     /// An empty server; scripts stay loaded.
@@ -92,17 +110,24 @@ impl Server {
 
     /// How many calls of functions and scripts there were so far.
     pub fn script_calls(&self) -> u64 {
-        calls(&mut self.connection(), |command| command.starts_with("eval") || command == "fcall")
+        calls(&mut self.connection(), |command| {
+            command.starts_with("eval") || command == "fcall"
+        })
     }
 
     pub fn connection(&self) -> Connection {
-        redis::Client::open(&*self.url).and_then(|client| client.get_connection()).unwrap()
+        redis::Client::open(&*self.url)
+            .and_then(|client| client.get_connection())
+            .unwrap()
     }
 }
 
 /// How many calls there were so far of the commands that count, those from within scripts too.
 pub fn calls(connection: &mut Connection, counts: impl Fn(&str) -> bool) -> u64 {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query(connection)
+        .unwrap();
     stats
         .lines()
         .filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="))
@@ -114,10 +139,16 @@ pub fn calls(connection: &mut Connection, counts: impl Fn(&str) -> bool) -> u64 
 /// The server's time in functions and scripts so far, µs.
 #[allow(dead_code, reason = "most benches measure something else")]
 pub fn spent(connection: &mut Connection) -> f64 {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query(connection)
+        .unwrap();
     let lines = ["cmdstat_evalsha:", "cmdstat_fcall:"].into_iter();
     let lines = lines.filter_map(|name| stats.lines().find_map(|line| line.strip_prefix(name)));
-    let times = lines.filter_map(|line| line.split(',').find_map(|field| field.strip_prefix("usec=")));
+    let times = lines.filter_map(|line| {
+        line.split(',')
+            .find_map(|field| field.strip_prefix("usec="))
+    });
     times.map(|time| time.parse::<f64>().unwrap()).sum()
 }
 

@@ -19,8 +19,16 @@ impl Settings {
             return Err("ROUNDS is at least 1".into());
         }
         // Cargo adds options of its own, such as `--bench`.
-        let filters = env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-        Ok(Self { rounds: rounds as usize, length, filters, only: env::var("ONLY").ok() })
+        let filters = env::args()
+            .skip(1)
+            .filter(|argument| !argument.starts_with('-'))
+            .collect();
+        Ok(Self {
+            rounds: rounds as usize,
+            length,
+            filters,
+            only: env::var("ONLY").ok(),
+        })
     }
 
     /// The part of a name that a contestant of a table must have to run; there are no ratios then.
@@ -30,7 +38,11 @@ impl Settings {
 
     /// Whether a figure is asked for, by its name or part of it.
     pub fn wants(&self, figure: &str) -> bool {
-        self.filters.is_empty() || self.filters.iter().any(|filter| figure.contains(filter.as_str()))
+        self.filters.is_empty()
+            || self
+                .filters
+                .iter()
+                .any(|filter| figure.contains(filter.as_str()))
     }
 }
 
@@ -45,7 +57,9 @@ pub fn seconds(name: &str, default: f64) -> Result<Duration, String> {
 
 fn number(name: &str, default: f64) -> Result<f64, String> {
     match env::var(name) {
-        Ok(text) => text.parse().map_err(|_| format!("{name} must be a number, is {text:?}")),
+        Ok(text) => text
+            .parse()
+            .map_err(|_| format!("{name} must be a number, is {text:?}")),
         Err(_) => Ok(default),
     }
 }

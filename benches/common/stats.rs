@@ -14,5 +14,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
 /// The value that this share of a sorted slice does not exceed.
 pub fn percentile(sorted: &[u32], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
-    sorted.get((last as f64 * share).round() as usize).map_or(f64::NAN, |&value| value.into())
+    sorted
+        .get((last as f64 * share).round() as usize)
+        .map_or(f64::NAN, |&value| value.into())
 }

@@ -8,7 +8,10 @@ pub struct Table<const COLUMNS: usize> {
 
 impl<const COLUMNS: usize> Table<COLUMNS> {
     pub fn new(title: impl Into<String>, columns: [&str; COLUMNS]) -> Self {
-        Self { title: title.into(), rows: vec![columns.map(str::to_owned)] }
+        Self {
+            title: title.into(),
+            rows: vec![columns.map(str::to_owned)],
+        }
     }
 
     pub fn row(&mut self, row: [String; COLUMNS]) {
@@ -16,11 +19,20 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
     }
 
     pub fn print(&self) {
-        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max();
-        let widths: [usize; COLUMNS] = std::array::from_fn(|column| width(column).unwrap_or(0).max(3));
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .map(|row| row[column].chars().count())
+                .max()
+        };
+        let widths: [usize; COLUMNS] =
+            std::array::from_fn(|column| width(column).unwrap_or(0).max(3));
         println!("\n**{}**\n", self.title);
         for (number, row) in self.rows.iter().enumerate() {
-            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+            let cells = row
+                .iter()
+                .zip(widths)
+                .map(|(cell, width)| format!("{cell:<width$}"));
             println!("| {} |", cells.collect::<Vec<_>>().join(" | "));
             if number == 0 {
                 println!("|{}|", widths.map(|width| "-".repeat(width + 2)).join("|"));

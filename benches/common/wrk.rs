@@ -19,7 +19,12 @@ pub struct Report {
 
 /// Whether wrk can be started.
 pub fn is_there() -> Result<bool, String> {
-    match Command::new("wrk").arg("-v").stdout(Stdio::null()).stderr(Stdio::null()).status() {
+    match Command::new("wrk")
+        .arg("-v")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+    {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(format!("cannot start wrk: {error}")),
@@ -30,14 +35,23 @@ pub fn is_there() -> Result<bool, String> {
 pub fn run(port: u16, length: Duration, ids: &str) -> Result<Report, String> {
     let seconds = length.as_secs_f64().ceil() as u64;
     let output = Command::new("wrk")
-        .args(["--threads", "1", "--connections", &CONNECTIONS.to_string(), "--latency"])
+        .args([
+            "--threads",
+            "1",
+            "--connections",
+            &CONNECTIONS.to_string(),
+            "--latency",
+        ])
         .args(["--duration", &format!("{seconds}s"), "--script", SCRIPT])
         .args([&*format!("http://127.0.0.1:{port}"), "--", ids])
         .output()
         .map_err(|error| format!("cannot start wrk: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
-        return Err(format!("wrk failed: {text}{}", String::from_utf8_lossy(&output.stderr)));
+        return Err(format!(
+            "wrk failed: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        ));
     }
     parse(&text)
 }
@@ -52,12 +66,19 @@ pub fn handled(port: u16, path: &str) -> Result<u64, String> {
         Ok::<_, std::io::Error>(answer)
     };
     let answer = ask().map_err(|error| format!("no answer to {path}: {error}"))?;
-    let number = answer.rsplit("\r\n").next().and_then(|number| number.parse().ok());
+    let number = answer
+        .rsplit("\r\n")
+        .next()
+        .and_then(|number| number.parse().ok());
     number.ok_or_else(|| format!("no number at {path}: {answer}"))
 }
 
 fn parse(text: &str) -> Result<Report, String> {
-    let after = |start: &str| text.lines().find_map(|line| line.trim().strip_prefix(start)).map(str::trim);
+    let after = |start: &str| {
+        text.lines()
+            .find_map(|line| line.trim().strip_prefix(start))
+            .map(str::trim)
+    };
     if let Some(problem) = after("Non-2xx or 3xx responses:") {
         return Err(format!("{problem} responses were not 200"));
     }
@@ -65,7 +86,9 @@ fn parse(text: &str) -> Result<Report, String> {
         return Err(format!("connections failed: {problem}"));
     }
     let report = || {
-        let (requests, _) = text.lines().find_map(|line| line.trim().split_once(" requests in "))?;
+        let (requests, _) = text
+            .lines()
+            .find_map(|line| line.trim().split_once(" requests in "))?;
         Some(Report {
             requests: requests.parse().ok()?,
             per_second: after("Requests/sec:")?.parse().ok()?,

@@ -101,7 +101,9 @@ impl<C: Contestant> Caller<C> {
             tally.admitted += u32::from(self.contestant.admits(key).await);
             tally.decisions += 1;
             if let Some(since) = since {
-                tally.latencies.push(u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX));
+                tally
+                    .latencies
+                    .push(u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX));
             }
         }
         tally

@@ -38,24 +38,41 @@ pub fn run(bench: &Bench) {
         // Or the healthy ones would stop too when they find that a master is gone.
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
-    let shares: Vec<f64> = (0..bench.settings.rounds).map(|_| round(bench, &cluster)).collect();
-    figure(NAME, "calls served for keys of two masters after the third was killed ÷ before", median(shares));
+    let shares: Vec<f64> = (0..bench.settings.rounds)
+        .map(|_| round(bench, &cluster))
+        .collect();
+    figure(
+        NAME,
+        "calls served for keys of two masters after the third was killed ÷ before",
+        median(shares),
+    );
 }
 
 fn round(bench: &Bench, cluster: &RedisCluster) -> f64 {
     let doomed = &cluster.nodes()[2];
-    let pool = Config::from_urls(cluster.urls()).create_pool(Some(Runtime::Tokio1)).unwrap();
+    let pool = Config::from_urls(cluster.urls())
+        .create_pool(Some(Runtime::Tokio1))
+        .unwrap();
     let quota = Quota::per_second(1_000_000).burst(1_000_000);
     let bucket = TokenBucket::new(&Store::from(pool), "bench", quota).unwrap();
     let (healthy, ill) = (Arc::new(Calls::default()), Arc::new(Calls::default()));
     let mut tasks = Vec::new();
     for node in cluster.nodes() {
-        let calls = if node.port() == doomed.port() { &ill } else { &healthy };
+        let calls = if node.port() == doomed.port() {
+            &ill
+        } else {
+            &healthy
+        };
         let keys = (0..).map(|i| format!("key-{i:016}"));
-        let keys =
-            keys.filter(|key| cluster.node_of(&format!("td:{{bench:{key}}}:tat")).port() == node.port());
+        let keys = keys.filter(|key| {
+            cluster.node_of(&format!("td:{{bench:{key}}}:tat")).port() == node.port()
+        });
         for key in keys.take(CALLERS) {
-            tasks.push(bench.runtime.spawn(call(bucket.clone(), key, calls.clone())));
+            tasks.push(
+                bench
+                    .runtime
+                    .spawn(call(bucket.clone(), key, calls.clone())),
+            );
         }
     }
     thread::sleep(SPAN);
@@ -71,7 +88,9 @@ fn round(bench: &Bench, cluster: &RedisCluster) -> f64 {
          killed, {after} in those after it, {failed} failed; for its own keys {ill_served} served, {ill_failed} failed"
     ));
     if let Some(outage) = outage {
-        note(format!("The first call for a healthy one that failed: {outage}"));
+        note(format!(
+            "The first call for a healthy one that failed: {outage}"
+        ));
     }
     bench.runtime.block_on(async {
         doomed.restart().await;
@@ -89,8 +108,12 @@ fn watch(calls: &Calls) -> [u32; 2] {
 }
 
 fn stop(bench: &Bench, calls: &[Arc<Calls>], tasks: Vec<JoinHandle<()>>) {
-    calls.iter().for_each(|calls| calls.stop.store(true, Ordering::Relaxed));
-    tasks.into_iter().for_each(|task| bench.runtime.block_on(task).unwrap());
+    calls
+        .iter()
+        .for_each(|calls| calls.stop.store(true, Ordering::Relaxed));
+    tasks
+        .into_iter()
+        .for_each(|task| bench.runtime.block_on(task).unwrap());
 }
 
 impl Calls {
@@ -103,7 +126,11 @@ impl Calls {
 async fn call(bucket: TokenBucket, key: String, calls: Arc<Calls>) {
     while !calls.stop.load(Ordering::Relaxed) {
         let outcome = bucket.allow(&*key).await;
-        let count = if outcome.is_ok() { &calls.served } else { &calls.failed };
+        let count = if outcome.is_ok() {
+            &calls.served
+        } else {
+            &calls.failed
+        };
         count.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = outcome {
             calls.outage.get_or_init(|| error.to_string());

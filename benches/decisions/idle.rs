@@ -23,14 +23,21 @@ pub fn run(bench: &Bench) {
     }
     bench.server.empty();
     // Both at the same time: an idle process does not disturb another.
-    let mut children = [ON_REDIS, IN_MEMORY].map(|role| (role, child::start(1, role, &bench.server.url)));
+    let mut children =
+        [ON_REDIS, IN_MEMORY].map(|role| (role, child::start(1, role, &bench.server.url)));
     let worst = children.iter_mut().map(|(role, children)| {
         let per_minute = children[0].numbers::<f64>()[0];
-        note(format!("{role}, {KEYS} keys seen: {per_minute:.1} ms per minute."));
+        note(format!(
+            "{role}, {KEYS} keys seen: {per_minute:.1} ms per minute."
+        ));
         per_minute
     });
     let worst = worst.fold(0.0, f64::max);
-    figure(NAME, "ms of CPU per minute of a process that makes no calls", worst);
+    figure(
+        NAME,
+        "ms of CPU per minute of a process that makes no calls",
+        worst,
+    );
 }
 
 /// Does the part of a copy: sees many keys, and then counts the time on a CPU of all its threads.
@@ -47,7 +54,10 @@ pub fn play(role: &Role) -> ExitCode {
     let before = nanos_by_thread("self");
     thread::sleep(idle);
     let after = nanos_by_thread("self");
-    let spent: u64 = after.iter().map(|(thread, nanos)| nanos - before.get(thread).unwrap_or(&0)).sum();
+    let spent: u64 = after
+        .iter()
+        .map(|(thread, nanos)| nanos - before.get(thread).unwrap_or(&0))
+        .sum();
     drop(store);
     tell(&[spent as f64 / 1e6 * 60.0 / idle.as_secs_f64()]);
     ExitCode::SUCCESS
@@ -57,10 +67,24 @@ pub fn play(role: &Role) -> ExitCode {
 async fn see_keys(store: &Store) {
     let bucket = TokenBucket::new(store, "bench", Quota::per_hour(10)).unwrap();
     for key in 0..KEYS {
-        assert!(bucket.allow(format!("key-{key:016}")).await.unwrap().is_admitted());
+        assert!(
+            bucket
+                .allow(format!("key-{key:016}"))
+                .await
+                .unwrap()
+                .is_admitted()
+        );
     }
     let mutex = Mutex::new(store, "bench").unwrap();
     for key in 0..LOCKS {
-        assert!(mutex.lock(format!("key-{key:016}")).await.unwrap().unlock().await.unwrap());
+        assert!(
+            mutex
+                .lock(format!("key-{key:016}"))
+                .await
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap()
+        );
     }
 }

@@ -41,7 +41,9 @@ pub fn run(bench: &Bench) {
     }
     // Once: what is counted does not depend on the weather.
     let numbers = child::start(1, ROLE, &bench.server.url)[0].numbers::<f64>();
-    let [before, most, after] = numbers[..] else { panic!("{numbers:?}") };
+    let [before, most, after] = numbers[..] else {
+        panic!("{numbers:?}")
+    };
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
     note(format!(
         "{KEYS} keys in memory: {:.1} MiB in use before, {:.1} MiB after the last, {:.1} MiB when all had been idle for \
@@ -50,7 +52,11 @@ pub fn run(bench: &Bench) {
         mib(most),
         mib(after)
     ));
-    figure(NAME, "bytes after 5 000 000 keys were idle ÷ those before and 16 MiB", after / (before + BASE));
+    figure(
+        NAME,
+        "bytes after 5 000 000 keys were idle ÷ those before and 16 MiB",
+        after / (before + BASE),
+    );
 }
 
 fn local_share(bench: &Bench) {
@@ -58,10 +64,18 @@ fn local_share(bench: &Bench) {
         return;
     }
     let numbers = child::start(1, SHARE_ROLE, &bench.server.url)[0].numbers::<f64>();
-    let [before, after, admitted] = numbers[..] else { panic!("{numbers:?}") };
-    note(format!("{MADE_UP} made-up keys while Redis is away: {admitted} were admitted by the local share."));
+    let [before, after, admitted] = numbers[..] else {
+        panic!("{numbers:?}")
+    };
+    note(format!(
+        "{MADE_UP} made-up keys while Redis is away: {admitted} were admitted by the local share."
+    ));
     let mib = (after - before) / f64::from(1 << 20);
-    figure(LOCAL_SHARE, "MiB that 2 000 000 made-up keys take in an outage with LocalShare", mib);
+    figure(
+        LOCAL_SHARE,
+        "MiB that 2 000 000 made-up keys take in an outage with LocalShare",
+        mib,
+    );
 }
 
 /// Does the part of a copy.
@@ -70,12 +84,20 @@ pub fn play(role: &Role) -> ExitCode {
     if role.name == SHARE_ROLE {
         return play_share(&runtime);
     }
-    let store = Store::builder().max_keys(2 * KEYS as usize).max_bytes(8 << 30).in_memory().unwrap();
+    let store = Store::builder()
+        .max_keys(2 * KEYS as usize)
+        .max_bytes(8 << 30)
+        .in_memory()
+        .unwrap();
     let bucket = TokenBucket::new(&store, "bench", Quota::new(1, REFILL)).unwrap();
     child::wait_for_the_others();
     let before = bytes_in_use();
-    let tasks: Vec<_> = (0..TASKS).map(|task| runtime.spawn(see_keys(bucket.clone(), task))).collect();
-    tasks.into_iter().for_each(|task| runtime.block_on(task).unwrap());
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| runtime.spawn(see_keys(bucket.clone(), task)))
+        .collect();
+    tasks
+        .into_iter()
+        .for_each(|task| runtime.block_on(task).unwrap());
     let (last, most) = (Instant::now(), bytes_in_use());
     thread::sleep((last + REFILL + IDLE).saturating_duration_since(Instant::now()));
     tell(&[before, most, bytes_in_use()]);
@@ -87,7 +109,9 @@ fn play_share(runtime: &Runtime) -> ExitCode {
     let store = Store::redis("redis://127.0.0.1:1").unwrap();
     let bucket = TokenBucket::new(&store, "bench", Quota::per_hour(1)).unwrap();
     let limit = RateLimitLayer::new(bucket, |key: &String| key.clone());
-    let limit = limit.on_store_failure(StoreFailure::LocalShare { replicas: NonZeroU32::MIN });
+    let limit = limit.on_store_failure(StoreFailure::LocalShare {
+        replicas: NonZeroU32::MIN,
+    });
     let service = limit.layer(service_fn(async |_: String| Ok::<_, BoxError>(())));
     let service = BoxCloneService::new(service);
     child::wait_for_the_others();
@@ -95,7 +119,13 @@ fn play_share(runtime: &Runtime) -> ExitCode {
     let admitted: u32 = runtime.block_on(async {
         let mut admitted = 0;
         for key in 0..MADE_UP {
-            admitted += u32::from(service.clone().oneshot(format!("key-{key:016}")).await.is_ok());
+            admitted += u32::from(
+                service
+                    .clone()
+                    .oneshot(format!("key-{key:016}"))
+                    .await
+                    .is_ok(),
+            );
         }
         admitted
     });
@@ -106,16 +136,29 @@ fn play_share(runtime: &Runtime) -> ExitCode {
 /// This task's share.
 async fn see_keys(bucket: TokenBucket, task: u32) {
     for key in (task..KEYS).step_by(TASKS as usize) {
-        assert!(bucket.allow(format!("key-{key:016}")).await.unwrap().is_admitted());
+        assert!(
+            bucket
+                .allow(format!("key-{key:016}"))
+                .await
+                .unwrap()
+                .is_admitted()
+        );
     }
 }
 
 /// What the allocator has from the system, but for what is free.
 fn bytes_in_use() -> usize {
     let info = malloc_info().unwrap();
-    let system = info.system.iter().filter(|system| system.r#type == SystemType::Current);
+    let system = info
+        .system
+        .iter()
+        .filter(|system| system.r#type == SystemType::Current);
     let total = |kinds: &[TotalType]| -> usize {
-        info.total.iter().filter(|total| kinds.contains(&total.r#type)).map(|total| total.size).sum()
+        info.total
+            .iter()
+            .filter(|total| kinds.contains(&total.r#type))
+            .map(|total| total.size)
+            .sum()
     };
     let taken: usize = system.map(|system| system.size).sum::<usize>() + total(&[TotalType::Mmap]);
     taken - total(&[TotalType::Fast, TotalType::Rest])

@@ -33,9 +33,16 @@ pub fn run(bench: &Bench) {
     // Of all kills: one failure would be one too many.
     let mut refused = 0;
     for _ in 0..bench.settings.rounds {
-        refused += Workload::ALL.map(|workload| kill(bench, workload)).iter().sum::<u32>();
+        refused += Workload::ALL
+            .map(|workload| kill(bench, workload))
+            .iter()
+            .sum::<u32>();
     }
-    figure(NAME, "calls failed that were not in flight, all connections killed, 256 callers", refused.into());
+    figure(
+        NAME,
+        "calls failed that were not in flight, all connections killed, 256 callers",
+        refused.into(),
+    );
 }
 
 /// How many calls failed beyond those that had no answer yet when the connections were closed.
@@ -44,7 +51,11 @@ fn kill(bench: &Bench, workload: Workload) -> u32 {
     let store = Store::redis(&bench.server.url).unwrap();
     let bucket = TokenBucket::new(&store, "bench", workload.quota()).unwrap();
     let calls = Arc::new(Calls::default());
-    let task = |caller| bench.runtime.spawn(call(bucket.clone(), workload, caller, calls.clone()));
+    let task = |caller| {
+        bench
+            .runtime
+            .spawn(call(bucket.clone(), workload, caller, calls.clone()))
+    };
     let tasks: Vec<_> = (0..CALLERS).map(task).collect();
     let mut connection = bench.server.connection();
     thread::sleep(SPAN);
@@ -61,7 +72,9 @@ fn kill(bench: &Bench, workload: Workload) -> u32 {
     let served_before = calls.served.load(Ordering::Relaxed);
     thread::sleep(SPAN);
     calls.stop.store(true, Ordering::Relaxed);
-    tasks.into_iter().for_each(|task| bench.runtime.block_on(task).unwrap());
+    tasks
+        .into_iter()
+        .for_each(|task| bench.runtime.block_on(task).unwrap());
 
     let failed = calls.failed.load(Ordering::Relaxed);
     let served_after = calls.served.load(Ordering::Relaxed) - served_before;
@@ -80,7 +93,11 @@ async fn call(bucket: TokenBucket, workload: Workload, caller: usize, calls: Arc
         calls.in_flight.fetch_add(1, Ordering::Relaxed);
         let outcome = bucket.allow(keys.next()).await;
         calls.in_flight.fetch_sub(1, Ordering::Relaxed);
-        let count = if outcome.is_ok() { &calls.served } else { &calls.failed };
+        let count = if outcome.is_ok() {
+            &calls.served
+        } else {
+            &calls.failed
+        };
         count.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -38,11 +38,21 @@ pub fn run(bench: &Bench) {
         time(&runtime, &mut ours, stacks::request_with_header, 1, ok);
         time(&runtime, &mut governor, stacks::request_with_header, 1, ok);
         let of = "a refused request, key from a header";
-        let compared = compare(bench, of, stacks::request_with_header, ours, governor, refused);
+        let compared = compare(
+            bench,
+            of,
+            stacks::request_with_header,
+            ours,
+            governor,
+            refused,
+        );
         compared.tell(REFUSED, GOVERNOR);
     }
     if bench.settings.wants(PERMIT) {
-        let (of, request) = ("a permit of a limit that is not reached", stacks::request_with_header);
+        let (of, request) = (
+            "a permit of a limit that is not reached",
+            stacks::request_with_header,
+        );
         let (ours, peer) = (stacks::our_permit(), stacks::towers_permit());
         compare(bench, of, request, ours, peer, StatusCode::OK).tell(PERMIT, TOWER);
     }
@@ -71,7 +81,11 @@ pub fn run(bench: &Bench) {
     );
     let measures = "ns that the layer adds to an admitted request, in memory";
     figure(ADDED, measures, by_header.added.max(by_peer.added));
-    let worse = if by_header.ratio > by_peer.ratio { by_header } else { by_peer };
+    let worse = if by_header.ratio > by_peer.ratio {
+        by_header
+    } else {
+        by_peer
+    };
     worse.tell(RATIO, GOVERNOR);
 }
 
@@ -102,7 +116,13 @@ fn on_two_threads<S: Service + Clone + Send>(service: &S, length: Duration) -> f
         begin.wait();
         let (end, mut took, mut slices) = (Instant::now() + length, Duration::ZERO, 0);
         while Instant::now() < end {
-            took += time(&runtime, &mut service, stacks::request_with_header, SLICE.into(), StatusCode::OK);
+            took += time(
+                &runtime,
+                &mut service,
+                stacks::request_with_header,
+                SLICE.into(),
+                StatusCode::OK,
+            );
             slices += 1;
         }
         took.as_nanos() as f64 / f64::from(slices * SLICE)
@@ -128,7 +148,10 @@ impl Compared {
     fn tell(&self, name: &str, peer: &str) {
         Versus {
             name,
-            measures: &format!("ns per request in memory ({:.0} are the service's): {}", self.inner, self.by),
+            measures: &format!(
+                "ns per request in memory ({:.0} are the service's): {}",
+                self.inner, self.by
+            ),
             ours: self.ours,
             peer,
             theirs: self.peer,

@@ -31,27 +31,49 @@ pub fn run(bench: &Bench) {
         together.push(round(bench, 2));
     }
     let of = |rounds: &[Round], read: fn(&Round) -> f64| median(rounds.iter().map(read));
-    let [alone_rate, together] = [&alone, &together].map(|rounds| of(rounds, |round| round.per_second));
-    note(format!("A refused key, refusals from memory by two tasks: {}/s.", number(together.round())));
-    figure(PER_SECOND, "refusals/s from memory, one key, one task", alone_rate);
+    let [alone_rate, together] =
+        [&alone, &together].map(|rounds| of(rounds, |round| round.per_second));
+    note(format!(
+        "A refused key, refusals from memory by two tasks: {}/s.",
+        number(together.round())
+    ));
+    figure(
+        PER_SECOND,
+        "refusals/s from memory, one key, one task",
+        alone_rate,
+    );
     // The fewer refusals, the more calls per 1000.
-    figure(CALLS, "calls of Redis per 1000 refusals from memory", of(&alone, |round| round.calls_per_1000));
+    figure(
+        CALLS,
+        "calls of Redis per 1000 refusals from memory",
+        of(&alone, |round| round.calls_per_1000),
+    );
 }
 
 fn round(bench: &Bench, tasks: usize) -> Round {
     bench.server.empty();
     let store = Store::redis(&bench.server.url).unwrap();
-    let bucket = TokenBucket::new(&store, "bench", Quota::per_hour(1)).unwrap().cache_refusals(true);
+    let bucket = TokenBucket::new(&store, "bench", Quota::per_hour(1))
+        .unwrap()
+        .cache_refusals(true);
     let first = bench.runtime.block_on(bucket.allow(KEY)).unwrap();
     assert!(first.is_admitted());
 
     let stop = Arc::new(AtomicBool::new(false));
     let (began, calls_before) = (Instant::now(), bench.server.script_calls());
-    let tasks: Vec<_> =
-        (0..tasks).map(|_| bench.runtime.spawn(count_refusals(bucket.clone(), stop.clone()))).collect();
+    let tasks: Vec<_> = (0..tasks)
+        .map(|_| {
+            bench
+                .runtime
+                .spawn(count_refusals(bucket.clone(), stop.clone()))
+        })
+        .collect();
     thread::sleep(bench.settings.length);
     stop.store(true, Ordering::Relaxed);
-    let refusals: u64 = tasks.into_iter().map(|task| bench.runtime.block_on(task).unwrap()).sum();
+    let refusals: u64 = tasks
+        .into_iter()
+        .map(|task| bench.runtime.block_on(task).unwrap())
+        .sum();
     let took = began.elapsed();
     let calls = bench.server.script_calls() - calls_before;
     Round {

@@ -79,7 +79,9 @@ fn one_script_each(bench: &Bench) -> Ours {
     let [users, tenants, all] = buckets(bench);
     let inner = RateLimitLayer::new(all, everybody).layer(Inner);
     let inner = RateLimitLayer::new(tenants, tenant).layer(inner);
-    Ours(BoxCloneSyncService::new(RateLimitLayer::new(users, user).layer(inner)))
+    Ours(BoxCloneSyncService::new(
+        RateLimitLayer::new(users, user).layer(inner),
+    ))
 }
 
 pub fn run(bench: &Bench) {
@@ -88,25 +90,56 @@ pub fn run(bench: &Bench) {
     }
     let mut table = Table::new(
         format!("Three limits over different keys, {CALLERS} callers"),
-        ["keys", "in one step/s", "p50 µs", "three layers/s", "p50 µs", "ratio"],
+        [
+            "keys",
+            "in one step/s",
+            "p50 µs",
+            "three layers/s",
+            "p50 µs",
+            "ratio",
+        ],
     );
-    for (of, workload) in
-        [("the same three keys", Workload::HotRefused), ("100 000 users, ten tenants", Workload::Many)]
-    {
+    for (of, workload) in [
+        ("the same three keys", Workload::HotRefused),
+        ("100 000 users, ten tenants", Workload::Many),
+    ] {
         let (mut mine, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..bench.settings.rounds {
-            let run = |stack| cell::run(&bench.runtime, stack, workload, CALLERS, bench.settings.length);
+            let run = |stack| {
+                cell::run(
+                    &bench.runtime,
+                    stack,
+                    workload,
+                    CALLERS,
+                    bench.settings.length,
+                )
+            };
             mine.push(run(together(bench)));
             theirs.push(run(one_script_each(bench)));
         }
-        let per_second = |samples: &[cell::Sample]| median(samples.iter().map(|sample| sample.per_second));
-        let p50 = |samples: &[cell::Sample]| median(samples.iter().map(|sample| sample.p50)) / 1000.0;
-        let ratio =
-            median(mine.iter().zip(&theirs).map(|(mine, theirs)| mine.per_second / theirs.per_second));
-        let (mine, theirs) = ((per_second(&mine), p50(&mine)), (per_second(&theirs), p50(&theirs)));
+        let per_second =
+            |samples: &[cell::Sample]| median(samples.iter().map(|sample| sample.per_second));
+        let p50 =
+            |samples: &[cell::Sample]| median(samples.iter().map(|sample| sample.p50)) / 1000.0;
+        let ratio = median(
+            mine.iter()
+                .zip(&theirs)
+                .map(|(mine, theirs)| mine.per_second / theirs.per_second),
+        );
+        let (mine, theirs) = (
+            (per_second(&mine), p50(&mine)),
+            (per_second(&theirs), p50(&theirs)),
+        );
         let cells = [mine.0.round(), mine.1, theirs.0.round(), theirs.1, ratio].map(number);
         let [mine_rate, mine_p50, theirs_rate, theirs_p50, by] = cells;
-        table.row([of.to_owned(), mine_rate, mine_p50, theirs_rate, theirs_p50, by]);
+        table.row([
+            of.to_owned(),
+            mine_rate,
+            mine_p50,
+            theirs_rate,
+            theirs_p50,
+            by,
+        ]);
         // Where each request has a bucket of its own to write, that is most of the work in both.
         if workload == Workload::HotRefused {
             Versus {

@@ -74,5 +74,8 @@ async fn round(ours: TokenBucket, mut bare: Bare, length: Duration) -> Round {
     }
     our_times.sort_unstable();
     bare_times.sort_unstable();
-    Round { ours: percentile(&our_times, 0.5), bare: percentile(&bare_times, 0.5) }
+    Round {
+        ours: percentile(&our_times, 0.5),
+        bare: percentile(&bare_times, 0.5),
+    }
 }

@@ -78,7 +78,10 @@ pub fn run(bench: &Bench) {
     if bench.settings.only().is_some() {
         return;
     }
-    for ratio in RATIOS.iter().filter(|ratio| bench.settings.wants(ratio.name)) {
+    for ratio in RATIOS
+        .iter()
+        .filter(|ratio| bench.settings.wants(ratio.name))
+    {
         print_ratio(&samples, ratio);
     }
 }
@@ -91,14 +94,28 @@ fn wanted(bench: &Bench) -> Vec<Cell> {
             bench.settings.wants(ratio.name)
                 && cell.callers == RATIO_CALLERS
                 && ratio.workloads.contains(&cell.workload)
-                && (cell.kind == Kind::Ours || cell.kind == ratio.peer || Some(cell.kind) == ratio.alike)
+                && (cell.kind == Kind::Ours
+                    || cell.kind == ratio.peer
+                    || Some(cell.kind) == ratio.alike)
         })
     };
     let all = Workload::ALL.into_iter().flat_map(|workload| {
-        CALLERS.into_iter().flat_map(move |callers| Kind::ALL.map(|kind| Cell { workload, callers, kind }))
+        CALLERS.into_iter().flat_map(move |callers| {
+            Kind::ALL.map(|kind| Cell {
+                workload,
+                callers,
+                kind,
+            })
+        })
     });
-    let among = |cell: &Cell| bench.settings.only().is_none_or(|part| cell.kind.title().contains(part));
-    all.filter(|cell| (tables || needed(cell)) && among(cell)).collect()
+    let among = |cell: &Cell| {
+        bench
+            .settings
+            .only()
+            .is_none_or(|part| cell.kind.title().contains(part))
+    };
+    all.filter(|cell| (tables || needed(cell)) && among(cell))
+        .collect()
 }
 
 /// Round by round; who begins changes, so that nobody always follows the same neighbour.
@@ -120,11 +137,21 @@ fn measure(bench: &Bench, cells: &[Cell]) -> Samples {
 }
 
 fn print_table(cells: &[Cell], samples: &Samples, workload: Workload) {
-    let cells: Vec<_> = cells.iter().filter(|cell| cell.workload == workload).collect();
+    let cells: Vec<_> = cells
+        .iter()
+        .filter(|cell| cell.workload == workload)
+        .collect();
     if cells.is_empty() {
         return;
     }
-    let columns = ["callers", "contestant", "decisions/s", "p50 µs", "p99 µs", "admitted"];
+    let columns = [
+        "callers",
+        "contestant",
+        "decisions/s",
+        "p50 µs",
+        "p99 µs",
+        "admitted",
+    ];
     let mut table = Table::new(workload.title(), columns);
     for cell in cells {
         let of = |read: fn(&Sample) -> f64| median(samples[cell].iter().map(read));
@@ -142,20 +169,36 @@ fn print_table(cells: &[Cell], samples: &Samples, workload: Workload) {
 
 fn print_ratio(samples: &Samples, ratio: &Ratio) {
     let versus = |&workload: &Workload| {
-        let of = |kind| &samples[&Cell { workload, callers: RATIO_CALLERS, kind }];
+        let of = |kind| {
+            &samples[&Cell {
+                workload,
+                callers: RATIO_CALLERS,
+                kind,
+            }]
+        };
         let against_the_peer = |kind| {
             let rounds = of(kind).iter().zip(of(ratio.peer));
             median(rounds.map(|(ours, theirs)| ours.per_second / theirs.per_second))
         };
         if let Some(alike) = ratio.alike {
             let (alike, value) = (alike.title(), number(against_the_peer(alike)));
-            note(format!("{}: {alike} ÷ {}: {value}.", workload.title(), ratio.peer.title()));
+            note(format!(
+                "{}: {alike} ÷ {}: {value}.",
+                workload.title(),
+                ratio.peer.title()
+            ));
         }
         let per_second = |kind| median(of(kind).iter().map(|sample| sample.per_second));
-        (workload, per_second(Kind::Ours), per_second(ratio.peer), against_the_peer(Kind::Ours))
+        (
+            workload,
+            per_second(Kind::Ours),
+            per_second(ratio.peer),
+            against_the_peer(Kind::Ours),
+        )
     };
     let all = ratio.workloads.iter().map(versus);
-    let Some((workload, ours, theirs, by)) = all.min_by(|one, other| one.3.total_cmp(&other.3)) else {
+    let Some((workload, ours, theirs, by)) = all.min_by(|one, other| one.3.total_cmp(&other.3))
+    else {
         return;
     };
     Versus {

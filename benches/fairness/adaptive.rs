@@ -47,7 +47,10 @@ struct Measured {
 }
 
 pub fn run(bench: &Bench) {
-    if ![GOODPUT, P99, SAME, LOCAL].iter().any(|name| bench.settings.wants(name)) {
+    if ![GOODPUT, P99, SAME, LOCAL]
+        .iter()
+        .any(|name| bench.settings.wants(name))
+    {
         return;
     }
     let phase = bench.settings.length * 2;
@@ -58,29 +61,87 @@ pub fn run(bench: &Bench) {
         Some(Adaptive::gradient().window(WINDOW).classify(success))
     };
     let fixed = STATIC.map(|limit| {
-        (limit, measure(&|name| Limit::Permits(WaitGroup::new(&on_redis(), name, limit).unwrap(), None)))
+        (
+            limit,
+            measure(&|name| {
+                Limit::Permits(WaitGroup::new(&on_redis(), name, limit).unwrap(), None)
+            }),
+        )
     });
-    let most = fixed.iter().map(|(_, measured)| measured.goodput).fold(0.0, f64::max);
-    let good = fixed.iter().filter(|(_, measured)| measured.goodput >= 0.98 * most);
-    let (limit, best) = good.min_by(|one, other| one.1.p99.total_cmp(&other.1.p99)).unwrap();
+    let most = fixed
+        .iter()
+        .map(|(_, measured)| measured.goodput)
+        .fold(0.0, f64::max);
+    let good = fixed
+        .iter()
+        .filter(|(_, measured)| measured.goodput >= 0.98 * most);
+    let (limit, best) = good
+        .min_by(|one, other| one.1.p99.total_cmp(&other.1.p99))
+        .unwrap();
     let start = CAPACITY as u32;
-    let ours = measure(&|name| Limit::Permits(WaitGroup::new(&on_redis(), name, start).unwrap(), adaptive()));
+    let ours = measure(&|name| {
+        Limit::Permits(
+            WaitGroup::new(&on_redis(), name, start).unwrap(),
+            adaptive(),
+        )
+    });
     let each = start / PROCESSES as u32;
-    let same =
-        measure(&|name| Limit::Permits(WaitGroup::new(&Store::in_memory(), name, each).unwrap(), adaptive()));
+    let same = measure(&|name| {
+        Limit::Permits(
+            WaitGroup::new(&Store::in_memory(), name, each).unwrap(),
+            adaptive(),
+        )
+    });
     let local = measure(&|_| Limit::Local(Arc::new(Gradient2::new(each.into()))));
     note(format!(
         "The best of the fixed limits {STATIC:?} is {limit}: the shortest p99 with 98 % of the goodput."
     ));
     let versus = |name, measures, (ours, theirs): (f64, f64), peer, better| {
-        Versus { name, measures, ours, peer, theirs, ratio: ours / theirs, better }.tell();
+        Versus {
+            name,
+            measures,
+            ours,
+            peer,
+            theirs,
+            ratio: ours / theirs,
+            better,
+        }
+        .tell();
     };
-    versus(GOODPUT, "answers/s", (ours.goodput, best.goodput), "best fixed limit", Better::Higher);
+    versus(
+        GOODPUT,
+        "answers/s",
+        (ours.goodput, best.goodput),
+        "best fixed limit",
+        Better::Higher,
+    );
     let p99 = "latency of the backend, p99, ms";
-    versus(P99, p99, (ours.p99, best.p99), "best fixed limit", Better::Lower);
-    versus(SAME, p99, (ours.p99, same.p99), "the same, each process by itself", Better::Lower);
-    versus(LOCAL, p99, (ours.p99, local.p99), "Gradient2, each process by itself", Better::Lower);
-    figure("adaptive-goodput-vs-local-gradient", "answers/s, ratio", ours.goodput / local.goodput);
+    versus(
+        P99,
+        p99,
+        (ours.p99, best.p99),
+        "best fixed limit",
+        Better::Lower,
+    );
+    versus(
+        SAME,
+        p99,
+        (ours.p99, same.p99),
+        "the same, each process by itself",
+        Better::Lower,
+    );
+    versus(
+        LOCAL,
+        p99,
+        (ours.p99, local.p99),
+        "Gradient2, each process by itself",
+        Better::Lower,
+    );
+    figure(
+        "adaptive-goodput-vs-local-gradient",
+        "answers/s, ratio",
+        ours.goodput / local.goodput,
+    );
 }
 
 /// Serves so many requests at once, in the order of arrival.
@@ -126,7 +187,11 @@ async fn measured(limit: &dyn Fn(&str) -> Limit, phase: Duration) -> Measured {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let name = format!("run-{}", RUNS.fetch_add(1, Ordering::Relaxed));
     let (capacity, busy) = (AtomicUsize::new(CAPACITY), Mutex::default());
-    let backend = Arc::new(Backend { capacity, busy, latencies: Mutex::default() });
+    let backend = Arc::new(Backend {
+        capacity,
+        busy,
+        latencies: Mutex::default(),
+    });
     let callers: Vec<_> = (0..PROCESSES)
         .flat_map(|_| {
             let call = caller(limit(&name), &backend);
@@ -140,18 +205,29 @@ async fn measured(limit: &dyn Fn(&str) -> Limit, phase: Duration) -> Measured {
             backend.latencies.lock().unwrap().clear();
             began = Instant::now();
         }
-        backend.capacity.store(CAPACITY >> (nth % 2), Ordering::Relaxed);
+        backend
+            .capacity
+            .store(CAPACITY >> (nth % 2), Ordering::Relaxed);
         tokio::time::sleep(phase).await;
     }
-    let (span, mut latencies) = (began.elapsed(), std::mem::take(&mut *backend.latencies.lock().unwrap()));
+    let (span, mut latencies) = (
+        began.elapsed(),
+        std::mem::take(&mut *backend.latencies.lock().unwrap()),
+    );
     callers.iter().for_each(tokio::task::JoinHandle::abort);
     latencies.sort_unstable();
     let p99 = latencies[latencies.len() * 99 / 100].as_secs_f64() * 1000.0;
-    Measured { goodput: latencies.len() as f64 / span.as_secs_f64(), p99 }
+    Measured {
+        goodput: latencies.len() as f64 / span.as_secs_f64(),
+        p99,
+    }
 }
 
 /// Returns what begins a caller of a process.
-fn caller(limit: Limit, backend: &Arc<Backend>) -> impl Fn() -> tokio::task::JoinHandle<()> + use<> {
+fn caller(
+    limit: Limit,
+    backend: &Arc<Backend>,
+) -> impl Fn() -> tokio::task::JoinHandle<()> + use<> {
     let backend = Arc::clone(backend);
     let inner = {
         let backend = Arc::clone(&backend);
@@ -168,7 +244,11 @@ fn caller(limit: Limit, backend: &Arc<Backend>) -> impl Fn() -> tokio::task::Joi
         Limit::Permits(group, adaptive) => {
             let layer = ConcurrencyLimitLayer::new(group.clone(), |_: &()| "backend").max_wait(FAR);
             Some(match adaptive {
-                Some(adaptive) => layer.adaptive(*adaptive).unwrap().layer(inner).boxed_clone(),
+                Some(adaptive) => layer
+                    .adaptive(*adaptive)
+                    .unwrap()
+                    .layer(inner)
+                    .boxed_clone(),
                 None => layer.layer(inner).boxed_clone(),
             })
         }
@@ -183,7 +263,9 @@ fn caller(limit: Limit, backend: &Arc<Backend>) -> impl Fn() -> tokio::task::Joi
             loop {
                 match (&local, &service) {
                     (Some(local), _) => local.call(&backend).await,
-                    (None, Some(service)) => drop::<Result<(), BoxError>>(service.clone().oneshot(()).await),
+                    (None, Some(service)) => {
+                        drop::<Result<(), BoxError>>(service.clone().oneshot(()).await)
+                    }
                     (None, None) => return,
                 }
             }
@@ -213,8 +295,20 @@ impl Gradient2 {
     fn new(limit: f64) -> Self {
         let (long, windows, sum, samples) = (0.0, 0.0, 0.0, 0.0);
         let began = Instant::now();
-        let state = State { limit, long, windows, in_flight: 0, peak: 0, sum, samples, began };
-        Self { state: Mutex::new(state), freed: Notify::new() }
+        let state = State {
+            limit,
+            long,
+            windows,
+            in_flight: 0,
+            peak: 0,
+            sum,
+            samples,
+            began,
+        };
+        Self {
+            state: Mutex::new(state),
+            freed: Notify::new(),
+        }
     }
 
     async fn call(&self, backend: &Backend) {
@@ -248,7 +342,11 @@ impl State {
     fn adjust(&mut self) {
         let short = self.sum / self.samples;
         self.windows += 1.0;
-        let weight = if self.windows <= 10.0 { 1.0 / self.windows } else { 2.0 / 601.0 };
+        let weight = if self.windows <= 10.0 {
+            1.0 / self.windows
+        } else {
+            2.0 / 601.0
+        };
         self.long += (short - self.long) * weight;
         if self.long > 2.0 * short {
             self.long *= 0.9;
@@ -257,6 +355,7 @@ impl State {
             let target = self.limit * (self.long / short).clamp(0.5, 1.0) + 4.0;
             self.limit = (self.limit * 0.8 + target * 0.2).max(1.0);
         }
-        (self.sum, self.samples, self.peak, self.began) = (0.0, 0.0, self.in_flight, Instant::now());
+        (self.sum, self.samples, self.peak, self.began) =
+            (0.0, 0.0, self.in_flight, Instant::now());
     }
 }

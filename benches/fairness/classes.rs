@@ -20,25 +20,40 @@ const AGING: Duration = Duration::from_millis(250);
 pub fn run(bench: &Bench) {
     let name = "priority-high-p99-vs-alone";
     if bench.settings.wants(name) {
-        let rounds: Vec<_> =
-            (0..bench.settings.rounds).map(|_| (wait(bench, FLOOD), wait(bench, 0))).collect();
+        let rounds: Vec<_> = (0..bench.settings.rounds)
+            .map(|_| (wait(bench, FLOOD), wait(bench, 0)))
+            .collect();
         let ours = median(rounds.iter().map(|(ours, _)| *ours));
         let theirs = median(rounds.iter().map(|(_, theirs)| *theirs));
         let ratio = median(rounds.iter().map(|(ours, theirs)| ours / theirs));
-        let measures =
-            "p99 of the wait of the high class (24 callers) beside 1 000 waiting calls of the low one, µs";
-        Versus { name, measures, ours, peer: "alone", theirs, ratio, better: Better::Lower }.tell();
+        let measures = "p99 of the wait of the high class (24 callers) beside 1 000 waiting calls of the low one, µs";
+        Versus {
+            name,
+            measures,
+            ours,
+            peer: "alone",
+            theirs,
+            ratio,
+            better: Better::Lower,
+        }
+        .tell();
     }
     let name = "priority-low-served";
     if bench.settings.wants(name) {
         let rounds = (0..bench.settings.rounds).map(|_| low(bench));
-        let measures = "permits of the low class for each 250 ms of aging, beside 64 callers of the high one";
+        let measures =
+            "permits of the low class for each 250 ms of aging, beside 64 callers of the high one";
         figure(name, measures, median(rounds.collect::<Vec<_>>()));
     }
 }
 
 fn crowd(bench: &Bench, name: &str) -> Crowd {
-    Crowd::new(bench, name, &WaitGroup::builder(LIMIT).priorities(2).aging(AGING), HOLD)
+    Crowd::new(
+        bench,
+        name,
+        &WaitGroup::builder(LIMIT).priorities(2).aging(AGING),
+        HOLD,
+    )
 }
 
 fn wait(bench: &Bench, flood: usize) -> f64 {
@@ -46,7 +61,10 @@ fn wait(bench: &Bench, flood: usize) -> f64 {
     let high = Turn::new().class(0);
     let _low = crowd.callers(bench, flood, Turn::new().class(1));
     let _high = crowd.callers(bench, HIGH - 1, high);
-    crowd.is_waiting(bench, (flood as u64 + HIGH as u64 - u64::from(LIMIT)).saturating_sub(4));
+    crowd.is_waiting(
+        bench,
+        (flood as u64 + HIGH as u64 - u64::from(LIMIT)).saturating_sub(4),
+    );
     let waits = crowd.waits(bench, high, Duration::ZERO, bench.settings.length);
     crowd.end(bench);
     percentile(&waits, 0.99)

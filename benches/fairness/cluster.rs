@@ -34,8 +34,14 @@ pub fn run(bench: &Bench) {
     let patience = Duration::from_secs(10);
     // Two stores are as two processes.
     let mutexes = [(); 2].map(|()| {
-        let builder = Store::builder().timeout(patience).connect_timeout(patience).queue_timeout(patience);
-        Mutex::builder().strict_fifo().build(&builder.cluster(urls.clone()).unwrap(), "bench").unwrap()
+        let builder = Store::builder()
+            .timeout(patience)
+            .connect_timeout(patience)
+            .queue_timeout(patience);
+        Mutex::builder()
+            .strict_fifo()
+            .build(&builder.cluster(urls.clone()).unwrap(), "bench")
+            .unwrap()
     });
     let operation: Operation = Arc::new(move |number| {
         let mutex = mutexes[(number % 2) as usize].clone();
@@ -43,24 +49,28 @@ pub fn run(bench: &Bench) {
     });
     drive(&bench.runtime, &operation, CALLERS, 0..WARM_UP);
     let rounds = (0..bench.settings.rounds).map(|_| round(bench, &urls, &operation));
-    let measures =
-        "CPU of each other master per hand-over, µs, without what it uses when idle; 3 masters, 2 processes";
+    let measures = "CPU of each other master per hand-over, µs, without what it uses when idle; 3 masters, 2 processes";
     figure(name, measures, median(rounds.collect::<Vec<_>>()));
 }
 
 fn round(bench: &Bench, urls: &[String], operation: &Operation) -> f64 {
     let mut meters: Vec<_> = urls.iter().map(|url| Meter::new(&[url])).collect();
-    let read = |meters: &mut Vec<Meter>| meters.iter_mut().map(Meter::read).collect::<Vec<Reading>>();
+    let read =
+        |meters: &mut Vec<Meter>| meters.iter_mut().map(Meter::read).collect::<Vec<Reading>>();
     let before = read(&mut meters);
     let took = drive(&bench.runtime, operation, CALLERS, 0..HANDOVERS);
     let after = read(&mut meters);
     // Nodes talk to each other, and look after their clients, without any call.
     thread::sleep(took);
     let idle = read(&mut meters);
-    let used = before.iter().zip(&after).zip(&idle).map(|((before, after), idle)| {
-        let (used, idle) = (*after - *before, *idle - *after);
-        (used.scripts, used.cpu - idle.cpu)
-    });
+    let used = before
+        .iter()
+        .zip(&after)
+        .zip(&idle)
+        .map(|((before, after), idle)| {
+            let (used, idle) = (*after - *before, *idle - *after);
+            (used.scripts, used.cpu - idle.cpu)
+        });
     let mut used: Vec<_> = used.collect();
     used.sort_by(|a, b| a.0.total_cmp(&b.0));
     let others = (used[0].1 + used[1].1) / 2.0;

@@ -36,7 +36,12 @@ impl Crowd {
             builder.clone().build(&store, name).unwrap()
         };
         let groups = (0..PROCESSES).map(group).collect();
-        Self { groups, hold, is_over: Arc::default(), callers: Vec::new() }
+        Self {
+            groups,
+            hold,
+            is_over: Arc::default(),
+            callers: Vec::new(),
+        }
     }
 
     fn group(&self, nth: usize, turn: Turn) -> WaitGroup {
@@ -121,8 +126,17 @@ impl Crowd {
 
 /// How many were served within a while.
 pub fn during(counts: &[Count], length: Duration) -> Vec<f64> {
-    let read = || counts.iter().map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let read = || {
+        counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .collect::<Vec<_>>()
+    };
     let before = read();
     std::thread::sleep(length);
-    read().iter().zip(before).map(|(after, before)| (after - before) as f64).collect()
+    read()
+        .iter()
+        .zip(before)
+        .map(|(after, before)| (after - before) as f64)
+        .collect()
 }

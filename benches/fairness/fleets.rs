@@ -15,14 +15,44 @@ const KEY: &str = "gpu";
 const HOLD: Duration = Duration::from_millis(50);
 
 /// The names of settings, and those of the half of the fleet that has turned it on.
-type Setting = (&'static str, fn() -> WaitGroupBuilder, fn(usize) -> Turn, u32);
+type Setting = (
+    &'static str,
+    fn() -> WaitGroupBuilder,
+    fn(usize) -> Turn,
+    u32,
+);
 
 const SETTINGS: [Setting; 6] = [
-    ("classes", || plain().priorities(2).aging(Duration::from_secs(1)), no_turn, 1),
-    ("fair", || plain().fair(), |nth| Turn::of((nth % 8).to_string()), 1),
-    ("aging", || plain().priorities(2).aging(Duration::from_millis(10)), no_turn, 1),
-    ("reserve", || plain().priorities(2).reserve(0, 2), no_turn, 1),
-    ("newest", || plain().newest_first_after(Duration::from_millis(10)), no_turn, 1),
+    (
+        "classes",
+        || plain().priorities(2).aging(Duration::from_secs(1)),
+        no_turn,
+        1,
+    ),
+    (
+        "fair",
+        || plain().fair(),
+        |nth| Turn::of((nth % 8).to_string()),
+        1,
+    ),
+    (
+        "aging",
+        || plain().priorities(2).aging(Duration::from_millis(10)),
+        no_turn,
+        1,
+    ),
+    (
+        "reserve",
+        || plain().priorities(2).reserve(0, 2),
+        no_turn,
+        1,
+    ),
+    (
+        "newest",
+        || plain().newest_first_after(Duration::from_millis(10)),
+        no_turn,
+        1,
+    ),
     ("weights", plain, no_turn, 2),
 ];
 
@@ -35,12 +65,16 @@ fn no_turn(_: usize) -> Turn {
 }
 
 pub fn run(bench: &Bench) {
-    let rounds =
-        |measure: &dyn Fn() -> f64| median((0..bench.settings.rounds).map(|_| measure()).collect::<Vec<_>>());
+    let rounds = |measure: &dyn Fn() -> f64| {
+        median(
+            (0..bench.settings.rounds)
+                .map(|_| measure())
+                .collect::<Vec<_>>(),
+        )
+    };
     let name = "fair-full-modest-refused";
     if bench.settings.wants(name) {
-        let measures =
-            "refusals of a tenant with one call, beside one with 60 callers and a queue of at most 20";
+        let measures = "refusals of a tenant with one call, beside one with 60 callers and a queue of at most 20";
         figure(name, measures, rounds(&|| modest_refused(bench)));
     }
     for (setting, builder, turn, weight) in SETTINGS {
@@ -48,21 +82,27 @@ pub fn run(bench: &Bench) {
             let name = format!("mixed-fleet-share-{setting}-{way}");
             if bench.settings.wants(&name) {
                 let measures = "served by the half of a fleet that is worse off, of its half";
-                figure(&name, measures, rounds(&|| mixed(bench, builder, turn, weight, is_on)));
+                figure(
+                    &name,
+                    measures,
+                    rounds(&|| mixed(bench, builder, turn, weight, is_on)),
+                );
             }
         }
     }
     for (way, from, to) in [("down", 20, 2), ("up", 2, 20)] {
         let name = format!("limit-change-ms-{way}");
         if bench.settings.wants(&name) {
-            let measures = "from the change of a limit until as many run, with 500 waiting, each for 50 ms";
+            let measures =
+                "from the change of a limit until as many run, with 500 waiting, each for 50 ms";
             figure(&name, measures, rounds(&|| limit_change(bench, from, to)));
         }
     }
     for dead in [1, 5, 100] {
         let name = format!("dead-waiters-stall-ms-{dead}");
         if bench.settings.wants(&name) {
-            let measures = "from a release until a caller behind waiters of a dead process is served";
+            let measures =
+                "from a release until a caller behind waiters of a dead process is served";
             figure(&name, measures, rounds(&|| stall(bench, dead)));
         }
     }
@@ -79,7 +119,11 @@ fn fresh(bench: &Bench) {
 
 fn modest_refused(bench: &Bench) -> f64 {
     fresh(bench);
-    let group = WaitGroup::builder(2).fair().max_waiters(20).build(&store(bench), "full").unwrap();
+    let group = WaitGroup::builder(2)
+        .fair()
+        .max_waiters(20)
+        .build(&store(bench), "full")
+        .unwrap();
     let end = Instant::now() + bench.settings.length;
     bench.runtime.block_on(async {
         let call = |tenant: &'static str| {
@@ -122,7 +166,11 @@ fn mixed(
     fresh(bench);
     let stores = [store(bench), store(bench)];
     // The later one is that of the deployment.
-    let builders: [fn() -> WaitGroupBuilder; 2] = if is_on { [plain, setting] } else { [setting, plain] };
+    let builders: [fn() -> WaitGroupBuilder; 2] = if is_on {
+        [plain, setting]
+    } else {
+        [setting, plain]
+    };
     let groups: Vec<_> = stores
         .iter()
         .zip(builders)
@@ -138,7 +186,9 @@ fn mixed(
             for _ in 0..8 {
                 let half = nth % 2;
                 let has_it = (half == 1) == is_on;
-                let group = groups[half].with_turn(if has_it { turn(nth) } else { Turn::new() }).unwrap();
+                let group = groups[half]
+                    .with_turn(if has_it { turn(nth) } else { Turn::new() })
+                    .unwrap();
                 let (served, weight) = (Arc::clone(&served[half]), if has_it { weight } else { 1 });
                 tokio::spawn(async move {
                     if let Ok(permit) = group.add_n(KEY, weight).await {
@@ -154,7 +204,9 @@ fn mixed(
         }
     });
     let counts = served.map(|served| f64::from(served.load(Ordering::Relaxed)));
-    bench.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(2500)).await });
+    bench
+        .runtime
+        .block_on(async { tokio::time::sleep(Duration::from_millis(2500)).await });
     counts[0].min(counts[1]) / ((counts[0] + counts[1]) / 2.0)
 }
 
@@ -184,7 +236,13 @@ fn limit_change(bench: &Bench, from: u32, to: u32) -> f64 {
         }
         let began = Instant::now();
         limit.set(to, "bench").await.unwrap();
-        let is_right = |running: u32| if to < from { running <= to } else { running >= to };
+        let is_right = |running: u32| {
+            if to < from {
+                running <= to
+            } else {
+                running >= to
+            }
+        };
         while !is_right(running.load(Ordering::Relaxed)) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -202,15 +260,27 @@ fn stall(bench: &Bench, dead: u32) -> f64 {
     bench.runtime.block_on(async {
         let group = WaitGroup::new(&store, "dead", 8).unwrap();
         let holder = group.add_n(KEY, 8).await.unwrap();
-        let [seconds, micros]: [String; 2] = bench.server.query::<Vec<String>>(&["TIME"]).try_into().unwrap();
-        let alive = seconds.parse::<u64>().unwrap() * 1_000_000 + micros.parse::<u64>().unwrap() + 7_000_000;
-        let (waiters, beats) =
-            (format!("td:{{dead:{KEY}}}:permits:waiters"), format!("td:{{dead:{KEY}}}:permits:beats"));
+        let [seconds, micros]: [String; 2] = bench
+            .server
+            .query::<Vec<String>>(&["TIME"])
+            .try_into()
+            .unwrap();
+        let alive = seconds.parse::<u64>().unwrap() * 1_000_000
+            + micros.parse::<u64>().unwrap()
+            + 7_000_000;
+        let (waiters, beats) = (
+            format!("td:{{dead:{KEY}}}:permits:waiters"),
+            format!("td:{{dead:{KEY}}}:permits:beats"),
+        );
         for id in 0..dead {
             let token = format!("dddddddddddddddd-{id:x}.1c9c380/1/8");
             let score = (7_u64 << 49) + u64::from(id);
-            bench.server.query::<()>(&["ZADD", &waiters, &score.to_string(), &token]);
-            bench.server.query::<()>(&["ZADD", &beats, &alive.to_string(), &token]);
+            bench
+                .server
+                .query::<()>(&["ZADD", &waiters, &score.to_string(), &token]);
+            bench
+                .server
+                .query::<()>(&["ZADD", &beats, &alive.to_string(), &token]);
         }
         for key in [&waiters, &beats] {
             bench.server.query::<()>(&["PEXPIRE", key, "60000"]);

@@ -17,9 +17,9 @@ use governor::{DefaultKeyedRateLimiter, Quota};
 use http::{Request, StatusCode};
 
 use self::stacks::{
-    BURST, Inner, KEY, RATE, Service, bucket, governor_by_header, governor_by_peer, governor_refused,
-    our_permit, ours_by_header, ours_by_peer, ours_refused, request_with_header, request_with_peer, runtime,
-    time, towers_permit,
+    BURST, Inner, KEY, RATE, Service, bucket, governor_by_header, governor_by_peer,
+    governor_refused, our_permit, ours_by_header, ours_by_peer, ours_refused, request_with_header,
+    request_with_peer, runtime, time, towers_permit,
 };
 
 criterion_group!(benches, layers, decisions);
@@ -27,22 +27,69 @@ criterion_main!(benches);
 
 /// Per request: the service alone, and within each layer.
 fn layers(criterion: &mut Criterion) {
-    bench(criterion, "header/inner service alone", Inner, request_with_header);
-    bench(criterion, "header/our RateLimitLayer", ours_by_header(), request_with_header);
-    bench(criterion, "header/tower_governor", governor_by_header(), request_with_header);
-    bench(criterion, "peer/inner service alone", Inner, request_with_peer);
-    bench(criterion, "peer/our RateLimitLayer", ours_by_peer(), request_with_peer);
-    bench(criterion, "peer/tower_governor", governor_by_peer(), request_with_peer);
-    bench(criterion, "permit/our ConcurrencyLimitLayer", our_permit(), request_with_header);
-    bench(criterion, "permit/tower's ConcurrencyLimit", towers_permit(), request_with_header);
+    bench(
+        criterion,
+        "header/inner service alone",
+        Inner,
+        request_with_header,
+    );
+    bench(
+        criterion,
+        "header/our RateLimitLayer",
+        ours_by_header(),
+        request_with_header,
+    );
+    bench(
+        criterion,
+        "header/tower_governor",
+        governor_by_header(),
+        request_with_header,
+    );
+    bench(
+        criterion,
+        "peer/inner service alone",
+        Inner,
+        request_with_peer,
+    );
+    bench(
+        criterion,
+        "peer/our RateLimitLayer",
+        ours_by_peer(),
+        request_with_peer,
+    );
+    bench(
+        criterion,
+        "peer/tower_governor",
+        governor_by_peer(),
+        request_with_peer,
+    );
+    bench(
+        criterion,
+        "permit/our ConcurrencyLimitLayer",
+        our_permit(),
+        request_with_header,
+    );
+    bench(
+        criterion,
+        "permit/tower's ConcurrencyLimit",
+        towers_permit(),
+        request_with_header,
+    );
     refused(criterion, "refused/our RateLimitLayer", ours_refused());
     refused(criterion, "refused/tower_governor", governor_refused());
 }
 
-fn bench(criterion: &mut Criterion, name: &str, mut service: impl Service, request: fn() -> Request<()>) {
+fn bench(
+    criterion: &mut Criterion,
+    name: &str,
+    mut service: impl Service,
+    request: fn() -> Request<()>,
+) {
     let runtime = runtime();
     criterion.bench_function(name, |bencher| {
-        bencher.iter_custom(|requests| time(&runtime, &mut service, request, requests, StatusCode::OK));
+        bencher.iter_custom(|requests| {
+            time(&runtime, &mut service, request, requests, StatusCode::OK)
+        });
     });
 }
 
@@ -73,7 +120,10 @@ fn decisions(criterion: &mut Criterion) {
                 })
             });
         });
-        let (rate, burst) = (NonZeroU32::new(RATE).unwrap(), NonZeroU32::new(BURST).unwrap());
+        let (rate, burst) = (
+            NonZeroU32::new(RATE).unwrap(),
+            NonZeroU32::new(BURST).unwrap(),
+        );
         let governor = DefaultKeyedRateLimiter::keyed(Quota::per_second(rate).allow_burst(burst));
         criterion.bench_function(&format!("{name}/governor"), |bencher| {
             let mut keys = keys.iter().cycle();

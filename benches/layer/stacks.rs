@@ -30,7 +30,10 @@ const MOST: u32 = 1000;
 const BATCH: u64 = 64;
 
 /// All that is compared here.
-pub trait Service: tower::Service<Request<()>, Response = Response<Body>, Error = Infallible> {}
+pub trait Service:
+    tower::Service<Request<()>, Response = Response<Body>, Error = Infallible>
+{
+}
 
 impl<S: tower::Service<Request<()>, Response = Response<Body>, Error = Infallible>> Service for S {}
 
@@ -59,12 +62,16 @@ pub fn ours_by_header() -> impl Service {
 /// Without RateLimit fields, which tower_governor does not send by default.
 fn ours_with(bucket: TokenBucket) -> impl Service {
     let key = extract::header(FIELD).unwrap().plain();
-    RateLimitLayer::new(bucket, key).reject_with(response::refuse()).layer(Inner)
+    RateLimitLayer::new(bucket, key)
+        .reject_with(response::refuse())
+        .layer(Inner)
 }
 
 pub fn ours_by_peer() -> impl Service {
     let key = extract::client_ip().peer(|info: &ConnectInfo<SocketAddr>| info.0.ip());
-    RateLimitLayer::new(bucket(), key).reject_with(response::refuse()).layer(Inner)
+    RateLimitLayer::new(bucket(), key)
+        .reject_with(response::refuse())
+        .layer(Inner)
 }
 
 /// One request is admitted, and then none.
@@ -85,7 +92,9 @@ pub fn bucket() -> TokenBucket {
 pub fn our_permit() -> impl Service + Clone + Send {
     let group = WaitGroup::new(&Store::in_memory(), "bench", MOST).unwrap();
     let key = |_: &Request<()>| KEY;
-    ConcurrencyLimitLayer::new(group, key).reject_with(response::refuse()).layer(Inner)
+    ConcurrencyLimitLayer::new(group, key)
+        .reject_with(response::refuse())
+        .layer(Inner)
 }
 
 pub fn towers_permit() -> impl Service + Clone + Send {
@@ -97,12 +106,20 @@ pub fn governor_by_header() -> impl Service {
 }
 
 fn governor_with(period: Duration, burst: u32) -> impl Service {
-    let config = governor_config(period, burst).key_extractor(ByHeader).finish().unwrap();
+    let config = governor_config(period, burst)
+        .key_extractor(ByHeader)
+        .finish()
+        .unwrap();
     GovernorLayer::new(config).layer(Inner)
 }
 
 pub fn governor_by_peer() -> impl Service {
-    GovernorLayer::new(governor_config(Duration::from_secs(1) / RATE, BURST).finish().unwrap()).layer(Inner)
+    GovernorLayer::new(
+        governor_config(Duration::from_secs(1) / RATE, BURST)
+            .finish()
+            .unwrap(),
+    )
+    .layer(Inner)
 }
 
 fn governor_config(
@@ -112,7 +129,9 @@ fn governor_config(
     tower_governor::key_extractor::PeerIpKeyExtractor,
     governor::middleware::NoOpMiddleware,
 > {
-    GovernorConfigBuilder::default().const_period(period).const_burst_size(burst)
+    GovernorConfigBuilder::default()
+        .const_period(period)
+        .const_burst_size(burst)
 }
 
 /// As in tower_governor's own example of an extractor.
@@ -123,20 +142,29 @@ impl KeyExtractor for ByHeader {
     type Key = String;
 
     fn extract<T>(&self, request: &Request<T>) -> Result<String, GovernorError> {
-        let value = request.headers().get(FIELD).and_then(|value| value.to_str().ok());
-        value.map(str::to_owned).ok_or(GovernorError::UnableToExtractKey)
+        let value = request
+            .headers()
+            .get(FIELD)
+            .and_then(|value| value.to_str().ok());
+        value
+            .map(str::to_owned)
+            .ok_or(GovernorError::UnableToExtractKey)
     }
 }
 
 pub fn request_with_header() -> Request<()> {
     let mut request = Request::new(());
-    request.headers_mut().insert(FIELD, HeaderValue::from_static(KEY));
+    request
+        .headers_mut()
+        .insert(FIELD, HeaderValue::from_static(KEY));
     request
 }
 
 pub fn request_with_peer() -> Request<()> {
     let mut request = Request::new(());
-    request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 168, 100, 200], 54321))));
+    request
+        .extensions_mut()
+        .insert(ConnectInfo(SocketAddr::from(([192, 168, 100, 200], 54321))));
     request
 }
 

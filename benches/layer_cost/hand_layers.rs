@@ -33,13 +33,19 @@ pub async fn layered(job: Job, app: Router, url: &str) -> Router {
         Job::Mutex => (by_hand::LOCK, Some(by_hand::UNLOCK)),
         Job::Dedupe => (by_hand::CLAIM, Some(by_hand::CONFIRM)),
         Job::Flight => (by_hand::LEAD, Some(by_hand::PUBLISH)),
-        Job::RwLock | Job::Five | Job::Empty | Job::FiveEmpty => unreachable!("there is none by hand"),
+        Job::RwLock | Job::Five | Job::Empty | Job::FiveEmpty => {
+            unreachable!("there is none by hand")
+        }
     };
     // As many as the layer lets in.
     let before = before.replace(">= 16", ">= 1000");
     let mut load = async |script: &str| -> Arc<str> {
-        let name: String =
-            redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(&mut connection).await.unwrap();
+        let name: String = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(script)
+            .query_async(&mut connection)
+            .await
+            .unwrap();
         name.into()
     };
     let before = load(&before).await;
@@ -47,7 +53,13 @@ pub async fn layered(job: Job, app: Router, url: &str) -> Router {
         Some(after) => Some(load(after).await),
         None => None,
     };
-    let hand = Hand { job, connection, before, after, tokens: Arc::default() };
+    let hand = Hand {
+        job,
+        connection,
+        before,
+        after,
+        tokens: Arc::default(),
+    };
     app.layer(from_fn_with_state(hand, run))
 }
 
@@ -57,20 +69,34 @@ async fn run(State(mut hand): State<Hand>, request: Request, next: Next) -> Resp
         Job::Flight => request.uri().to_string(),
         _ => request.headers()["webhook-id"].to_str().unwrap().to_owned(),
     };
-    let (first, second) = (format!("{{hand:{key}}}:lock"), format!("{{hand:{key}}}:mark"));
-    let token = format!("0123456789abcdef-{:08x}", hand.tokens.fetch_add(1, Ordering::Relaxed));
+    let (first, second) = (
+        format!("{{hand:{key}}}:lock"),
+        format!("{{hand:{key}}}:mark"),
+    );
+    let token = format!(
+        "0123456789abcdef-{:08x}",
+        hand.tokens.fetch_add(1, Ordering::Relaxed)
+    );
     let before = Arc::clone(&hand.before);
     let admitted = match hand.job {
         Job::Rate => hand.call(&before, &[&first], &[b"1", b"1000000"]).await,
-        _ => hand.call(&before, &[&first, &second], &[token.as_bytes()]).await,
+        _ => {
+            hand.call(&before, &[&first, &second], &[token.as_bytes()])
+                .await
+        }
     };
     if !matches!(admitted, Ok(Value::Int(1..))) {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
     let response = next.run(request).await;
-    let Some(after) = hand.after.clone() else { return response };
+    let Some(after) = hand.after.clone() else {
+        return response;
+    };
     if hand.job != Job::Flight {
-        return match hand.call(&after, &[&first, &second], &[token.as_bytes()]).await {
+        return match hand
+            .call(&after, &[&first, &second], &[token.as_bytes()])
+            .await
+        {
             Ok(_) => response,
             Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         };
@@ -80,13 +106,20 @@ async fn run(State(mut hand): State<Hand>, request: Request, next: Next) -> Resp
     // The answer does not wait for its publication.
     let (answer, keys) = (body.clone(), [first, second]);
     tokio::spawn(async move {
-        hand.call(&after, &[&keys[0], &keys[1]], &[token.as_bytes(), &answer]).await.unwrap();
+        hand.call(&after, &[&keys[0], &keys[1]], &[token.as_bytes(), &answer])
+            .await
+            .unwrap();
     });
     Response::from_parts(head, Body::from(body))
 }
 
 impl Hand {
-    async fn call(&mut self, script: &str, keys: &[&str], arguments: &[&[u8]]) -> RedisResult<Value> {
+    async fn call(
+        &mut self,
+        script: &str,
+        keys: &[&str],
+        arguments: &[&[u8]],
+    ) -> RedisResult<Value> {
         let mut call = redis::cmd("EVALSHA");
         call.arg(script).arg(keys.len()).arg(keys).arg(arguments);
         call.query_async(&mut self.connection).await

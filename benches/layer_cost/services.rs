@@ -12,7 +12,8 @@ use axum::routing::get;
 use http_body_util::BodyExt as _;
 use tower::util::MapResponseLayer;
 use tower_distributed::{
-    Dedupe, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup, extract, response, web,
+    Dedupe, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup, extract,
+    response, web,
 };
 
 use crate::child::Role;
@@ -48,7 +49,9 @@ pub enum Service {
     Hand(Job),
 }
 
-use Job::{Dedupe as Claim, Empty, Five, FiveEmpty, Flight, Mutex as Lock, Permit, Rate, RwLock as Shared};
+use Job::{
+    Dedupe as Claim, Empty, Five, FiveEmpty, Flight, Mutex as Lock, Permit, Rate, RwLock as Shared,
+};
 use Service::{Bare, Hand, Memory, Redis};
 
 impl Service {
@@ -98,7 +101,10 @@ impl Service {
             Redis(job) => job.layered(app, &Store::redis(url)?)?,
             Hand(job) => hand_layers::layered(job, app, url).await,
         };
-        Ok(app.route(RUNS, get(async move || told.load(Ordering::Relaxed).to_string())))
+        Ok(app.route(
+            RUNS,
+            get(async move || told.load(Ordering::Relaxed).to_string()),
+        ))
     }
 }
 
@@ -132,7 +138,10 @@ impl Job {
         }
         if has(Flight) {
             let flights = SingleFlight::builder(response::AnswerCodec).build(store, "flights")?;
-            app = app.layer(web::single_flight(flights, extract::shared_get().ignore_field("x-user")?));
+            app = app.layer(web::single_flight(
+                flights,
+                extract::shared_get().ignore_field("x-user")?,
+            ));
         }
         if has(Shared) {
             app = app.layer(web::rw_lock(RwLock::new(store, "documents")?, id()?));
@@ -145,7 +154,10 @@ impl Job {
             app = app.layer(web::concurrency_limit(permits, |_: &Request| "all"));
         }
         if has(Claim) {
-            let seen = Dedupe::exact(store, "seen").capacity(10_000_000).remember_for(REMEMBER).build()?;
+            let seen = Dedupe::exact(store, "seen")
+                .capacity(10_000_000)
+                .remember_for(REMEMBER)
+                .build()?;
             app = app.layer(web::dedupe(seen, id()?));
         }
         if has(Rate) {

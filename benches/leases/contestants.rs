@@ -53,11 +53,16 @@ impl Kind {
     ) -> Tally {
         match self {
             Self::Mutex => {
-                let mutex = Mutex::builder().ttl(TTL).build(&Store::redis(url).unwrap(), "bench").unwrap();
+                let mutex = Mutex::builder()
+                    .ttl(TTL)
+                    .build(&Store::redis(url).unwrap(), "bench")
+                    .unwrap();
                 pairs::run(runtime, &mutex, load, length, ready)
             }
             Self::WaitGroup => {
-                let permits = WaitGroup::builder(16).ttl(TTL).build(&Store::redis(url).unwrap(), "bench");
+                let permits = WaitGroup::builder(16)
+                    .ttl(TTL)
+                    .build(&Store::redis(url).unwrap(), "bench");
                 pairs::run(runtime, &permits.unwrap(), load, length, ready)
             }
             Self::Rslock => pairs::run(runtime, &LockManager::new(vec![url]), load, length, ready),

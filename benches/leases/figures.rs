@@ -78,14 +78,20 @@ pub const FIGURES: [Figure; 9] = [
     Figure {
         name: "mutex-greedy-4x16-vs-rslock",
         measures: "locks/s, one key, 4 processes × 16, greedy",
-        cells: &[cell(Mutex, FourProcessesGreedy), cell(Rslock, FourProcessesGreedy)],
+        cells: &[
+            cell(Mutex, FourProcessesGreedy),
+            cell(Rslock, FourProcessesGreedy),
+        ],
         value: |sample| sample.per_second,
         better: Higher,
     },
     Figure {
         name: "mutex-greedy-4x16-p99-vs-rslock",
         measures: "p99 of a wait for a lock, ms, one key, 4 processes × 16, greedy",
-        cells: &[cell(Mutex, FourProcessesGreedy), cell(Rslock, FourProcessesGreedy)],
+        cells: &[
+            cell(Mutex, FourProcessesGreedy),
+            cell(Rslock, FourProcessesGreedy),
+        ],
         value: |sample| sample.p99 / 1e6,
         better: Lower,
     },

@@ -23,9 +23,14 @@ pub fn run(bench: &Bench) -> Result<(), String> {
     }
     let hold = seconds("HOLD", 60.0)?;
     bench.server.empty();
-    let mutex = Mutex::builder().ttl(TTL).build(&Store::redis(&bench.server.url).unwrap(), "bench").unwrap();
+    let mutex = Mutex::builder()
+        .ttl(TTL)
+        .build(&Store::redis(&bench.server.url).unwrap(), "bench")
+        .unwrap();
     let keys = (0..LEASES).map(|i| format!("key-{i:016}"));
-    let guards = bench.runtime.block_on(join_all(keys.map(|key| mutex.lock(key))));
+    let guards = bench
+        .runtime
+        .block_on(join_all(keys.map(|key| mutex.lock(key))));
     let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
     let lost = count_lost(bench, &guards);
 
@@ -35,13 +40,22 @@ pub fn run(bench: &Bench) -> Result<(), String> {
     let per_second = calls as f64 / began.elapsed().as_secs_f64();
     // Before they are released, which ends them too.
     let lost = lost.load(Ordering::Relaxed);
-    let released = bench.runtime.block_on(join_all(guards.into_iter().map(MutexGuard::unlock)));
-    let gone = released.into_iter().filter(|was_held| !matches!(was_held, Ok(true))).count();
+    let released = bench
+        .runtime
+        .block_on(join_all(guards.into_iter().map(MutexGuard::unlock)));
+    let gone = released
+        .into_iter()
+        .filter(|was_held| !matches!(was_held, Ok(true)))
+        .count();
 
     note(format!(
         "{LEASES} leases held for {hold:?}: {calls} calls of scripts, {lost} lost, {gone} not held at the end."
     ));
-    figure(CALLS, "script calls/s that renew 10 000 leases of 30 s", per_second);
+    figure(
+        CALLS,
+        "script calls/s that renew 10 000 leases of 30 s",
+        per_second,
+    );
     // The holder must have been told of each that is gone.
     figure(LOST, "leases lost, of 10 000", lost.max(gone) as f64);
     Ok(())

@@ -29,16 +29,26 @@ const STATES: [State; 6] = [
         "commands/s, a waiter for a permit of another process",
         |bench, server| waiters(bench, server, 1),
     ),
-    ("idle-commands-per-second-waiters-100", "commands/s, 100 waiters for a permit", |bench, server| {
-        waiters(bench, server, 100)
-    }),
-    ("idle-commands-per-second-held-lease", "commands/s, a held lock", |bench, server| {
-        held(bench, server, 1)
-    }),
-    ("idle-commands-per-second-held-1000", "commands/s, 1000 held locks", |bench, server| {
-        held(bench, server, 1000)
-    }),
-    ("idle-commands-per-second-follow", "commands/s, three followed settings", follow),
+    (
+        "idle-commands-per-second-waiters-100",
+        "commands/s, 100 waiters for a permit",
+        |bench, server| waiters(bench, server, 100),
+    ),
+    (
+        "idle-commands-per-second-held-lease",
+        "commands/s, a held lock",
+        |bench, server| held(bench, server, 1),
+    ),
+    (
+        "idle-commands-per-second-held-1000",
+        "commands/s, 1000 held locks",
+        |bench, server| held(bench, server, 1000),
+    ),
+    (
+        "idle-commands-per-second-follow",
+        "commands/s, three followed settings",
+        follow,
+    ),
     (
         "idle-commands-per-second-breaker-open",
         "commands/s, a waiter and a lock while all calls fail",
@@ -55,7 +65,10 @@ pub fn run(bench: &Bench) -> Result<(), String> {
 fn states(bench: &Bench) -> Result<(), String> {
     let idle = seconds("IDLE", 30.0)?;
     let mut all = Vec::new();
-    for (name, measures, begin) in STATES.into_iter().filter(|(name, ..)| bench.settings.wants(name)) {
+    for (name, measures, begin) in STATES
+        .into_iter()
+        .filter(|(name, ..)| bench.settings.wants(name))
+    {
         let server = Server::start()?;
         let kept = begin(bench, &server);
         let mut connection = server.connection();
@@ -76,7 +89,16 @@ fn states(bench: &Bench) -> Result<(), String> {
 
 /// Commands that no script runs, beside those of the bench.
 fn is_of_a_client(command: &str) -> bool {
-    ["eval", "evalsha", "fcall", "ping", "subscribe", "auth", "hello"].contains(&command)
+    [
+        "eval",
+        "evalsha",
+        "fcall",
+        "ping",
+        "subscribe",
+        "auth",
+        "hello",
+    ]
+    .contains(&command)
 }
 
 fn process(server: &Server) -> Store {
@@ -85,7 +107,8 @@ fn process(server: &Server) -> Store {
 
 /// They come one after the other.
 fn waiters(bench: &Bench, server: &Server, count: u64) -> Kept {
-    let groups = [process(server), process(server)].map(|store| WaitGroup::new(&store, "bench", 1).unwrap());
+    let groups =
+        [process(server), process(server)].map(|store| WaitGroup::new(&store, "bench", 1).unwrap());
     let [group, other] = groups;
     let permit = bench.runtime.block_on(group.add(KEY)).unwrap();
     let waiters: Vec<_> = (0..count)
@@ -119,7 +142,10 @@ fn follow(bench: &Bench, server: &Server) -> Kept {
 fn breaker_open(bench: &Bench, server: &Server) -> Kept {
     let waiters = waiters(bench, server, 1);
     let store = process(server);
-    let guard = bench.runtime.block_on(Mutex::new(&store, "bench").unwrap().lock(KEY)).unwrap();
+    let guard = bench
+        .runtime
+        .block_on(Mutex::new(&store, "bench").unwrap().lock(KEY))
+        .unwrap();
     server.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let bucket = TokenBucket::new(&store, "bench", Quota::per_second(1)).unwrap();
     until("the breaker is open", || {
@@ -145,9 +171,14 @@ fn many(bench: &Bench) -> Result<(), String> {
     bench.server.empty();
     let store = Store::redis(&bench.server.url).unwrap();
     // Each has a place of its own in the queue: of the others, a process has one for all its waiters.
-    let mutex = Mutex::builder().strict_fifo().build(&store, "bench").unwrap();
+    let mutex = Mutex::builder()
+        .strict_fifo()
+        .build(&store, "bench")
+        .unwrap();
     let guard = bench.runtime.block_on(mutex.lock(KEY)).unwrap();
-    let waiters: Vec<_> = (0..WAITERS).map(|_| bench.runtime.spawn(lock_and_unlock(mutex.clone()))).collect();
+    let waiters: Vec<_> = (0..WAITERS)
+        .map(|_| bench.runtime.spawn(lock_and_unlock(mutex.clone())))
+        .collect();
     wait_until_all_wait(bench, &store);
 
     let mut connection = bench.server.connection();
@@ -159,7 +190,9 @@ fn many(bench: &Bench) -> Result<(), String> {
 
     let released = Instant::now();
     assert!(bench.runtime.block_on(guard.unlock()).unwrap());
-    waiters.into_iter().for_each(|waiter| bench.runtime.block_on(waiter).unwrap());
+    waiters
+        .into_iter()
+        .for_each(|waiter| bench.runtime.block_on(waiter).unwrap());
     note(format!(
         "{WAITERS} waiters watched for {idle:?}: {calls} commands; then all were served within {:.0} ms.",
         released.elapsed().as_secs_f64() * 1000.0
@@ -174,11 +207,21 @@ async fn lock_and_unlock(mutex: Mutex) {
 
 /// A queue that takes no more than all of them has no place for one more.
 fn wait_until_all_wait(bench: &Bench, store: &Store) {
-    let probe =
-        Mutex::builder().strict_fifo().max_waiters(WAITERS as u32).max_wait(Duration::from_millis(10));
+    let probe = Mutex::builder()
+        .strict_fifo()
+        .max_waiters(WAITERS as u32)
+        .max_wait(Duration::from_millis(10));
     let probe = probe.build(store, "bench").unwrap();
     let patience = Instant::now() + Duration::from_secs(10);
-    while bench.runtime.block_on(probe.lock(KEY)).unwrap_err().is_waited_too_long() {
-        assert!(Instant::now() < patience, "not all {WAITERS} waiters are in the queue");
+    while bench
+        .runtime
+        .block_on(probe.lock(KEY))
+        .unwrap_err()
+        .is_waited_too_long()
+    {
+        assert!(
+            Instant::now() < patience,
+            "not all {WAITERS} waiters are in the queue"
+        );
     }
 }

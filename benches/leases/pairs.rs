@@ -36,7 +36,11 @@ pub fn run<C: Contestant>(
     let neighbours = Arc::new(Neighbours::new(callers));
     let call = |caller| {
         let (gate, neighbours) = (gate.clone(), neighbours.clone());
-        let mut caller = Caller { contestant: contestant.clone(), key: load.key(caller), waits: Vec::new() };
+        let mut caller = Caller {
+            contestant: contestant.clone(),
+            key: load.key(caller),
+            waits: Vec::new(),
+        };
         async move {
             for _ in 0..WARM_UP {
                 caller.pair().await;
@@ -51,7 +55,9 @@ pub fn run<C: Contestant>(
             (pairs, caller.waits, took)
         }
     };
-    let tasks: Vec<_> = (0..callers).map(|caller| runtime.spawn(call(caller))).collect();
+    let tasks: Vec<_> = (0..callers)
+        .map(|caller| runtime.spawn(call(caller)))
+        .collect();
     runtime.block_on(gate.wait());
     ready();
     runtime.block_on(gate.wait());
@@ -75,7 +81,8 @@ impl<C: Contestant> Caller<C> {
     async fn pair(&mut self) {
         let since = Instant::now();
         let guard = self.contestant.lock(self.key).await;
-        self.waits.push(u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX));
+        self.waits
+            .push(u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX));
         C::unlock(guard).await;
     }
 
@@ -117,7 +124,10 @@ struct Neighbours {
 
 impl Neighbours {
     fn new(callers: usize) -> Self {
-        Self { all: Barrier::new(callers), over: AtomicBool::new(false) }
+        Self {
+            all: Barrier::new(callers),
+            over: AtomicBool::new(false),
+        }
     }
 
     /// Waits for everybody.

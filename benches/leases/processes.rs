@@ -26,7 +26,13 @@ pub fn play(role: &Role) -> ExitCode {
     let Cell { kind, load } = CELLS[role.name.parse::<usize>().unwrap()];
     let length = Settings::read().unwrap().length;
     let runtime = common::runtime().unwrap();
-    let tally = kind.run(&runtime, &role.url, load, length, child::wait_for_the_others);
+    let tally = kind.run(
+        &runtime,
+        &role.url,
+        load,
+        length,
+        child::wait_for_the_others,
+    );
     tell(&tally.pairs);
     tell(&tally.waits);
     tell(&[tally.took.as_nanos()]);

@@ -17,15 +17,27 @@ pub struct Sample {
 impl Sample {
     /// From the tallies of all processes.
     pub fn new(tallies: &[Tally]) -> Self {
-        let per_process: Vec<u64> = tallies.iter().map(|tally| tally.pairs.iter().sum()).collect();
+        let per_process: Vec<u64> = tallies
+            .iter()
+            .map(|tally| tally.pairs.iter().sum())
+            .collect();
         let shares = match tallies {
             [alone] => &alone.pairs,
             _ => &per_process,
         };
-        let (least, all) = (shares.iter().min().copied().unwrap_or_default(), shares.iter().sum::<u64>());
-        let rates =
-            tallies.iter().zip(&per_process).map(|(tally, &pairs)| pairs as f64 / tally.took.as_secs_f64());
-        let mut waits: Vec<_> = tallies.iter().flat_map(|tally| &tally.waits).copied().collect();
+        let (least, all) = (
+            shares.iter().min().copied().unwrap_or_default(),
+            shares.iter().sum::<u64>(),
+        );
+        let rates = tallies
+            .iter()
+            .zip(&per_process)
+            .map(|(tally, &pairs)| pairs as f64 / tally.took.as_secs_f64());
+        let mut waits: Vec<_> = tallies
+            .iter()
+            .flat_map(|tally| &tally.waits)
+            .copied()
+            .collect();
         waits.sort_unstable();
         Self {
             per_second: rates.sum(),

@@ -22,7 +22,10 @@ pub fn run(bench: &Bench) {
     if bench.settings.only().is_some() {
         return;
     }
-    for figure in FIGURES.iter().filter(|figure| bench.settings.wants(figure.name)) {
+    for figure in FIGURES
+        .iter()
+        .filter(|figure| bench.settings.wants(figure.name))
+    {
         print_figure(&samples, figure);
     }
 }
@@ -31,10 +34,20 @@ pub fn run(bench: &Bench) {
 fn wanted(bench: &Bench) -> Vec<Cell> {
     let table = bench.settings.wants("table");
     let needed = |cell: &Cell| {
-        FIGURES.iter().any(|figure| bench.settings.wants(figure.name) && figure.cells.contains(cell))
+        FIGURES
+            .iter()
+            .any(|figure| bench.settings.wants(figure.name) && figure.cells.contains(cell))
     };
-    let among = |cell: &Cell| bench.settings.only().is_none_or(|part| cell.kind.title().contains(part));
-    CELLS.into_iter().filter(|cell| (table || needed(cell)) && among(cell)).collect()
+    let among = |cell: &Cell| {
+        bench
+            .settings
+            .only()
+            .is_none_or(|part| cell.kind.title().contains(part))
+    };
+    CELLS
+        .into_iter()
+        .filter(|cell| (table || needed(cell)) && among(cell))
+        .collect()
 }
 
 /// Every other round goes backwards, so that nobody always follows the same neighbour.
@@ -58,11 +71,20 @@ fn sample(bench: &Bench, cell: Cell) -> Sample {
     if cell.load.processes() > 1 {
         return Sample::new(&processes::run(cell, url));
     }
-    Sample::new(&[cell.kind.run(&bench.runtime, url, cell.load, bench.settings.length, || {})])
+    Sample::new(&[cell
+        .kind
+        .run(&bench.runtime, url, cell.load, bench.settings.length, || {})])
 }
 
 fn print_table(cells: &[Cell], samples: &Samples) {
-    let columns = ["load", "contestant", "pairs/s", "p50 µs", "p99 µs", "least served"];
+    let columns = [
+        "load",
+        "contestant",
+        "pairs/s",
+        "p50 µs",
+        "p99 µs",
+        "least served",
+    ];
     let mut table = Table::new("Pairs of lock and unlock", columns);
     for cell in cells {
         let of = |read: fn(&Sample) -> f64| median(samples[cell].iter().map(read));
@@ -76,20 +98,37 @@ fn print_table(cells: &[Cell], samples: &Samples) {
         ]);
     }
     table.print();
-    note("p50 and p99: waits for a lock. Least served: of the processes or callers, of its fair share.");
+    note(
+        "p50 and p99: waits for a lock. Least served: of the processes or callers, of its fair share.",
+    );
 }
 
-fn print_figure(samples: &Samples, Figure { name, measures, cells, value, better }: &Figure) {
+fn print_figure(
+    samples: &Samples,
+    Figure {
+        name,
+        measures,
+        cells,
+        value,
+        better,
+    }: &Figure,
+) {
     let of = |cell: &Cell| samples[cell].iter().map(value);
     let ours = median(of(&cells[0]));
-    let Some(peer) = cells.get(1) else { return figure(name, measures, ours) };
+    let Some(peer) = cells.get(1) else {
+        return figure(name, measures, ours);
+    };
     Versus {
         name,
         measures,
         ours,
         peer: peer.kind.title(),
         theirs: median(of(peer)),
-        ratio: median(of(&cells[0]).zip(of(peer)).map(|(ours, theirs)| ours / theirs)),
+        ratio: median(
+            of(&cells[0])
+                .zip(of(peer))
+                .map(|(ours, theirs)| ours / theirs),
+        ),
         better: *better,
     }
     .tell();

@@ -2,14 +2,20 @@
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::io::tcp::TcpSettings;
-use deadpool_redis::redis::{self, AsyncConnectionConfig, Cmd, Connection, IntoConnectionInfo as _};
+use deadpool_redis::redis::{
+    self, AsyncConnectionConfig, Cmd, Connection, IntoConnectionInfo as _,
+};
 
 /// A connection of redis-rs with TCP_NODELAY, without a time limit for replies.
 pub async fn connect(url: &str) -> MultiplexedConnection {
     let info = url.into_connection_info().unwrap();
     let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
-    redis::Client::open(info).unwrap().get_multiplexed_async_connection_with_config(&config).await.unwrap()
+    redis::Client::open(info)
+        .unwrap()
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+        .unwrap()
 }
 
 /// A script, or a function of the same text, that the server has loaded.
@@ -17,7 +23,14 @@ pub struct Loaded(&'static str, String);
 
 impl Loaded {
     pub fn script(connection: &mut Connection, text: &str) -> Self {
-        Self("EVALSHA", redis::cmd("SCRIPT").arg("LOAD").arg(text).query(connection).unwrap())
+        Self(
+            "EVALSHA",
+            redis::cmd("SCRIPT")
+                .arg("LOAD")
+                .arg(text)
+                .query(connection)
+                .unwrap(),
+        )
     }
 
     pub fn function(connection: &mut Connection, text: &str) -> Self {
@@ -25,7 +38,12 @@ impl Loaded {
         let text = format!(
             "#!lua name={name}\nredis.register_function('{name}', function(KEYS, ARGV)\n{text}\nend)"
         );
-        redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(text).exec(connection).unwrap();
+        redis::cmd("FUNCTION")
+            .arg("LOAD")
+            .arg("REPLACE")
+            .arg(text)
+            .exec(connection)
+            .unwrap();
         Self("FCALL", name)
     }
 

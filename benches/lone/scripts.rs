@@ -34,7 +34,10 @@ pub fn run<'a>(bench: &'a Bench) {
             wanted = true;
             let recorded = [true, false].map(|functions| {
                 bench.server.empty();
-                let store = Store::builder().functions(functions).redis(&bench.server.url).unwrap();
+                let store = Store::builder()
+                    .functions(functions)
+                    .redis(&bench.server.url)
+                    .unwrap();
                 let send = on_store(store);
                 // The first calls load the library or the scripts.
                 send("another key");
@@ -46,10 +49,16 @@ pub fn run<'a>(bench: &'a Bench) {
     let lock = |store| -> Send<'a> {
         let mutex = Mutex::new(&store, "lone").unwrap();
         Box::new(move |key| {
-            assert!(on.block_on(async { mutex.try_lock(key).await.unwrap().unlock().await.unwrap() }))
+            assert!(
+                on.block_on(async { mutex.try_lock(key).await.unwrap().unlock().await.unwrap() })
+            )
         })
     };
-    compare("mutex", &lock, &[(by_hand::LOCK, Uses::Token), (by_hand::UNLOCK, Uses::Token)]);
+    compare(
+        "mutex",
+        &lock,
+        &[(by_hand::LOCK, Uses::Token), (by_hand::UNLOCK, Uses::Token)],
+    );
 
     let enter = |store| -> Send<'a> {
         let group = WaitGroup::new(&store, "lone", LIMIT).unwrap();
@@ -57,28 +66,57 @@ pub fn run<'a>(bench: &'a Bench) {
             assert!(on.block_on(async { group.try_add(key).await.unwrap().done().await.unwrap() }))
         })
     };
-    compare("permit", &enter, &[(by_hand::ENTER, Uses::Token), (by_hand::LEAVE, Uses::Token)]);
+    compare(
+        "permit",
+        &enter,
+        &[(by_hand::ENTER, Uses::Token), (by_hand::LEAVE, Uses::Token)],
+    );
 
     let handle = |store| -> Send<'a> {
         let day = Duration::from_secs(86_400);
-        let dedupe = Dedupe::exact(&store, "lone").capacity(1_000_000).remember_for(day).build().unwrap();
+        let dedupe = Dedupe::exact(&store, "lone")
+            .capacity(1_000_000)
+            .remember_for(day)
+            .build()
+            .unwrap();
         Box::new(move |item| {
             let claimed = on.block_on(async { dedupe.try_claim(item).await.unwrap() });
-            let Claimed::New(claim) = claimed else { panic!("the item is new") };
+            let Claimed::New(claim) = claimed else {
+                panic!("the item is new")
+            };
             assert!(on.block_on(claim.confirm()).unwrap());
         })
     };
-    compare("dedupe", &handle, &[(by_hand::CLAIM, Uses::Token), (by_hand::CONFIRM, Uses::Token)]);
+    compare(
+        "dedupe",
+        &handle,
+        &[
+            (by_hand::CLAIM, Uses::Token),
+            (by_hand::CONFIRM, Uses::Token),
+        ],
+    );
 
     let fly = |store| -> Send<'a> {
         let flights = SingleFlight::<String>::new(&store, "lone").unwrap();
         Box::new(move |key| {
-            on.block_on(flights.run(key, async || "x".repeat(100))).unwrap();
+            on.block_on(flights.run(key, async || "x".repeat(100)))
+                .unwrap();
             // The answer is published in the background.
-            while !bench.server.query::<Vec<String>>(&["KEYS", "*flight:lock*"]).is_empty() {}
+            while !bench
+                .server
+                .query::<Vec<String>>(&["KEYS", "*flight:lock*"])
+                .is_empty()
+            {}
         })
     };
-    compare("flight", &fly, &[(by_hand::LEAD, Uses::Token), (by_hand::PUBLISH, Uses::Answer)]);
+    compare(
+        "flight",
+        &fly,
+        &[
+            (by_hand::LEAD, Uses::Token),
+            (by_hand::PUBLISH, Uses::Answer),
+        ],
+    );
 
     let take = |store| -> Send<'a> {
         let quota = Quota::per_second(1_000_000).burst(1_000_000);
@@ -105,15 +143,23 @@ enum Uses {
 /// `recorded`: our calls by functions, and by scripts.
 fn measure(bench: &Bench, name: &str, recorded: &[Vec<Recorded>; 2], hand: &[(&str, Uses)]) {
     let mut connection = bench.server.connection();
-    let by_hand = [Loaded::script, Loaded::function]
-        .map(|load| hand.iter().map(|(text, uses)| (load(&mut connection, text), *uses)).collect::<Vec<_>>());
+    let by_hand = [Loaded::script, Loaded::function].map(|load| {
+        hand.iter()
+            .map(|(text, uses)| (load(&mut connection, text), *uses))
+            .collect::<Vec<_>>()
+    });
     let texts = recorded.each_ref().map(|ours| {
         assert_eq!(ours.len(), hand.len(), "{name}: {ours:?}");
         Texts::new(name, ours)
     });
     let of_ours = [0, 1].map(|way: usize| -> Calls<'_> {
         let texts = &texts[way];
-        Box::new(move |pair| recorded[way].iter().map(|call| call.replacing(&texts.of(pair))).collect())
+        Box::new(move |pair| {
+            recorded[way]
+                .iter()
+                .map(|call| call.replacing(&texts.of(pair)))
+                .collect()
+        })
     });
     let of_hand = by_hand.each_ref().map(|calls| -> Calls<'_> {
         let texts = &texts[0];
@@ -131,11 +177,26 @@ fn measure(bench: &Bench, name: &str, recorded: &[Vec<Recorded>; 2], hand: &[(&s
     let measures = "server's µs of a pair of calls";
     for (way, measures, ours, peer, theirs) in [
         ("script", measures, function, "by hand", by_evalsha),
-        ("evalsha", "the same, without functions", script, "by hand", by_evalsha),
+        (
+            "evalsha",
+            "the same, without functions",
+            script,
+            "by hand",
+            by_evalsha,
+        ),
         ("fcall", measures, function, "by hand, by FCALL", by_fcall),
     ] {
         let (name, ratio) = (&*format!("lone-{way}-vs-hand-{name}"), ours / theirs);
-        Versus { name, measures, ours, peer, theirs, ratio, better: Better::Lower }.tell();
+        Versus {
+            name,
+            measures,
+            ours,
+            peer,
+            theirs,
+            ratio,
+            better: Better::Lower,
+        }
+        .tell();
     }
 }
 
@@ -155,7 +216,11 @@ impl Texts {
             "mutex" => 16,
             _ => 1,
         };
-        Self { keys, id: recorded.iter().find_map(Recorded::id), item: recorded[0].item() }
+        Self {
+            keys,
+            id: recorded.iter().find_map(Recorded::id),
+            item: recorded[0].item(),
+        }
     }
 
     fn key(&self, pair: u64) -> String {
@@ -169,7 +234,11 @@ impl Texts {
     /// What takes the place of what.
     fn of(&self, pair: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut texts = vec![(KEY.as_bytes().to_vec(), self.key(pair).into_bytes())];
-        texts.extend(self.id.clone().map(|id| (id, Self::token(pair).into_bytes())));
+        texts.extend(
+            self.id
+                .clone()
+                .map(|id| (id, Self::token(pair).into_bytes())),
+        );
         if let Some((bucket, digest)) = &self.item {
             let (other, item) = (pair % BUCKETS, format!("{pair:032x}").into_bytes());
             texts.push((bucket.clone(), format!("{other}}}").into_bytes()));
@@ -180,9 +249,19 @@ impl Texts {
 
     /// The calls of a pair by hand.
     fn by_hand(&self, pair: u64, calls: &[(Loaded, Uses)]) -> Vec<Cmd> {
-        let key = if self.item.is_some() { format!("{pair:032x}") } else { self.key(pair) };
-        let (lock, mark) = (format!("{{hand:{key}}}:lock"), format!("{{hand:{key}}}:mark"));
-        let (token, answer) = (format!("0123456789abcdef{}", Self::token(pair)), "x".repeat(100));
+        let key = if self.item.is_some() {
+            format!("{pair:032x}")
+        } else {
+            self.key(pair)
+        };
+        let (lock, mark) = (
+            format!("{{hand:{key}}}:lock"),
+            format!("{{hand:{key}}}:mark"),
+        );
+        let (token, answer) = (
+            format!("0123456789abcdef{}", Self::token(pair)),
+            "x".repeat(100),
+        );
         let call = |(loaded, uses): &(Loaded, Uses)| match uses {
             Uses::Token => loaded.call(&[&lock, &mark], &[&token]),
             Uses::Answer => loaded.call(&[&lock, &mark], &[&token, &answer]),
@@ -197,10 +276,18 @@ fn prepare(name: &str, ours: &[Recorded], connection: &mut Connection, texts: &T
     redis::cmd("FLUSHALL").arg("SYNC").exec(connection).unwrap();
     if name == "permit" {
         for other in 0..OTHERS.into() {
-            let held: Value = ours[0].replacing(&texts.of(u64::MAX - other)).query(connection).unwrap();
+            let held: Value = ours[0]
+                .replacing(&texts.of(u64::MAX - other))
+                .query(connection)
+                .unwrap();
             assert!(granted(&held, false), "{held:?}");
             let hand = format!("{{hand:{KEY}}}:lock");
-            redis::cmd("ZADD").arg(hand).arg(1_u64 << 50).arg(other).exec(connection).unwrap();
+            redis::cmd("ZADD")
+                .arg(hand)
+                .arg(1_u64 << 50)
+                .arg(other)
+                .exec(connection)
+                .unwrap();
         }
     }
 }
@@ -226,7 +313,10 @@ fn round(calls: &Calls<'_>, by_hand: bool, number: &mut u64, connection: &mut Co
 fn granted(reply: &Value, by_hand: bool) -> bool {
     match reply {
         Value::Array(numbers) => matches!(numbers[1], Value::Int(1..)),
-        Value::BulkString(numbers) => numbers.split(|&byte| byte == b' ').nth(1).is_some_and(|n| n != b"0"),
+        Value::BulkString(numbers) => numbers
+            .split(|&byte| byte == b' ')
+            .nth(1)
+            .is_some_and(|n| n != b"0"),
         Value::Int(number) => *number >= by_hand.into(),
         _ => false,
     }
@@ -234,6 +324,10 @@ fn granted(reply: &Value, by_hand: bool) -> bool {
 
 /// The bytes that hexadecimal digits stand for.
 fn bytes(digits: &[u8]) -> Vec<u8> {
-    let pairs = digits.chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
-    pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+    let pairs = digits
+        .chunks(2)
+        .map(|pair| std::str::from_utf8(pair).unwrap());
+    pairs
+        .map(|pair| u8::from_str_radix(pair, 16).unwrap())
+        .collect()
 }

@@ -64,17 +64,36 @@ fn measure(bench: &Bench, runtime: &Runtime, name: &str, call: &dyn Fn(&Store, &
         rounds[0].push(spent(|| call(&store, runtime, CALLS)));
         rounds[1].push(spent(|| runtime.block_on(bare(&mut connection, &commands))));
     }
-    let ratios: Vec<_> = rounds[0].iter().zip(&rounds[1]).map(|(ours, theirs)| ours / theirs).collect();
+    let ratios: Vec<_> = rounds[0]
+        .iter()
+        .zip(&rounds[1])
+        .map(|(ours, theirs)| ours / theirs)
+        .collect();
     let [ours, theirs] = rounds.map(median);
     let (peer, measures) = ("EVALSHA", "client's µs of CPU of a call");
-    Versus { name, measures, ours, peer, theirs, ratio: median(ratios), better: Better::Lower }.tell();
+    Versus {
+        name,
+        measures,
+        ours,
+        peer,
+        theirs,
+        ratio: median(ratios),
+        better: Better::Lower,
+    }
+    .tell();
 }
 
 async fn bare(connection: &mut MultiplexedConnection, commands: &[Cmd]) {
     for _ in 0..CALLS {
         for command in commands {
             let reply: Value = command.query_async::<Value>(connection).await.unwrap();
-            assert!(matches!(reply, Value::Array(_) | Value::BulkString(_) | Value::Int(_)), "{reply:?}");
+            assert!(
+                matches!(
+                    reply,
+                    Value::Array(_) | Value::BulkString(_) | Value::Int(_)
+                ),
+                "{reply:?}"
+            );
         }
     }
 }

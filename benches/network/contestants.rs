@@ -65,7 +65,13 @@ impl Contestants {
         let mutex = Mutex::new(&store, NAME).unwrap();
         let permits = WaitGroup::new(&store, NAME, LIMIT).unwrap();
         let plain = bench.runtime.block_on(by_hand::connect(&bench.server.url));
-        let mut contestants = Self { bucket, mutex, permits, plain, recorded: Default::default() };
+        let mut contestants = Self {
+            bucket,
+            mutex,
+            permits,
+            plain,
+            recorded: Default::default(),
+        };
         contestants.recorded = Op::ALL.map(|op| {
             let call = |key: &str| bench.runtime.block_on(contestants.ours(op, key).call());
             // The first call loads the scripts.
@@ -84,9 +90,16 @@ impl Contestants {
             Op::AllowOneKey | Op::Permit => KEY.to_owned(),
         });
         match kind {
-            Kind::Ours => load::run(runtime, keys.map(|key| self.ours(op, &key)).collect(), pace, length),
+            Kind::Ours => load::run(
+                runtime,
+                keys.map(|key| self.ours(op, &key)).collect(),
+                pace,
+                length,
+            ),
             Kind::Evalsha => {
-                let callers = keys.zip(1..).map(|(key, number)| self.evalsha(op, &key, number));
+                let callers = keys
+                    .zip(1..)
+                    .map(|(key, number)| self.evalsha(op, &key, number));
                 load::run(runtime, callers.collect(), pace, length)
             }
         }
@@ -105,9 +118,17 @@ impl Contestants {
     fn evalsha(&self, op: Op, key: &str, number: u32) -> Evalsha {
         let recorded = &self.recorded[op as usize];
         let mut texts = vec![(KEY.into(), key.into())];
-        texts.extend(recorded.iter().find_map(Recorded::id).map(|id| (id, format!("-{number:08x}").into())));
+        texts.extend(
+            recorded
+                .iter()
+                .find_map(Recorded::id)
+                .map(|id| (id, format!("-{number:08x}").into())),
+        );
         let calls = recorded.iter().map(|call| call.replacing(&texts)).collect();
-        Evalsha { connection: self.plain.clone(), calls }
+        Evalsha {
+            connection: self.plain.clone(),
+            calls,
+        }
     }
 }
 
@@ -121,8 +142,20 @@ impl Caller for Ours {
     async fn call(&mut self) {
         assert!(match self {
             Self::Allow(bucket, key) => bucket.allow(key.as_str()).await.unwrap().is_admitted(),
-            Self::Lock(mutex, key) => mutex.try_lock(key.as_str()).await.unwrap().unlock().await.unwrap(),
-            Self::Permit(permits, key) => permits.try_add(key.as_str()).await.unwrap().done().await.unwrap(),
+            Self::Lock(mutex, key) => mutex
+                .try_lock(key.as_str())
+                .await
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap(),
+            Self::Permit(permits, key) => permits
+                .try_add(key.as_str())
+                .await
+                .unwrap()
+                .done()
+                .await
+                .unwrap(),
         });
     }
 }
@@ -137,7 +170,10 @@ impl Caller for Evalsha {
     async fn call(&mut self) {
         for call in &self.calls {
             let reply: Value = call.query_async(&mut self.connection).await.unwrap();
-            assert!(matches!(reply, Value::Array(_) | Value::BulkString(_)), "{reply:?}");
+            assert!(
+                matches!(reply, Value::Array(_) | Value::BulkString(_)),
+                "{reply:?}"
+            );
         }
     }
 }

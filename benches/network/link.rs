@@ -72,13 +72,15 @@ impl Link {
 
     /// Sets what the link adds to a round trip: half of it each way.
     pub fn set_round_trip(&self, round_trip: Duration) {
-        self.state.delay.store(round_trip.as_nanos() as u64 / 2, Ordering::Relaxed);
+        self.state
+            .delay
+            .store(round_trip.as_nanos() as u64 / 2, Ordering::Relaxed);
     }
 
     /// Returns how late packets left since the last call of this function: the mean.
     pub fn mean_late_micros(&self) -> f64 {
-        let [late, carried] =
-            [&self.state.late, &self.state.carried].map(|sum| sum.swap(0, Ordering::Relaxed) as f64);
+        let [late, carried] = [&self.state.late, &self.state.carried]
+            .map(|sum| sum.swap(0, Ordering::Relaxed) as f64);
         late / carried / 1e3
     }
 }
@@ -118,14 +120,22 @@ fn carry(devices: &[SyncDevice; 2], state: &State) -> io::Result<()> {
         let now = Instant::now();
         for (packets, to) in on_the_way.iter_mut().zip([&devices[1], &devices[0]]) {
             while packets.front().is_some_and(|packet| packet.due <= now) {
-                let Some(packet) = packets.pop_front() else { break };
+                let Some(packet) = packets.pop_front() else {
+                    break;
+                };
                 // A packet that a device refuses is lost, and TCP sends it again.
                 let _ = to.send(&packet.bytes);
                 state.carried.fetch_add(1, Ordering::Relaxed);
-                state.late.fetch_add((now - packet.due).as_nanos() as u64, Ordering::Relaxed);
+                state
+                    .late
+                    .fetch_add((now - packet.due).as_nanos() as u64, Ordering::Relaxed);
             }
         }
-        let next = on_the_way.iter().filter_map(|packets| packets.front()).map(|packet| packet.due).min();
+        let next = on_the_way
+            .iter()
+            .filter_map(|packets| packets.front())
+            .map(|packet| packet.due)
+            .min();
         let ready = late.wait(devices, next)?;
         let delay = Duration::from_nanos(state.delay.load(Ordering::Relaxed));
         for (way, from) in devices.iter().enumerate().filter(|(way, _)| ready[*way]) {
@@ -133,7 +143,10 @@ fn carry(devices: &[SyncDevice; 2], state: &State) -> io::Result<()> {
                 match from.recv(&mut buffer) {
                     Ok(length) => {
                         let due = Instant::now() + delay;
-                        on_the_way[way].push_back(Packet { due, bytes: buffer[..length].into() });
+                        on_the_way[way].push_back(Packet {
+                            due,
+                            bytes: buffer[..length].into(),
+                        });
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) => return Err(error),

@@ -27,16 +27,24 @@ impl Load {
         Self::full(16),
         Self::full(64),
         Self::full(256),
-        Self { callers: 64, pace: Some(Duration::from_millis(20)) },
+        Self {
+            callers: 64,
+            pace: Some(Duration::from_millis(20)),
+        },
     ];
 
     pub const fn full(callers: usize) -> Self {
-        Self { callers, pace: None }
+        Self {
+            callers,
+            pace: None,
+        }
     }
 
     pub fn title(self) -> String {
         let Self { callers, pace } = self;
-        pace.map_or(callers.to_string(), |pace| format!("{callers}, every {} ms", pace.as_millis()))
+        pace.map_or(callers.to_string(), |pace| {
+            format!("{callers}, every {} ms", pace.as_millis())
+        })
     }
 }
 
@@ -89,11 +97,17 @@ pub fn run<C: Caller>(
     std::thread::sleep(length);
     stop.store(true, Ordering::Relaxed);
     let mut times = Vec::new();
-    tasks.into_iter().for_each(|task| times.extend(runtime.block_on(task).unwrap()));
+    tasks
+        .into_iter()
+        .for_each(|task| times.extend(runtime.block_on(task).unwrap()));
     let took = began.elapsed();
     times.sort_unstable();
     let millis = |share| percentile(&times, share) / 1e6;
-    Sample { per_second: times.len() as f64 / took.as_secs_f64(), p50: millis(0.5), p99: millis(0.99) }
+    Sample {
+        per_second: times.len() as f64 / took.as_secs_f64(),
+        p50: millis(0.5),
+        p99: millis(0.99),
+    }
 }
 
 async fn at_full_speed(caller: &mut impl Caller, stop: &AtomicBool) -> Vec<u32> {
@@ -104,7 +118,12 @@ async fn at_full_speed(caller: &mut impl Caller, stop: &AtomicBool) -> Vec<u32> 
     times
 }
 
-async fn at_a_pace(caller: &mut impl Caller, after: Duration, pace: Duration, stop: &AtomicBool) -> Vec<u32> {
+async fn at_a_pace(
+    caller: &mut impl Caller,
+    after: Duration,
+    pace: Duration,
+    stop: &AtomicBool,
+) -> Vec<u32> {
     let mut times = Vec::new();
     let mut ticks = time::interval_at(time::Instant::now() + after, pace);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);

@@ -23,7 +23,9 @@ impl Pinger {
     pub fn connect(server: &Server) -> Self {
         let stream = TcpStream::connect(server.url.trim_start_matches("redis://")).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
         Self(stream)
     }
 
@@ -31,7 +33,10 @@ impl Pinger {
         let mut times: Vec<_> = (0..PINGS).map(|_| self.once().as_nanos() as u32).collect();
         times.sort_unstable();
         let millis = |share| percentile(&times, share) / 1e6;
-        Pings { p50: millis(0.5), p99: millis(0.99) }
+        Pings {
+            p50: millis(0.5),
+            p99: millis(0.99),
+        }
     }
 
     fn once(&mut self) -> Duration {

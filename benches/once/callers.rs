@@ -89,7 +89,10 @@ async fn work(
 /// The medians of the rounds of those that have any.
 pub fn print(title: &str, contestants: &[(&str, &[Sample])]) {
     let mut table = Table::new(title, ["contestant", "calls/s", "p50 µs", "p99 µs"]);
-    for (contestant, samples) in contestants.iter().filter(|(_, samples)| !samples.is_empty()) {
+    for (contestant, samples) in contestants
+        .iter()
+        .filter(|(_, samples)| !samples.is_empty())
+    {
         let of = |read: fn(&Sample) -> f64| median(samples.iter().map(read));
         table.row([
             (*contestant).to_owned(),

@@ -22,15 +22,32 @@ pub fn run(bench: &Bench) {
     let store = || Store::redis(&bench.server.url).unwrap();
     if bench.settings.wants(EXACT) {
         bench.server.empty();
-        let exact = Dedupe::exact(&store(), "bench").capacity(CAPACITY).remember_for(WEEK).build().unwrap();
-        let bytes = fill(bench, "Exact, capacity 1 000 000, remember_for a week, ids of 36 bytes", &exact);
-        figure(EXACT, "bytes in Redis per message of 1 000 000, exact", bytes);
+        let exact = Dedupe::exact(&store(), "bench")
+            .capacity(CAPACITY)
+            .remember_for(WEEK)
+            .build()
+            .unwrap();
+        let bytes = fill(
+            bench,
+            "Exact, capacity 1 000 000, remember_for a week, ids of 36 bytes",
+            &exact,
+        );
+        figure(
+            EXACT,
+            "bytes in Redis per message of 1 000 000, exact",
+            bytes,
+        );
     }
     if bench.settings.wants(FILTER) {
         bench.server.empty();
-        let builder = BloomFilter::builder().capacity(CAPACITY).false_positive_rate(RATE);
-        let open = |span| Dedupe::new(&builder.remember_for(span).build(&store(), "bench").unwrap()).unwrap();
-        let title = format!("Filter, capacity {CAPACITY}, false_positive_rate {RATE}, remember_for a week");
+        let builder = BloomFilter::builder()
+            .capacity(CAPACITY)
+            .false_positive_rate(RATE);
+        let open = |span| {
+            Dedupe::new(&builder.remember_for(span).build(&store(), "bench").unwrap()).unwrap()
+        };
+        let title =
+            format!("Filter, capacity {CAPACITY}, false_positive_rate {RATE}, remember_for a week");
         let measures = "bytes in Redis per message of 1 000 000, filter at 1e-6";
         figure(FILTER, measures, fill(bench, &title, &open(WEEK)));
         bench.server.empty();
@@ -42,7 +59,9 @@ pub fn run(bench: &Bench) {
 /// Bytes a message once there are as many as it is for.
 fn fill(bench: &Bench, title: &str, dedupe: &Dedupe) -> f64 {
     // Connections and scripts take memory too.
-    bench.runtime.block_on(handle(dedupe, u64::MAX - 1000..u64::MAX));
+    bench
+        .runtime
+        .block_on(handle(dedupe, u64::MAX - 1000..u64::MAX));
     bench.server.empty();
     let before = used(bench);
     let (mut done, mut bytes) = (0, 0.0);
@@ -60,7 +79,10 @@ fn fill(bench: &Bench, title: &str, dedupe: &Dedupe) -> f64 {
 /// What the data set takes: without buffers of connections.
 fn used(bench: &Bench) -> u64 {
     let info: String = bench.server.query(&["INFO", "memory"]);
-    let line = info.lines().find_map(|line| line.strip_prefix("used_memory_dataset:")).unwrap();
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory_dataset:"))
+        .unwrap();
     line.trim().parse().unwrap()
 }
 

@@ -19,12 +19,24 @@ pub fn run(bench: &Bench) {
     if !bench.settings.wants(NAME) {
         return;
     }
-    let filter = BloomFilter::new(&Store::redis(&bench.server.url).unwrap(), "bench", CAPACITY, RATE);
+    let filter = BloomFilter::new(
+        &Store::redis(&bench.server.url).unwrap(),
+        "bench",
+        CAPACITY,
+        RATE,
+    );
     let filter = filter.unwrap();
-    let bare = bench.runtime.block_on(Bare::connect(&bench.server.url, &filter));
+    let bare = bench
+        .runtime
+        .block_on(Bare::connect(&bench.server.url, &filter));
     bench.runtime.block_on(same_filter(&filter, bare.clone()));
 
-    let wanted = |title: &str| bench.settings.only().is_none_or(|part| title.contains(part));
+    let wanted = |title: &str| {
+        bench
+            .settings
+            .only()
+            .is_none_or(|part| title.contains(part))
+    };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 0..bench.settings.rounds {
         // Who begins changes.
@@ -33,10 +45,16 @@ pub fn run(bench: &Bench) {
             let next = Arc::new(AtomicU64::new(0));
             let length = bench.settings.length;
             if turn == 0 && wanted(OURS) {
-                let inserter = |_| Inserter { filter: filter.clone(), next: next.clone() };
+                let inserter = |_| Inserter {
+                    filter: filter.clone(),
+                    next: next.clone(),
+                };
                 ours.push(callers::run(&bench.runtime, length, inserter));
             } else if turn == 1 && wanted(BARE) {
-                let inserter = |_| Inserter { filter: bare.clone(), next: next.clone() };
+                let inserter = |_| Inserter {
+                    filter: bare.clone(),
+                    next: next.clone(),
+                };
                 theirs.push(callers::run(&bench.runtime, length, inserter));
             }
         }
@@ -47,7 +65,13 @@ pub fn run(bench: &Bench) {
     );
     callers::print(&title, &[(OURS, &ours), (BARE, &theirs)]);
     if bench.settings.only().is_none() {
-        callers::versus(NAME, "new items/s in a Bloom filter, 256 callers", &ours, BARE, &theirs);
+        callers::versus(
+            NAME,
+            "new items/s in a Bloom filter, 256 callers",
+            &ours,
+            BARE,
+            &theirs,
+        );
     }
 }
 

@@ -42,11 +42,20 @@ pub fn run(bench: &Bench) {
     for (rounds, followers) in rounds.iter().zip(FOLLOWERS) {
         let here = (of(rounds, |round| round.p50), of(rounds, |round| round.p99));
         let answers: usize = rounds.iter().map(|round| round.answers).sum();
-        table.row([followers.to_string(), number(here.0), number(here.1), answers.to_string()]);
+        table.row([
+            followers.to_string(),
+            number(here.0),
+            number(here.1),
+            answers.to_string(),
+        ]);
         (p50, p99) = (p50.max(here.0), p99.max(here.1));
     }
     table.print();
-    figure(P50, "p50 from the end of the leader's work to a follower's answer elsewhere, ms", p50);
+    figure(
+        P50,
+        "p50 from the end of the leader's work to a follower's answer elsewhere, ms",
+        p50,
+    );
     figure(P99, "p99 of the same, ms", p99);
 }
 
@@ -61,7 +70,11 @@ fn round(followers: usize, url: &str) -> Round {
     let mut children = child::start(1 + followers, ROLE, url);
     let mut waits: Vec<u32> = children.iter_mut().flat_map(Child::numbers).collect();
     waits.sort_unstable();
-    Round { answers: waits.len(), p50: percentile(&waits, 0.50), p99: percentile(&waits, 0.99) }
+    Round {
+        answers: waits.len(),
+        p50: percentile(&waits, 0.50),
+        p99: percentile(&waits, 0.99),
+    }
 }
 
 /// Who led, and when its work ended.
@@ -72,7 +85,8 @@ pub fn play(role: &Role) -> ExitCode {
     assert_eq!(role.name, ROLE);
     let length = Settings::read().unwrap().length;
     let waits = common::runtime().unwrap().block_on(async {
-        let flights = SingleFlight::<Answer>::new(&Store::redis(&role.url).unwrap(), "bench").unwrap();
+        let flights =
+            SingleFlight::<Answer>::new(&Store::redis(&role.url).unwrap(), "bench").unwrap();
         for key in 0..8 {
             flights.run(format!("warm-up-{key}"), work).await.unwrap();
         }

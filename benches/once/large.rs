@@ -37,16 +37,27 @@ pub fn run(bench: &Bench) {
         peak / f64::from(1 << 20),
         held / f64::from(1 << 20)
     ));
-    figure(PEAK, "memory at the peak ÷ size of an answer of 63 MiB, 32 callers over 2 stores", peak / size);
-    figure(HELD, "memory while all callers have it ÷ its size", held / size);
+    figure(
+        PEAK,
+        "memory at the peak ÷ size of an answer of 63 MiB, 32 callers over 2 stores",
+        peak / size,
+    );
+    figure(
+        HELD,
+        "memory while all callers have it ÷ its size",
+        held / size,
+    );
 }
 
 /// How many bytes the process has taken, at its peak and then.
 async fn large(url: &str) -> (f64, f64) {
     let services = [(); 2].map(|()| {
-        let flight = SingleFlight::builder(AnswerCodec).ttl(Duration::from_secs(60)).largest_answer(64 << 20);
+        let flight = SingleFlight::builder(AnswerCodec)
+            .ttl(Duration::from_secs(60))
+            .largest_answer(64 << 20);
         let flight = flight.build(&Store::redis(url).unwrap(), "large").unwrap();
-        let layer = single_flight(flight, shared_get()).capture(Responses::default().largest_body(64 << 20));
+        let layer = single_flight(flight, shared_get())
+            .capture(Responses::default().largest_body(64 << 20));
         let answer = async |_: Request<Body>| {
             tokio::time::sleep(Duration::from_millis(500)).await;
             // Each chunk is memory of its own, as that of a connection is.
@@ -54,16 +65,25 @@ async fn large(url: &str) -> (f64, f64) {
                 .map(|number| Ok::<_, Infallible>(Bytes::from(vec![number as u8; CHUNK])));
             Ok::<_, Infallible>(Response::new(Body::from_stream(chunks)))
         };
-        ServiceBuilder::new().layer(layer).service(service_fn(answer))
+        ServiceBuilder::new()
+            .layer(layer)
+            .service(service_fn(answer))
     });
     let before = status("VmRSS:");
     fs::write("/proc/self/clear_refs", "5").unwrap();
     let calls = (0..READERS).map(|number| {
-        let request = Request::get("/").header("host", "a.com").body(Body::empty()).unwrap();
+        let request = Request::get("/")
+            .header("host", "a.com")
+            .body(Body::empty())
+            .unwrap();
         tokio::spawn(services[number % 2].clone().oneshot(request))
     });
     let responses = join_all(calls).await;
-    assert!(responses.iter().all(|response| response.as_ref().unwrap().is_ok()));
+    assert!(
+        responses
+            .iter()
+            .all(|response| response.as_ref().unwrap().is_ok())
+    );
     // What is stored is on its way.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let (peak, held) = (status("VmHWM:") - before, status("VmRSS:") - before);
@@ -74,6 +94,9 @@ async fn large(url: &str) -> (f64, f64) {
 /// A size of `/proc/self/status`, in bytes.
 fn status(name: &str) -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap();
     line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
 }

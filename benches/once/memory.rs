@@ -14,10 +14,18 @@ pub fn run(bench: &Bench) {
         return;
     }
     bench.server.empty();
-    let filter = BloomFilter::new(&Store::redis(&bench.server.url).unwrap(), "bench", CAPACITY, RATE);
+    let filter = BloomFilter::new(
+        &Store::redis(&bench.server.url).unwrap(),
+        "bench",
+        CAPACITY,
+        RATE,
+    );
     let filter = filter.unwrap();
     // Arrays are made in full by the first item in each of them.
-    bench.runtime.block_on(filter.insert_all((0..1000_u32).map(u32::to_le_bytes))).unwrap();
+    bench
+        .runtime
+        .block_on(filter.insert_all((0..1000_u32).map(u32::to_le_bytes)))
+        .unwrap();
 
     let keys: Vec<String> = bench.server.query(&["KEYS", "*"]);
     let usage = |key: &String| bench.server.query::<u64>(&["MEMORY", "USAGE", key]);
@@ -31,7 +39,11 @@ pub fn run(bench: &Bench) {
         filter.size().bits,
         filter.size().hashes
     ));
-    assert_eq!(keys.len(), 2 * filter.size().keys as usize, "a configuration and an array each");
+    assert_eq!(
+        keys.len(),
+        2 * filter.size().keys as usize,
+        "a configuration and an array each"
+    );
     Versus {
         name: NAME,
         measures: "bytes of a filter for 10 000 000 items at 0.001",

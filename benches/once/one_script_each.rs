@@ -39,28 +39,49 @@ impl Bare {
         let client = redis::Client::open(url).unwrap();
         // Without the time-out per command that is redis-rs's default: as fast as it gets.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+        let connection = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .unwrap();
         let (bits, hashes) = (filter.size().bits, filter.size().hashes);
         let filter = Filter {
             sha: Script::new(SCRIPT).get_hash().to_owned(),
-            keys: ["config", "bits0", "bits1"].map(|part| format!("td:{{{}:0}}:{part}", filter.name())),
+            keys: ["config", "bits0", "bits1"]
+                .map(|part| format!("td:{{{}:0}}:{part}", filter.name())),
             config: format!("bloom1 1 {bits} {hashes} 0 0"),
             bits,
             hashes,
         };
         let mut loaded = connection.clone();
-        let sha: String =
-            redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut loaded).await.unwrap();
+        let sha: String = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(SCRIPT)
+            .query_async(&mut loaded)
+            .await
+            .unwrap();
         assert_eq!(sha, filter.sha);
-        Self { connection, filter: Arc::new(filter) }
+        Self {
+            connection,
+            filter: Arc::new(filter),
+        }
     }
 
     /// Whether it was new.
     pub async fn check_and_insert(&mut self, item: &[u8]) -> bool {
-        let Filter { sha, keys, config, bits, hashes } = &*self.filter;
+        let Filter {
+            sha,
+            keys,
+            config,
+            bits,
+            hashes,
+        } = &*self.filter;
         let mut call = redis::cmd("EVALSHA");
         call.arg(sha).arg(keys.len()).arg(keys);
-        call.arg("check_and_insert").arg(config).arg(hashes).arg(0).arg(bits.div_ceil(8) - 1);
+        call.arg("check_and_insert")
+            .arg(config)
+            .arg(hashes)
+            .arg(0)
+            .arg(bits.div_ceil(8) - 1);
         // As the documentation of the filter has it.
         let hash = xxh3_128(item);
         let (mut x, y) = (hash as u64, (hash >> 64) as u64);

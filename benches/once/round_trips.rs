@@ -17,8 +17,16 @@ pub fn run(bench: &Bench) {
         return;
     }
     bench.server.empty();
-    let filter = BloomFilter::new(&Store::redis(&bench.server.url).unwrap(), "bench", 1_000_000, 1e-6);
-    let dedupe = Dedupe::builder().remember_forever().build(&filter.unwrap()).unwrap();
+    let filter = BloomFilter::new(
+        &Store::redis(&bench.server.url).unwrap(),
+        "bench",
+        1_000_000,
+        1e-6,
+    );
+    let dedupe = Dedupe::builder()
+        .remember_forever()
+        .build(&filter.unwrap())
+        .unwrap();
     let calls_before_the_handler = AtomicU64::new(0);
     let mut service = ServiceBuilder::new()
         .layer(DedupeLayer::new(dedupe, |message: &u64| *message))
@@ -27,7 +35,9 @@ pub fn run(bench: &Bench) {
             Ok::<_, std::convert::Infallible>(())
         }));
     let mut handle = |message| {
-        bench.runtime.block_on(async { service.ready().await.unwrap().call(message).await.unwrap() });
+        bench
+            .runtime
+            .block_on(async { service.ready().await.unwrap().call(message).await.unwrap() });
     };
     // Loads the scripts.
     handle(0);
@@ -38,6 +48,14 @@ pub fn run(bench: &Bench) {
         before += calls_before_the_handler.load(Ordering::Relaxed) - calls;
         all += bench.server.script_calls() - calls;
     }
-    figure(BEFORE, "script calls per new message before the handler", before as f64 / MESSAGES as f64);
-    figure(ALL, "script calls per new message in all", all as f64 / MESSAGES as f64);
+    figure(
+        BEFORE,
+        "script calls per new message before the handler",
+        before as f64 / MESSAGES as f64,
+    );
+    figure(
+        ALL,
+        "script calls per new message in all",
+        all as f64 / MESSAGES as f64,
+    );
 }

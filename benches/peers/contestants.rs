@@ -63,19 +63,29 @@ impl Contestant {
 
 impl Peer {
     fn is_node(self) -> bool {
-        matches!(self, Self::RateLimiterFlexible | Self::RateLimiterFlexiblePipelined)
+        matches!(
+            self,
+            Self::RateLimiterFlexible | Self::RateLimiterFlexiblePipelined
+        )
     }
 
     fn program(self) -> Command {
-        let here = |script: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("peers").join(script);
+        let here = |script: &str| {
+            PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+                .join("peers")
+                .join(script)
+        };
         let installed = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/peers");
         if self.is_node() {
             let mut node = Command::new("node");
-            node.env("NODE_PATH", installed.join("node_modules")).arg(here("decisions.js"));
+            node.env("NODE_PATH", installed.join("node_modules"))
+                .arg(here("decisions.js"));
             node
         } else {
             let mut python = Command::new("python3");
-            python.env("PYTHONPATH", installed.join("python")).arg(here("locks.py"));
+            python
+                .env("PYTHONPATH", installed.join("python"))
+                .arg(here("locks.py"));
             python
         }
     }
@@ -92,7 +102,11 @@ impl Peer {
     /// Whether its program and its packages can be loaded.
     pub fn is_there(self) -> bool {
         let mut check = self.program();
-        check.arg("check").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        check
+            .arg("check")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         check.status().is_ok_and(|status| status.success())
     }
 
@@ -109,7 +123,10 @@ impl Peer {
 pub fn play(role: &Role) -> ExitCode {
     let task = Task::named(&role.name).unwrap();
     let length = Settings::read().unwrap().length;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     if task.is_lock() {
         runtime.block_on(locks::play(task, &role.url, length));
     } else {

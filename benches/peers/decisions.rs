@@ -41,6 +41,9 @@ pub async fn play(task: Task, url: &str, length: Duration) {
         }
         calls - WARM_UP
     };
-    let decisions: usize = join_all((0..task.callers()).map(work)).await.into_iter().sum();
+    let decisions: usize = join_all((0..task.callers()).map(work))
+        .await
+        .into_iter()
+        .sum();
     tell(&[decisions as u64, began.elapsed().as_nanos() as u64]);
 }

@@ -19,26 +19,41 @@ pub fn per_second(task: Task, children: &mut [Child]) -> f64 {
     times.sort_unstable();
     let count = match task {
         // Who has it again has not got it from another.
-        Task::LockOne => times.windows(2).filter(|pair| pair[0].1 != pair[1].1).count(),
+        Task::LockOne => times
+            .windows(2)
+            .filter(|pair| pair[0].1 != pair[1].1)
+            .count(),
         _ => times.len(),
     };
     match (times.first(), times.last()) {
-        (Some(first), Some(last)) if last.0 > first.0 => count as f64 / ((last.0 - first.0) as f64 / 1e9),
+        (Some(first), Some(last)) if last.0 > first.0 => {
+            count as f64 / ((last.0 - first.0) as f64 / 1e9)
+        }
         _ => panic!("the contestant has failed"),
     }
 }
 
 /// This crate's part: each caller locks and unlocks, and tells when it had the lock.
 pub async fn play(task: Task, url: &str, length: Duration) {
-    let mutex =
-        Mutex::builder().ttl(Duration::from_secs(30)).build(&Store::redis(url).unwrap(), "bench").unwrap();
+    let mutex = Mutex::builder()
+        .ttl(Duration::from_secs(30))
+        .build(&Store::redis(url).unwrap(), "bench")
+        .unwrap();
     let process = std::process::id();
     let key = |caller| match task {
         Task::LockEach => format!("key-{process}-{caller}"),
         _ => "key".to_owned(),
     };
     join_all((0..task.callers()).map(async |caller| {
-        assert!(mutex.lock(key(caller)).await.unwrap().unlock().await.unwrap());
+        assert!(
+            mutex
+                .lock(key(caller))
+                .await
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap()
+        );
     }))
     .await;
     wait_for_the_others();

@@ -17,7 +17,13 @@ pub enum Task {
 }
 
 impl Task {
-    const ALL: [Self; 5] = [Self::OneKey, Self::ManyKeys, Self::LockEach, Self::LockOne, Self::PairsOne];
+    const ALL: [Self; 5] = [
+        Self::OneKey,
+        Self::ManyKeys,
+        Self::LockEach,
+        Self::LockOne,
+        Self::PairsOne,
+    ];
 
     /// As the programs of the peers call it.
     pub fn name(self) -> &'static str {
@@ -74,7 +80,10 @@ impl Task {
         if self.is_lock() {
             &[Peer::RedisPy, Peer::RedisPyEager]
         } else {
-            &[Peer::RateLimiterFlexible, Peer::RateLimiterFlexiblePipelined]
+            &[
+                Peer::RateLimiterFlexible,
+                Peer::RateLimiterFlexiblePipelined,
+            ]
         }
     }
 }
@@ -82,9 +91,18 @@ impl Task {
 pub fn run(bench: &Bench) {
     let wanted = |task: &Task| bench.settings.wants(task.figure());
     for task in Task::ALL.into_iter().filter(wanted) {
-        let peers: Vec<_> = task.peers().iter().copied().filter(|peer| peer.is_there()).collect();
+        let peers: Vec<_> = task
+            .peers()
+            .iter()
+            .copied()
+            .filter(|peer| peer.is_there())
+            .collect();
         if peers.is_empty() {
-            note(format!("no {}: {}", task.figure(), task.peers()[0].missing()));
+            note(format!(
+                "no {}: {}",
+                task.figure(),
+                task.peers()[0].missing()
+            ));
             continue;
         }
         compare(bench, task, &peers);
@@ -92,8 +110,9 @@ pub fn run(bench: &Bench) {
 }
 
 fn compare(bench: &Bench, task: Task, peers: &[Peer]) {
-    let contestants: Vec<_> =
-        std::iter::once(Contestant::Ours).chain(peers.iter().map(|&peer| peer.into())).collect();
+    let contestants: Vec<_> = std::iter::once(Contestant::Ours)
+        .chain(peers.iter().map(|&peer| peer.into()))
+        .collect();
     let mut rates = vec![Vec::new(); contestants.len()];
     for round in 0..bench.settings.rounds {
         for turn in 0..contestants.len() {
@@ -101,11 +120,25 @@ fn compare(bench: &Bench, task: Task, peers: &[Peer]) {
             rates[at].push(measure(bench, task, contestants[at]));
         }
     }
-    let mut table = Table::new(task.title(), ["contestant", "per second", "this crate ÷ it"]);
-    let ratio = |at: usize| median(rates[0].iter().zip(&rates[at]).map(|(ours, theirs)| ours / theirs));
+    let mut table = Table::new(
+        task.title(),
+        ["contestant", "per second", "this crate ÷ it"],
+    );
+    let ratio = |at: usize| {
+        median(
+            rates[0]
+                .iter()
+                .zip(&rates[at])
+                .map(|(ours, theirs)| ours / theirs),
+        )
+    };
     for (at, contestant) in contestants.iter().enumerate() {
         let per_second = median(rates[at].iter().copied()).round();
-        table.row([contestant.title().to_owned(), number(per_second), number(ratio(at))]);
+        table.row([
+            contestant.title().to_owned(),
+            number(per_second),
+            number(ratio(at)),
+        ]);
     }
     table.print();
     // The best of the peers' settings.
@@ -126,10 +159,14 @@ fn compare(bench: &Bench, task: Task, peers: &[Peer]) {
 /// Operations per second.
 fn measure(bench: &Bench, task: Task, contestant: Contestant) -> f64 {
     bench.server.empty();
-    let commands =
-        (0..task.processes()).map(|_| contestant.command(task, &bench.server.url, bench.settings.length));
+    let commands = (0..task.processes())
+        .map(|_| contestant.command(task, &bench.server.url, bench.settings.length));
     let mut children = child::start_all(commands);
-    if task.is_lock() { crate::locks::per_second(task, &mut children) } else { per_second(&mut children[0]) }
+    if task.is_lock() {
+        crate::locks::per_second(task, &mut children)
+    } else {
+        per_second(&mut children[0])
+    }
 }
 
 /// From a line with the number of decisions and the ns that they took.

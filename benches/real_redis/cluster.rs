@@ -31,7 +31,12 @@ pub fn run(bench: &Bench) {
     }
     let cluster = bench.runtime.block_on(RedisCluster::start());
     let store = Store::builder().cluster(cluster.urls()).unwrap();
-    let bucket = TokenBucket::new(&store, "bench", Quota::per_second(1_000_000).burst(1_000_000)).unwrap();
+    let bucket = TokenBucket::new(
+        &store,
+        "bench",
+        Quota::per_second(1_000_000).burst(1_000_000),
+    )
+    .unwrap();
     let connection = bench.runtime.block_on(async {
         let client = ClusterClientBuilder::new(cluster.urls()).build().unwrap();
         let connection = client.get_async_connection().await.unwrap();
@@ -46,14 +51,32 @@ pub fn run(bench: &Bench) {
         }
         let round = |_| {
             let (ours, by_hand) = (bucket.clone(), ByHand::new(&connection));
-            let ours = per_second(&bench.runtime, CALLERS, bench.settings.length, move |request| {
-                let bucket = ours.clone();
-                async move { assert!(bucket.allow(spread(request, keys)).await.unwrap().is_admitted()) }
-            });
-            let by_hand = per_second(&bench.runtime, CALLERS, bench.settings.length, move |request| {
-                let mut by_hand = by_hand.clone();
-                async move { assert!(by_hand.allow(spread(request, keys)).await) }
-            });
+            let ours = per_second(
+                &bench.runtime,
+                CALLERS,
+                bench.settings.length,
+                move |request| {
+                    let bucket = ours.clone();
+                    async move {
+                        assert!(
+                            bucket
+                                .allow(spread(request, keys))
+                                .await
+                                .unwrap()
+                                .is_admitted()
+                        )
+                    }
+                },
+            );
+            let by_hand = per_second(
+                &bench.runtime,
+                CALLERS,
+                bench.settings.length,
+                move |request| {
+                    let mut by_hand = by_hand.clone();
+                    async move { assert!(by_hand.allow(spread(request, keys)).await) }
+                },
+            );
             eprintln!("{name}: {ours:.0}/s, by hand {by_hand:.0}/s");
             (ours, by_hand)
         };
@@ -84,12 +107,19 @@ struct ByHand {
 
 impl ByHand {
     fn new(connection: &ClusterConnection) -> Self {
-        Self { connection: connection.clone(), sha: Script::new(BY_HAND).get_hash().to_owned() }
+        Self {
+            connection: connection.clone(),
+            sha: Script::new(BY_HAND).get_hash().to_owned(),
+        }
     }
 
     async fn allow(&mut self, key: u64) -> bool {
         let mut call = cmd("EVALSHA");
-        call.arg(&self.sha).arg(1).arg(format!("hand:{{{key}}}")).arg(1).arg(1_000_000);
+        call.arg(&self.sha)
+            .arg(1)
+            .arg(format!("hand:{{{key}}}"))
+            .arg(1)
+            .arg(1_000_000);
         call.query_async(&mut self.connection).await.unwrap()
     }
 }

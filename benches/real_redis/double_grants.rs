@@ -34,7 +34,9 @@ pub fn run(bench: &Bench) {
         }
         let (mut twice, mut granted) = (0, 0);
         for _ in 0..kills {
-            let of = bench.runtime.block_on(kill(|builder| if with { wait(builder) } else { builder }));
+            let of = bench
+                .runtime
+                .block_on(kill(|builder| if with { wait(builder) } else { builder }));
             (twice, granted) = (twice + of.0, granted + of.1);
         }
         eprintln!(
@@ -52,8 +54,15 @@ pub fn run(bench: &Bench) {
 async fn kill(durable: impl Fn(StoreBuilder) -> StoreBuilder) -> (usize, usize) {
     let sentinel = Sentinel::start().await;
     let store = durable(Store::builder());
-    let one = mutex(&store.sentinel(sentinel.sentinel_urls(), sentinel.service_name()).unwrap());
-    eventually("the replica to be in step", SOON, async || one.try_lock("first").await.is_ok()).await;
+    let one = mutex(
+        &store
+            .sentinel(sentinel.sentinel_urls(), sentinel.service_name())
+            .unwrap(),
+    );
+    eventually("the replica to be in step", SOON, async || {
+        one.try_lock("first").await.is_ok()
+    })
+    .await;
     let replica = sentinel.replica();
     let before = ask(&one, 0..LOCKS).await;
     // It lives, but gets nothing more: it cannot log in to the master again.
@@ -62,7 +71,10 @@ async fn kill(durable: impl Fn(StoreBuilder) -> StoreBuilder) -> (usize, usize) 
     let (during, ()) = tokio::join!(ask(&one, LOCKS..2 * LOCKS), sleep(CUT_OFF));
     sentinel.kill_master().await;
     let again = mutex(&Store::redis(&replica.url()).unwrap());
-    eventually("the new master to serve", SOON, async || again.try_lock("last").await.is_ok()).await;
+    eventually("the new master to serve", SOON, async || {
+        again.try_lock("last").await.is_ok()
+    })
+    .await;
     let (mut twice, mut granted) = (0, 0);
     for (key, guard) in before.into_iter().chain(during) {
         granted += 1;
@@ -74,7 +86,11 @@ async fn kill(durable: impl Fn(StoreBuilder) -> StoreBuilder) -> (usize, usize) 
 
 async fn ask(mutex: &Mutex, keys: Range<u64>) -> Vec<(u64, MutexGuard)> {
     let ask = async |key| Some((key, mutex.try_lock(key).await.ok()?));
-    join_all(keys.map(ask)).await.into_iter().flatten().collect()
+    join_all(keys.map(ask))
+        .await
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn mutex(store: &Store) -> Mutex {

@@ -42,6 +42,9 @@ pub fn per_second<Fut: Future<Output = ()> + Send>(
     let began = Instant::now();
     thread::sleep(length);
     stop.store(true, Ordering::Relaxed);
-    let count: u64 = tasks.into_iter().map(|task| runtime.block_on(task).unwrap()).sum();
+    let count: u64 = tasks
+        .into_iter()
+        .map(|task| runtime.block_on(task).unwrap())
+        .sum();
     count as f64 / began.elapsed().as_secs_f64()
 }

@@ -27,26 +27,39 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 pub fn run(bench: &Bench) {
     let rounds = bench.settings.rounds.min(5);
     if bench.settings.wants(CLUSTER) {
-        tell(CLUSTER, "redis-rs, Cluster", (0..rounds).map(|_| bench.runtime.block_on(cluster())).collect());
+        tell(
+            CLUSTER,
+            "redis-rs, Cluster",
+            (0..rounds)
+                .map(|_| bench.runtime.block_on(cluster()))
+                .collect(),
+        );
     }
     if bench.settings.wants(SENTINEL) {
         tell(
             SENTINEL,
             "redis-rs, Sentinel",
-            (0..rounds).map(|_| bench.runtime.block_on(sentinel())).collect(),
+            (0..rounds)
+                .map(|_| bench.runtime.block_on(sentinel()))
+                .collect(),
         );
     }
 }
 
 fn tell(name: &str, peer: &str, rounds: Vec<[Duration; 2]>) {
-    let [ours, theirs] = [0, 1].map(|of| median(rounds.iter().map(|round| round[of].as_secs_f64())));
+    let [ours, theirs] =
+        [0, 1].map(|of| median(rounds.iter().map(|round| round[of].as_secs_f64())));
     Versus {
         name,
         measures: "s without a successful call in a failover",
         ours,
         peer,
         theirs,
-        ratio: median(rounds.iter().map(|[ours, bare]| ours.as_secs_f64() / bare.as_secs_f64())),
+        ratio: median(
+            rounds
+                .iter()
+                .map(|[ours, bare]| ours.as_secs_f64() / bare.as_secs_f64()),
+        ),
         better: Better::Lower,
     }
     .tell();
@@ -81,10 +94,19 @@ async fn cluster() -> [Duration; 2] {
 async fn sentinel() -> [Duration; 2] {
     let sentinel = Sentinel::start().await;
     let name = sentinel.service_name().to_owned();
-    let bucket = bucket(&Store::builder().sentinel(sentinel.sentinel_urls(), &name).unwrap());
+    let bucket = bucket(
+        &Store::builder()
+            .sentinel(sentinel.sentinel_urls(), &name)
+            .unwrap(),
+    );
     let client = || {
-        SentinelClient::build(sentinel.sentinel_urls(), name.clone(), None, SentinelServerType::Master)
-            .unwrap()
+        SentinelClient::build(
+            sentinel.sentinel_urls(),
+            name.clone(),
+            None,
+            SentinelServerType::Master,
+        )
+        .unwrap()
     };
     let (mut client, mut connection) = (client(), None);
     let ours = tokio::spawn(recovery(async move || bucket.allow(1_u64).await.is_ok()));

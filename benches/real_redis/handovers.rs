@@ -29,9 +29,13 @@ pub fn run(bench: &Bench) {
         .nodes()
         .iter()
         .map(|node| {
-            let is_here =
-                |key: &String| cluster.node_of(&format!("td:{{bench:{key}}}:lock")).port() == node.port();
-            (0..).map(|number| format!("key-{number}")).find(is_here).unwrap()
+            let is_here = |key: &String| {
+                cluster.node_of(&format!("td:{{bench:{key}}}:lock")).port() == node.port()
+            };
+            (0..)
+                .map(|number| format!("key-{number}"))
+                .find(is_here)
+                .unwrap()
         })
         .collect();
     let (mut rates, mut waits) = (Vec::new(), Vec::new());
@@ -56,7 +60,11 @@ pub fn run(bench: &Bench) {
         better: Better::Higher,
     }
     .tell();
-    figure(WAKE, "p99 from an unlock to the next lock, ms", median(waits));
+    figure(
+        WAKE,
+        "p99 from an unlock to the next lock, ms",
+        median(waits),
+    );
 }
 
 /// Hand-overs per second, and the 99th percentile of the time from an unlock to the next lock, in ms.
@@ -74,7 +82,10 @@ fn measure(kind: &str, url: &str, key: &str) -> (f64, f64) {
         .collect();
     waits.sort_unstable();
     let (first, last) = (marks[0].0, marks[marks.len() - 1].1);
-    (marks.len() as f64 / ((last - first) as f64 / 1e9), percentile(&waits, 0.99) / 1000.0)
+    (
+        marks.len() as f64 / ((last - first) as f64 / 1e9),
+        percentile(&waits, 0.99) / 1000.0,
+    )
 }
 
 /// Does the part of a copy: tells when it locked and unlocked, in ns of the machine's clock.
@@ -86,7 +97,10 @@ pub fn play(role: &Role) -> ExitCode {
         "cluster" => Store::builder().cluster(role.url.split(',')).unwrap(),
         _ => Store::redis(&role.url).unwrap(),
     };
-    let mutex = Mutex::builder().strict_fifo().build(&store, "bench").unwrap();
+    let mutex = Mutex::builder()
+        .strict_fifo()
+        .build(&store, "bench")
+        .unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     runtime.block_on(async { drop(mutex.lock(key).await.unwrap()) });
     child::wait_for_the_others();
@@ -108,7 +122,10 @@ pub fn play(role: &Role) -> ExitCode {
         .collect();
     thread::sleep(length);
     stop.store(true, Ordering::Relaxed);
-    let marks: Vec<u64> = tasks.into_iter().flat_map(|task| runtime.block_on(task).unwrap()).collect();
+    let marks: Vec<u64> = tasks
+        .into_iter()
+        .flat_map(|task| runtime.block_on(task).unwrap())
+        .collect();
     tell(&marks);
     ExitCode::SUCCESS
 }

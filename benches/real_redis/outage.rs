@@ -25,7 +25,9 @@ pub fn run(bench: &Bench) {
         return;
     }
     let away = seconds("AWAY", 10.0).unwrap();
-    let rounds: Vec<_> = (0..bench.settings.rounds.min(3)).map(|_| round(bench, away)).collect();
+    let rounds: Vec<_> = (0..bench.settings.rounds.min(3))
+        .map(|_| round(bench, away))
+        .collect();
     figure(
         LATENCY,
         "p99 of a call while the server is away, ms, 256 callers",
@@ -56,11 +58,13 @@ fn round(bench: &Bench, away: Duration) -> (f64, f64) {
                     let since = Instant::now();
                     let served = bucket.allow(caller.to_string()).await.is_ok();
                     if timed.load(Ordering::Relaxed) {
-                        latencies.push(u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX));
+                        latencies
+                            .push(u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX));
                     }
                     if served {
                         let now = began.elapsed().as_micros() as u64;
-                        let _ = success.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+                        let _ =
+                            success.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
                     }
                     // As a service with 256 requests under way, not as a loop.
                     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -83,10 +87,15 @@ fn round(bench: &Bench, away: Duration) -> (f64, f64) {
     }
     let recovery = success.load(Ordering::Relaxed).saturating_sub(back) as f64 / 1000.0;
     stop.store(true, Ordering::Relaxed);
-    let mut latencies: Vec<_> =
-        tasks.into_iter().flat_map(|task| bench.runtime.block_on(task).unwrap()).collect();
+    let mut latencies: Vec<_> = tasks
+        .into_iter()
+        .flat_map(|task| bench.runtime.block_on(task).unwrap())
+        .collect();
     latencies.sort_unstable();
     let p99 = percentile(&latencies, 0.99) / 1000.0;
-    eprintln!("away for {away:?}: p99 of {} calls {p99:.3} ms, back after {recovery:.0} ms", latencies.len());
+    eprintln!(
+        "away for {away:?}: p99 of {} calls {p99:.3} ms, back after {recovery:.0} ms",
+        latencies.len()
+    );
     (p99, recovery)
 }

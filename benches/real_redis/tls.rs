@@ -17,11 +17,19 @@ pub fn run(bench: &Bench) {
     }
     let authority = Authority::new("bench");
     let identity = authority.server(&["127.0.0.1"]);
-    let server = bench.runtime.block_on(TlsServer::start(&authority, &identity, "tls-auth-clients no"));
+    let server = bench.runtime.block_on(TlsServer::start(
+        &authority,
+        &identity,
+        "tls-auth-clients no",
+    ));
     let over_tls = Store::builder().root_certificates(authority.pem());
-    let stores = [Store::redis(&server.server.url()), over_tls.redis(&server.url())];
+    let stores = [
+        Store::redis(&server.server.url()),
+        over_tls.redis(&server.url()),
+    ];
     let quota = Quota::per_second(1_000_000).burst(1_000_000);
-    let buckets = stores.map(|store| TokenBucket::new(&store.unwrap(), "bench", quota.clone()).unwrap());
+    let buckets =
+        stores.map(|store| TokenBucket::new(&store.unwrap(), "bench", quota.clone()).unwrap());
     let round = |_| {
         let [plain, tls] = buckets.each_ref().map(|bucket| {
             let bucket = bucket.clone();

@@ -9,7 +9,9 @@ use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt as _};
 use tower_distributed::dedupe::{Claimed, Dedupe};
 use tower_distributed::single_flight::Postcard;
-use tower_distributed::{BloomFilter, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup};
+use tower_distributed::{
+    BloomFilter, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
+};
 
 use crate::common::Bench;
 use crate::common::report::{note, number};
@@ -34,7 +36,10 @@ type Maker = fn(&Store, u64) -> Make;
 
 pub fn run(bench: &Bench) {
     let columns = ["state", "bytes each", "computed MiB", "measured MiB"];
-    let mut table = Table::new("Bytes of the server, keys of 20 bytes, items of 36 bytes", columns);
+    let mut table = Table::new(
+        "Bytes of the server, keys of 20 bytes, items of 36 bytes",
+        columns,
+    );
     let makes: [(&str, Maker); 9] = [
         ("token bucket: a key", bucket),
         ("mutex: held", held),
@@ -46,7 +51,12 @@ pub fn run(bench: &Bench) {
         ("single flight: an answer of 100 bytes", answer),
         ("dedupe, exact: an item", item),
     ];
-    let wanted = |title: &str| bench.settings.only().is_none_or(|part| title.contains(part));
+    let wanted = |title: &str| {
+        bench
+            .settings
+            .only()
+            .is_none_or(|part| title.contains(part))
+    };
     for (title, make) in makes.into_iter().filter(|(title, _)| wanted(title)) {
         let each = grown(bench, make, FEW) / FEW as f64;
         let many = grown(bench, make, MANY);
@@ -55,11 +65,22 @@ pub fn run(bench: &Bench) {
     }
     // The optimum of Bloom filters, in bytes.
     let each = (1.0 / RATE).ln() / LN_2.powi(2) / 8.0;
-    let [each, computed, measured] =
-        [each, each * FILTER as f64 / MIB, filter(bench, FILTER) / MIB].map(number);
-    table.row(["dedupe, filter at 1e-6, of the capacity".to_owned(), each, computed, measured]);
+    let [each, computed, measured] = [
+        each,
+        each * FILTER as f64 / MIB,
+        filter(bench, FILTER) / MIB,
+    ]
+    .map(number);
+    table.row([
+        "dedupe, filter at 1e-6, of the capacity".to_owned(),
+        each,
+        computed,
+        measured,
+    ]);
     table.print();
-    note(format!("Measured: {MANY} keys; the filter: a capacity of {FILTER}."));
+    note(format!(
+        "Measured: {MANY} keys; the filter: a capacity of {FILTER}."
+    ));
 }
 
 /// How much the memory of the server grows.
@@ -71,8 +92,12 @@ fn grown(bench: &Bench, make: Maker, keys: u64) -> f64 {
     bench.server.empty();
     let mut meter = Meter::new(&[&bench.server.url]);
     let before = meter.used_memory();
-    let kept: Vec<_> =
-        bench.runtime.block_on(stream::iter(0..keys).map(|key| make(key)).buffer_unordered(512).collect());
+    let kept: Vec<_> = bench.runtime.block_on(
+        stream::iter(0..keys)
+            .map(|key| make(key))
+            .buffer_unordered(512)
+            .collect(),
+    );
     let grown = meter.used_memory() - before;
     bench.server.empty();
     drop(kept);
@@ -104,7 +129,9 @@ fn idle(store: &Store, _: u64) -> Make {
     let mutex = Mutex::builder().ttl(LONG).build(store, "bench").unwrap();
     Arc::new(move |number| {
         let mutex = mutex.clone();
-        Box::pin(async move { Box::new(mutex.lock(key(number)).await.unwrap().unlock().await) as _ })
+        Box::pin(
+            async move { Box::new(mutex.lock(key(number)).await.unwrap().unlock().await) as _ },
+        )
     })
 }
 
@@ -117,7 +144,10 @@ fn further_permit(store: &Store, _: u64) -> Make {
 }
 
 fn permits(store: &Store, key: fn(u64) -> String) -> Make {
-    let group = WaitGroup::builder(1_000_000).ttl(LONG).build(store, "bench").unwrap();
+    let group = WaitGroup::builder(1_000_000)
+        .ttl(LONG)
+        .build(store, "bench")
+        .unwrap();
     Arc::new(move |number| {
         let group = group.clone();
         Box::pin(async move { Box::new(group.add(key(number)).await.unwrap()) as _ })
@@ -141,18 +171,31 @@ fn readers(store: &Store, key: fn(u64) -> String) -> Make {
 }
 
 fn answer(store: &Store, _: u64) -> Make {
-    let flight = SingleFlight::<String>::builder(Postcard).ttl(LONG).max_stored(1 << 30);
+    let flight = SingleFlight::<String>::builder(Postcard)
+        .ttl(LONG)
+        .max_stored(1 << 30);
     let flight = flight.build(store, "bench").unwrap();
     Arc::new(move |number| {
         let flight = flight.clone();
         Box::pin(async move {
-            Box::new(flight.run(key(number), || async { "a".repeat(ANSWER) }).await.unwrap()) as _
+            Box::new(
+                flight
+                    .run(key(number), || async { "a".repeat(ANSWER) })
+                    .await
+                    .unwrap(),
+            ) as _
         })
     })
 }
 
 fn item(store: &Store, capacity: u64) -> Make {
-    handled(Dedupe::exact(store, "bench").capacity(capacity).remember_for(LONG).build().unwrap())
+    handled(
+        Dedupe::exact(store, "bench")
+            .capacity(capacity)
+            .remember_for(LONG)
+            .build()
+            .unwrap(),
+    )
 }
 
 fn handled(dedupe: Dedupe) -> Make {
@@ -160,7 +203,9 @@ fn handled(dedupe: Dedupe) -> Make {
         let dedupe = dedupe.clone();
         Box::pin(async move {
             let claimed = dedupe.try_claim(format!("{number:036}")).await.unwrap();
-            let Claimed::New(claim) = claimed else { panic!("{number} is new") };
+            let Claimed::New(claim) = claimed else {
+                panic!("{number} is new")
+            };
             Box::new(claim.confirm().await.unwrap()) as _
         })
     })
@@ -172,8 +217,14 @@ fn filter(bench: &Bench, capacity: u64) -> f64 {
     bench.server.empty();
     let mut meter = Meter::new(&[&bench.server.url]);
     let before = meter.used_memory();
-    let filter = BloomFilter::builder().capacity(capacity).false_positive_rate(RATE).remember_for(LONG);
+    let filter = BloomFilter::builder()
+        .capacity(capacity)
+        .false_positive_rate(RATE)
+        .remember_for(LONG);
     let filter = filter.build(&store, "bench").unwrap();
-    bench.runtime.block_on(filter.insert_all((0..1000_u32).map(u32::to_le_bytes))).unwrap();
+    bench
+        .runtime
+        .block_on(filter.insert_all((0..1000_u32).map(u32::to_le_bytes)))
+        .unwrap();
     meter.used_memory() - before
 }

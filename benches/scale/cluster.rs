@@ -23,10 +23,20 @@ pub fn run(bench: &Bench) {
     let stores = [store(), store()];
     let operation = operations::many(&stores);
     drive(&bench.runtime, &operation, CALLERS, 0..WARM_UP);
-    let spread: Vec<_> = (0..rounds).map(|_| spread(bench, &urls, &operation)).collect();
+    let spread: Vec<_> = (0..rounds)
+        .map(|_| spread(bench, &urls, &operation))
+        .collect();
     let of = |read: fn(&Spread) -> f64| median(spread.iter().map(read));
-    let columns = ["µs of all masters", "calls per decision", "computed/s", "measured/s"];
-    let mut table = Table::new("Decisions on 100 000 keys, on a Cluster of 3 masters, 256 callers", columns);
+    let columns = [
+        "µs of all masters",
+        "calls per decision",
+        "computed/s",
+        "measured/s",
+    ];
+    let mut table = Table::new(
+        "Decisions on 100 000 keys, on a Cluster of 3 masters, 256 callers",
+        columns,
+    );
     let row = [
         of(|spread| spread.cpu),
         of(|spread| spread.calls),
@@ -38,12 +48,26 @@ pub fn run(bench: &Bench) {
 
     let operation = operations::handover(&stores);
     drive(&bench.runtime, &operation, 32, 0..WARM_UP);
-    let handovers: Vec<_> = (0..rounds).map(|_| handover(bench, &urls, &operation)).collect();
+    let handovers: Vec<_> = (0..rounds)
+        .map(|_| handover(bench, &urls, &operation))
+        .collect();
     let of = |read: fn(&[f64; 4]) -> f64| median(handovers.iter().map(read));
-    let columns = ["µs of the key's master", "µs of each other master", "messages", "hand-overs/s"];
-    let mut table = Table::new("Hand-overs of one mutex on the Cluster, 2 processes of 16 callers", columns);
-    let row =
-        [of(|round| round[0]), of(|round| round[1]), of(|round| round[2]), of(|round| round[3]).round()];
+    let columns = [
+        "µs of the key's master",
+        "µs of each other master",
+        "messages",
+        "hand-overs/s",
+    ];
+    let mut table = Table::new(
+        "Hand-overs of one mutex on the Cluster, 2 processes of 16 callers",
+        columns,
+    );
+    let row = [
+        of(|round| round[0]),
+        of(|round| round[1]),
+        of(|round| round[2]),
+        of(|round| round[3]).round(),
+    ];
     table.row(row.map(number));
     table.print();
 }
@@ -71,7 +95,11 @@ fn spread(bench: &Bench, urls: &[String], operation: &Operation) -> Spread {
         calls.replay(url);
         (meter.read() - before).cpu / 1e6
     };
-    let longest = recorders.into_iter().zip(urls).map(replay).fold(0.0, f64::max);
+    let longest = recorders
+        .into_iter()
+        .zip(urls)
+        .map(replay)
+        .fold(0.0, f64::max);
     Spread {
         cpu: used.cpu / DECISIONS as f64,
         calls: used.scripts / DECISIONS as f64,
@@ -83,11 +111,19 @@ fn handover(bench: &Bench, urls: &[String], operation: &Operation) -> [f64; 4] {
     let mut meters: Vec<_> = urls.iter().map(|url| Meter::new(&[url])).collect();
     let before: Vec<Reading> = meters.iter_mut().map(Meter::read).collect();
     let took = drive(&bench.runtime, operation, 32, 0..HANDOVERS);
-    let mut used: Vec<_> =
-        meters.iter_mut().zip(before).map(|(meter, before)| meter.read() - before).collect();
+    let mut used: Vec<_> = meters
+        .iter_mut()
+        .zip(before)
+        .map(|(meter, before)| meter.read() - before)
+        .collect();
     used.sort_by(|a, b| a.scripts.total_cmp(&b.scripts));
     let count = HANDOVERS as f64;
     let others = (used[0].cpu + used[1].cpu) / 2.0;
     let publishes: f64 = used.iter().map(|used| used.publishes).sum();
-    [used[2].cpu / count, others / count, publishes / count, count / took.as_secs_f64()]
+    [
+        used[2].cpu / count,
+        others / count,
+        publishes / count,
+        count / took.as_secs_f64(),
+    ]
 }

@@ -22,12 +22,27 @@ const WARM_UP: u64 = 2000;
 const SOON: Duration = Duration::from_secs(10);
 
 pub fn run(bench: &Bench) {
-    let columns = ["operation", "µs, 256", "calls/op", "µs, alone", "computed/s", "measured/s", "of a core"];
+    let columns = [
+        "operation",
+        "µs, 256",
+        "calls/op",
+        "µs, alone",
+        "computed/s",
+        "measured/s",
+        "of a core",
+    ];
     let title = "CPU time of the server per operation, 256 callers in each process, or one caller";
     let mut table = Table::new(title, columns);
-    let wanted = |kind: &&Kind| bench.settings.only().is_none_or(|part| kind.title.contains(part));
+    let wanted = |kind: &&Kind| {
+        bench
+            .settings
+            .only()
+            .is_none_or(|part| kind.title.contains(part))
+    };
     for kind in KINDS.iter().filter(wanted) {
-        let rounds: Vec<_> = (0..bench.settings.rounds).map(|_| round(bench, kind)).collect();
+        let rounds: Vec<_> = (0..bench.settings.rounds)
+            .map(|_| round(bench, kind))
+            .collect();
         let of = |read: fn(&Round) -> f64| median(rounds.iter().map(read));
         table.row([
             kind.title.to_owned(),
@@ -81,9 +96,11 @@ fn round(bench: &Bench, kind: &Kind) -> Round {
     let subscribed = || bench.server.query::<Vec<String>>(&["PUBSUB", "CHANNELS"]);
     let channels = subscribed();
     drop((operation, stores));
-    bench
-        .runtime
-        .block_on(eventually("the end of the subscriptions", SOON, async || subscribed().is_empty()));
+    bench.runtime.block_on(eventually(
+        "the end of the subscriptions",
+        SOON,
+        async || subscribed().is_empty(),
+    ));
     let _listener = listen(url, &channels);
     bench.server.empty();
     let before = meter.read();

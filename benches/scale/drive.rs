@@ -32,6 +32,9 @@ pub fn drive(
         })
     });
     let callers: Vec<_> = callers.collect();
-    runtime.block_on(join_all(callers)).into_iter().for_each(Result::unwrap);
+    runtime
+        .block_on(join_all(callers))
+        .into_iter()
+        .for_each(Result::unwrap);
     began.elapsed()
 }

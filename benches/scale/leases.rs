@@ -20,15 +20,31 @@ const TTL: Duration = Duration::from_secs(30);
 
 pub fn run(bench: &Bench) {
     let idle = seconds("IDLE", 20.0).unwrap();
-    let columns = ["leases", "renewals/s", "calls/s", "ms of CPU per s", "µs per renewal", "lost"];
-    let mut table = Table::new(format!("Mutexes that are held, ttl {TTL:?}, in one process"), columns);
+    let columns = [
+        "leases",
+        "renewals/s",
+        "calls/s",
+        "ms of CPU per s",
+        "µs per renewal",
+        "lost",
+    ];
+    let mut table = Table::new(
+        format!("Mutexes that are held, ttl {TTL:?}, in one process"),
+        columns,
+    );
     for leases in LEASES {
         bench.server.empty();
-        let mutex =
-            Mutex::builder().ttl(TTL).build(&patient().redis(&bench.server.url).unwrap(), "bench").unwrap();
+        let mutex = Mutex::builder()
+            .ttl(TTL)
+            .build(&patient().redis(&bench.server.url).unwrap(), "bench")
+            .unwrap();
         let lock = async |number: u64| mutex.lock(format!("key-{number:016}")).await.unwrap();
-        let guards: Vec<_> =
-            bench.runtime.block_on(stream::iter(0..leases).map(lock).buffer_unordered(512).collect());
+        let guards: Vec<_> = bench.runtime.block_on(
+            stream::iter(0..leases)
+                .map(lock)
+                .buffer_unordered(512)
+                .collect(),
+        );
         let lost = count_lost(bench, &guards);
         let mut meter = Meter::new(&[&bench.server.url]);
         let (before, began) = (meter.read(), Instant::now());
@@ -43,8 +59,14 @@ pub fn run(bench: &Bench) {
             number(used.cpu / watched / renewals),
             lost.load(Ordering::Relaxed).to_string(),
         ]);
-        let unlock = async |guard: MutexGuard| assert!(guard.unlock().await.unwrap(), "no lease was lost");
-        bench.runtime.block_on(stream::iter(guards).map(unlock).buffer_unordered(512).collect::<()>());
+        let unlock =
+            async |guard: MutexGuard| assert!(guard.unlock().await.unwrap(), "no lease was lost");
+        bench.runtime.block_on(
+            stream::iter(guards)
+                .map(unlock)
+                .buffer_unordered(512)
+                .collect::<()>(),
+        );
     }
     table.print();
 }

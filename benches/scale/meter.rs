@@ -37,18 +37,28 @@ impl Sub for Reading {
 
 impl Meter {
     pub fn new<S: AsRef<str>>(urls: &[S]) -> Self {
-        let connect = |url: &S| redis::Client::open(url.as_ref()).unwrap().get_connection().unwrap();
+        let connect = |url: &S| {
+            redis::Client::open(url.as_ref())
+                .unwrap()
+                .get_connection()
+                .unwrap()
+        };
         Self(urls.iter().map(connect).collect())
     }
 
     pub fn read(&mut self) -> Reading {
-        let mut reading = Reading { cpu: 0.0, scripts: 0.0, publishes: 0.0 };
+        let mut reading = Reading {
+            cpu: 0.0,
+            scripts: 0.0,
+            publishes: 0.0,
+        };
         for server in &mut self.0 {
             let info: String = cmd("INFO").arg("everything").query(server).unwrap();
             let seconds = |name: &str| field(&info, name).parse::<f64>().unwrap();
             let cpu = seconds("used_cpu_user_main_thread") + seconds("used_cpu_sys_main_thread");
             reading.cpu += cpu * 1e6;
-            reading.scripts += calls(&info, "evalsha") + calls(&info, "eval") + calls(&info, "fcall");
+            reading.scripts +=
+                calls(&info, "evalsha") + calls(&info, "eval") + calls(&info, "fcall");
             reading.publishes += calls(&info, "publish");
         }
         reading
@@ -82,7 +92,10 @@ impl Meter {
 
 fn field<'a>(info: &'a str, name: &str) -> &'a str {
     let value = |line: &'a str| line.strip_prefix(name)?.strip_prefix(':');
-    info.lines().find_map(value).unwrap_or_else(|| panic!("INFO tells no {name}")).trim()
+    info.lines()
+        .find_map(value)
+        .unwrap_or_else(|| panic!("INFO tells no {name}"))
+        .trim()
 }
 
 fn calls(info: &str, command: &str) -> f64 {

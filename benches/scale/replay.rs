@@ -31,12 +31,20 @@ impl Recorder {
         lines.read_until(b'\n', &mut line).unwrap();
         assert_eq!(line, b"+OK\r\n");
         let thread = thread::spawn(move || {
-            let mut calls = Calls { bytes: Vec::new(), count: 0 };
+            let mut calls = Calls {
+                bytes: Vec::new(),
+                count: 0,
+            };
             loop {
                 line.clear();
-                assert!(lines.read_until(b'\n', &mut line).unwrap() > 0, "the server goes on");
+                assert!(
+                    lines.read_until(b'\n', &mut line).unwrap() > 0,
+                    "the server goes on"
+                );
                 // +1700000000.123456 [0 127.0.0.1:40000] "EVALSHA" "…"
-                let Some(at) = line.windows(2).position(|pair| pair == b"] ") else { continue };
+                let Some(at) = line.windows(2).position(|pair| pair == b"] ") else {
+                    continue;
+                };
                 let words = &line[at + 2..];
                 if words.starts_with(b"\"EVALSHA\" ") || words.starts_with(b"\"FCALL\" ") {
                     calls.add(&arguments(words));
@@ -45,11 +53,17 @@ impl Recorder {
                 }
             }
         });
-        Self { url: url.to_owned(), thread }
+        Self {
+            url: url.to_owned(),
+            thread,
+        }
     }
 
     pub fn finish(self) -> Calls {
-        let mut connection = redis::Client::open(&*self.url).unwrap().get_connection().unwrap();
+        let mut connection = redis::Client::open(&*self.url)
+            .unwrap()
+            .get_connection()
+            .unwrap();
         cmd("ECHO").arg(END).exec(&mut connection).unwrap();
         self.thread.join().unwrap()
     }
@@ -57,9 +71,11 @@ impl Recorder {
 
 impl Calls {
     fn add(&mut self, arguments: &[Vec<u8>]) {
-        self.bytes.extend(format!("*{}\r\n", arguments.len()).into_bytes());
+        self.bytes
+            .extend(format!("*{}\r\n", arguments.len()).into_bytes());
         for argument in arguments {
-            self.bytes.extend(format!("${}\r\n", argument.len()).into_bytes());
+            self.bytes
+                .extend(format!("${}\r\n", argument.len()).into_bytes());
             self.bytes.extend(argument);
             self.bytes.extend(b"\r\n");
         }
@@ -78,12 +94,17 @@ impl Calls {
                 // The end may be in two chunks.
                 let kept = tail.split_off(tail.len().saturating_sub(END.len()));
                 tail = [&kept, &chunk[..read]].concat();
-                assert!(!tail.windows(9).any(|window| window == b"-NOSCRIPT"), "the scripts are loaded");
+                assert!(
+                    !tail.windows(9).any(|window| window == b"-NOSCRIPT"),
+                    "the scripts are loaded"
+                );
             }
         });
         let began = Instant::now();
         stream.write_all(&self.bytes).unwrap();
-        stream.write_all(&cmd("ECHO").arg(END).get_packed_command()).unwrap();
+        stream
+            .write_all(&cmd("ECHO").arg(END).get_packed_command())
+            .unwrap();
         replies.join().unwrap();
         began.elapsed()
     }
@@ -94,7 +115,9 @@ pub fn listen(url: &str, channels: &[String]) -> Listener {
     let stream = connect(url);
     let mut reader = stream.try_clone().unwrap();
     if !channels.is_empty() {
-        (&stream).write_all(&cmd("SUBSCRIBE").arg(channels).get_packed_command()).unwrap();
+        (&stream)
+            .write_all(&cmd("SUBSCRIBE").arg(channels).get_packed_command())
+            .unwrap();
     }
     thread::spawn(move || while reader.read(&mut [0; 1 << 16]).is_ok_and(|read| read > 0) {});
     Listener(stream)
@@ -130,7 +153,8 @@ fn arguments(line: &[u8]) -> Vec<Vec<u8>> {
                     b'a' => word.push(7),
                     b'b' => word.push(8),
                     b'x' => {
-                        let mut digit = || char::from(bytes.next().unwrap()).to_digit(16).unwrap() as u8;
+                        let mut digit =
+                            || char::from(bytes.next().unwrap()).to_digit(16).unwrap() as u8;
                         word.push(digit() * 16 + digit());
                     }
                     other => word.push(other),

@@ -20,7 +20,14 @@ const SOON: Duration = Duration::from_secs(60);
 
 pub fn run(bench: &Bench) {
     let idle = seconds("IDLE", 20.0).unwrap();
-    let columns = ["waiters", "bytes each", "ms to wait", "calls/s waiting", "ms of CPU per s", "served/s"];
+    let columns = [
+        "waiters",
+        "bytes each",
+        "ms to wait",
+        "calls/s waiting",
+        "ms of CPU per s",
+        "served/s",
+    ];
     let mut table = Table::new("Waiters for one lock, of two processes", columns);
     for waiters in WAITERS {
         bench.server.empty();
@@ -32,8 +39,12 @@ pub fn run(bench: &Bench) {
 fn measure(bench: &Bench, waiters: u64, idle: Duration) -> [String; 6] {
     let url = &bench.server.url;
     let stores = [(); 2].map(|()| patient().redis(url).unwrap());
-    let mutexes =
-        stores.each_ref().map(|store| Mutex::builder().strict_fifo().build(store, "bench").unwrap());
+    let mutexes = stores.each_ref().map(|store| {
+        Mutex::builder()
+            .strict_fifo()
+            .build(store, "bench")
+            .unwrap()
+    });
     let mut meter = Meter::new(&[url]);
     let guard = bench.runtime.block_on(mutexes[0].lock(KEY)).unwrap();
     let memory = meter.used_memory();

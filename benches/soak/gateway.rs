@@ -17,8 +17,8 @@ use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio::task::{spawn_blocking, yield_now};
 use tower_distributed::{
-    BloomFilter, Dedupe, Error, Mutex, Quota, RwLock, SingleFlight, Store, StoreFailure, TokenBucket,
-    WaitGroup, dedupe, extract, response, web,
+    BloomFilter, Dedupe, Error, Mutex, Quota, RwLock, SingleFlight, Store, StoreFailure,
+    TokenBucket, WaitGroup, dedupe, extract, response, web,
 };
 
 use crate::child::{self, Role, tell};
@@ -55,7 +55,10 @@ pub const ESTIMATE: u32 = 10;
 pub fn play(role: &Role) -> ExitCode {
     let (store, terms) = match &*role.name {
         DEPLOYS => (terms::store(&role.url), terms::of_this_process()),
-        CLUSTER => (Store::builder().cluster(role.url.split(',')).unwrap(), AT_FULL_SPEED),
+        CLUSTER => (
+            Store::builder().cluster(role.url.split(',')).unwrap(),
+            AT_FULL_SPEED,
+        ),
         _ => (Store::redis(&role.url).unwrap(), AT_FULL_SPEED),
     };
     common::runtime().unwrap().block_on(async {
@@ -66,9 +69,14 @@ pub fn play(role: &Role) -> ExitCode {
         let closed = spawn_blocking(|| stdin().read_line(&mut String::new()));
         tell(&[u32::from(port), process::id()]);
         let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
-        let app = app(&store, terms, presences.as_ref()).unwrap().layer(axum::Extension(presences));
+        let app = app(&store, terms, presences.as_ref())
+            .unwrap()
+            .layer(axum::Extension(presences));
         let ended = async { drop(closed.await) };
-        axum::serve(listener, app).with_graceful_shutdown(ended).await.unwrap();
+        axum::serve(listener, app)
+            .with_graceful_shutdown(ended)
+            .await
+            .unwrap();
         store.shutdown(Duration::from_secs(5)).await.unwrap();
     });
     ExitCode::SUCCESS
@@ -84,15 +92,26 @@ const AT_FULL_SPEED: Terms = Terms {
 };
 
 fn app(store: &Store, terms: Terms, presences: Option<&Presences>) -> Result<Router, Error> {
-    let Terms { ttl, max_wait, remember, limited, budget, names } = terms;
+    let Terms {
+        ttl,
+        max_wait,
+        remember,
+        limited,
+        budget,
+        names,
+    } = terms;
     let name = |name| format!("{names}-{name}");
     let user = || extract::header(USER);
     let message = || extract::header(MESSAGE);
     let all = TokenBucket::new(store, &name("all"), Quota::per_second(10_000))?;
     let limited = TokenBucket::new(store, &name("limited"), limited)?;
     let budget = TokenBucket::new(store, &name("budget"), budget)?.with_hold_ttl(ttl)?;
-    let exports = WaitGroup::builder(PERMITS).ttl(ttl).build(store, &name("exports"))?;
-    let documents = RwLock::builder().ttl(ttl).build(store, &name("documents"))?;
+    let exports = WaitGroup::builder(PERMITS)
+        .ttl(ttl)
+        .build(store, &name("exports"))?;
+    let documents = RwLock::builder()
+        .ttl(ttl)
+        .build(store, &name("documents"))?;
     let invoices = Mutex::builder().ttl(ttl).build(store, &name("invoices"))?;
     let reports = SingleFlight::builder(response::AnswerCodec)
         .ttl(Duration::from_millis(500))
@@ -101,7 +120,11 @@ fn app(store: &Store, terms: Terms, presences: Option<&Presences>) -> Result<Rou
         .on_store_failure(StoreFailure::FailClosed)
         .build(store, &name("reports"))?;
     let webhooks = Dedupe::exact(store, &name("webhooks"));
-    let webhooks = webhooks.capacity(50_000).remember_for(remember).ttl(ttl).build()?;
+    let webhooks = webhooks
+        .capacity(50_000)
+        .remember_for(remember)
+        .ttl(ttl)
+        .build()?;
     let events = BloomFilter::builder()
         .capacity(100_000)
         .false_positive_rate(1e-6)
@@ -111,16 +134,31 @@ fn app(store: &Store, terms: Terms, presences: Option<&Presences>) -> Result<Rou
     let key = |_: &Request| "all";
     let unsure = |path: &'static str| {
         let presences = presences.cloned();
-        move |unsure: &dedupe::Unsure| presences.iter().for_each(|presences| presences.unsure(path, unsure))
+        move |unsure: &dedupe::Unsure| {
+            presences
+                .iter()
+                .for_each(|presences| presences.unsure(path, unsure))
+        }
     };
     Ok(Router::new()
-        .route("/limited", get(work).layer(web::rate_limit(limited, user()?)))
-        .route("/export", get(work).layer(web::concurrency_limit(exports, key).max_wait(max_wait)))
+        .route(
+            "/limited",
+            get(work).layer(web::rate_limit(limited, user()?)),
+        )
+        .route(
+            "/export",
+            get(work).layer(web::concurrency_limit(exports, key).max_wait(max_wait)),
+        )
         .route(
             "/document/{id}",
-            get(work).put(work).layer(web::rw_lock(documents, extract::path()).max_wait(max_wait)),
+            get(work)
+                .put(work)
+                .layer(web::rw_lock(documents, extract::path()).max_wait(max_wait)),
         )
-        .route("/invoice/{id}", post(work).layer(web::mutex(invoices, extract::path()).max_wait(max_wait)))
+        .route(
+            "/invoice/{id}",
+            post(work).layer(web::mutex(invoices, extract::path()).max_wait(max_wait)),
+        )
         .route(
             "/report/{id}",
             get(report).layer(
@@ -128,9 +166,18 @@ fn app(store: &Store, terms: Terms, presences: Option<&Presences>) -> Result<Rou
                     .on_lease(web::InsertLease),
             ),
         )
-        .route("/webhook", post(work).layer(web::dedupe(webhooks, message()?).on_unsure(unsure("/webhook"))))
-        .route("/event", post(work).layer(web::dedupe(events, message()?).on_unsure(unsure("/event"))))
-        .route("/completion", post(work).layer(web::token_budget(budget, user()?, |_: &Request| ESTIMATE)))
+        .route(
+            "/webhook",
+            post(work).layer(web::dedupe(webhooks, message()?).on_unsure(unsure("/webhook"))),
+        )
+        .route(
+            "/event",
+            post(work).layer(web::dedupe(events, message()?).on_unsure(unsure("/event"))),
+        )
+        .route(
+            "/completion",
+            post(work).layer(web::token_budget(budget, user()?, |_: &Request| ESTIMATE)),
+        )
         .layer(web::rate_limit(all, user()?)))
 }
 

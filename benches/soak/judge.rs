@@ -35,7 +35,9 @@ pub struct Judged<'a> {
 
 impl Judged<'_> {
     pub fn print(&self) {
-        let Self { name, length, load, .. } = self;
+        let Self {
+            name, length, load, ..
+        } = self;
         let answered: usize = load.latencies.iter().map(Vec::len).sum();
         let per_second = number((answered as f64 / length.as_secs_f64()).round());
         load.print(format!(
@@ -43,7 +45,9 @@ impl Judged<'_> {
             load.given_up
         ));
         let thirds = |read: fn(&Sample) -> u64| {
-            self.thirds(read).map(|bytes| format!("{:.1}", bytes / MIB)).join(", ")
+            self.thirds(read)
+                .map(|bytes| format!("{:.1}", bytes / MIB))
+                .join(", ")
         };
         let (calls, subscriptions) = self.connections();
         note(format!(
@@ -57,8 +61,14 @@ impl Judged<'_> {
     /// Each bound that does not hold.
     pub fn problems(&self) -> Vec<String> {
         let mut errors = BTreeMap::<_, usize>::new();
-        self.load.errors.iter().for_each(|(_, error)| *errors.entry(error).or_default() += 1);
-        let mut problems: Vec<_> = errors.iter().map(|(error, count)| format!("{count} × {error}")).collect();
+        self.load
+            .errors
+            .iter()
+            .for_each(|(_, error)| *errors.entry(error).or_default() += 1);
+        let mut problems: Vec<_> = errors
+            .iter()
+            .map(|(error, count)| format!("{count} × {error}"))
+            .collect();
         problems.extend(self.load.silent());
         let (calls, subscriptions) = self.connections();
         let most = CALLS + if self.name == CLUSTER { LOOKS } else { 0 };
@@ -82,7 +92,11 @@ impl Judged<'_> {
         let [_, second, last] = self.thirds(read);
         let most = second * (1.0 + GROWTH) + slack;
         (last > most).then(|| {
-            format!("{what} grew from {:.1} MiB in the second third to {:.1} MiB", second / MIB, last / MIB)
+            format!(
+                "{what} grew from {:.1} MiB in the second third to {:.1} MiB",
+                second / MIB,
+                last / MIB
+            )
         })
     }
 
@@ -90,7 +104,10 @@ impl Judged<'_> {
     fn thirds(&self, read: fn(&Sample) -> u64) -> [f64; 3] {
         [0, 1, 2].map(|third| {
             let (from, to) = (self.length * third / 3, self.length * (third + 1) / 3);
-            let samples = self.samples.iter().filter(|sample| (from..to).contains(&sample.at));
+            let samples = self
+                .samples
+                .iter()
+                .filter(|sample| (from..to).contains(&sample.at));
             median(samples.map(|sample| read(sample) as f64))
         })
     }
@@ -98,6 +115,9 @@ impl Judged<'_> {
     /// The most connections for calls and for subscriptions.
     fn connections(&self) -> (usize, usize) {
         let most = |read: fn(&Sample) -> usize| self.samples.iter().map(read).max().unwrap_or(0);
-        (most(|sample| sample.calls), most(|sample| sample.subscriptions))
+        (
+            most(|sample| sample.calls),
+            most(|sample| sample.subscriptions),
+        )
     }
 }

@@ -53,14 +53,21 @@ pub struct Load {
 
 impl Load {
     fn count(&mut self, route: Route, answered: Result<StatusCode, String>, took: Duration) {
-        let mut failed = |error| self.errors.push((Instant::now(), format!("{}: {error}", route.title())));
+        let mut failed = |error| {
+            self.errors
+                .push((Instant::now(), format!("{}: {error}", route.title())))
+        };
         match answered {
             Ok(status) => {
                 if !route.expects(status) {
                     failed(status.to_string());
                 }
-                self.latencies[route as usize].push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
-                *self.statuses.entry((route as usize, status.as_u16())).or_default() += 1;
+                self.latencies[route as usize]
+                    .push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
+                *self
+                    .statuses
+                    .entry((route as usize, status.as_u16()))
+                    .or_default() += 1;
             }
             Err(error) => failed(error),
         }
@@ -68,13 +75,21 @@ impl Load {
 
     /// By route.
     pub fn print(&self, title: String) {
-        let mut table = Table::new(title, ["route", "requests", "p50 ms", "p99 ms", "max ms", "statuses"]);
+        let mut table = Table::new(
+            title,
+            [
+                "route", "requests", "p50 ms", "p99 ms", "max ms", "statuses",
+            ],
+        );
         for route in Route::ALL {
             let latencies = &self.latencies[route as usize];
             let of = |share| percentile(latencies, share) / 1000.0;
-            let statuses = self.statuses.range((route as usize, 0)..=(route as usize, u16::MAX));
-            let statuses: Vec<_> =
-                statuses.map(|((_, status), count)| format!("{status}: {count}")).collect();
+            let statuses = self
+                .statuses
+                .range((route as usize, 0)..=(route as usize, u16::MAX));
+            let statuses: Vec<_> = statuses
+                .map(|((_, status), count)| format!("{status}: {count}"))
+                .collect();
             let [p50, p99, longest] = [0.5, 0.99, 1.0].map(|share| number(of(share)));
             table.row([
                 route.title().to_owned(),
@@ -90,7 +105,9 @@ impl Load {
 
     /// The routes without any response.
     pub fn silent(&self) -> impl Iterator<Item = String> {
-        let silent = Route::ALL.iter().filter(|&&route| self.latencies[route as usize].is_empty());
+        let silent = Route::ALL
+            .iter()
+            .filter(|&&route| self.latencies[route as usize].is_empty());
         silent.map(|route| format!("no response: {}", route.title()))
     }
 
@@ -98,7 +115,10 @@ impl Load {
         for (all, own) in self.latencies.iter_mut().zip(other.latencies) {
             all.extend(own);
         }
-        other.statuses.into_iter().for_each(|(key, count)| *self.statuses.entry(key).or_default() += count);
+        other
+            .statuses
+            .into_iter()
+            .for_each(|(key, count)| *self.statuses.entry(key).or_default() += count);
         self.errors.extend(other.errors);
         self.given_up += other.given_up;
     }
@@ -122,17 +142,28 @@ impl Crowd {
         while let Some(one) = callers.join_next().await {
             load.add(one.unwrap());
         }
-        load.latencies.iter_mut().for_each(|latencies| latencies.sort_unstable());
+        load.latencies
+            .iter_mut()
+            .for_each(|latencies| latencies.sort_unstable());
         load.errors.sort_unstable();
         load
     }
 
-    async fn call(&self, client: &HttpClient, numbers: &AtomicU64, mut random: Random, end: Instant) -> Load {
+    async fn call(
+        &self,
+        client: &HttpClient,
+        numbers: &AtomicU64,
+        mut random: Random,
+        end: Instant,
+    ) -> Load {
         let mut load = Load::default();
         while Instant::now() < end {
             let route = Route::draw(&mut random);
-            let mut request =
-                route.request(numbers.fetch_add(1, Ordering::Relaxed), self.spread, &mut random);
+            let mut request = route.request(
+                numbers.fetch_add(1, Ordering::Relaxed),
+                self.spread,
+                &mut random,
+            );
             let mut key = None;
             if let Some(referee) = &self.referee {
                 let visit = Visit::draw(route, &request, referee.now(), &mut random);
@@ -144,7 +175,8 @@ impl Crowd {
             let answer = self.ask(client, &request, &mut random);
             match timeout(if gives_up { PATIENCE } else { self.deadline }, answer).await {
                 Ok(answered) => {
-                    if let (Some(referee), Some(key), Ok(StatusCode::OK)) = (&self.referee, key, &answered)
+                    if let (Some(referee), Some(key), Ok(StatusCode::OK)) =
+                        (&self.referee, key, &answered)
                         && matches!(route, Route::Webhook | Route::Event)
                     {
                         referee.book().confirm(referee.now(), route, &key);
@@ -152,7 +184,11 @@ impl Crowd {
                     load.count(route, answered, began.elapsed());
                 }
                 Err(_) if gives_up => load.given_up += 1,
-                Err(_) => load.count(route, Err("no response in time".to_owned()), began.elapsed()),
+                Err(_) => load.count(
+                    route,
+                    Err("no response in time".to_owned()),
+                    began.elapsed(),
+                ),
             }
             if self.pause > 0 {
                 sleep(Duration::from_millis(random.below(self.pause))).await;
@@ -177,14 +213,20 @@ impl Crowd {
             let path = request.uri().path();
             *request.uri_mut() = format!("http://127.0.0.1:{port}{path}").parse().unwrap();
             let response = match client.request(request).await {
-                Err(error) if error.is_connect() && !self.gateways.read().unwrap().contains(&port) => {
+                Err(error)
+                    if error.is_connect() && !self.gateways.read().unwrap().contains(&port) =>
+                {
                     continue;
                 }
                 response => response.map_err(|error| format!("{error:?}"))?,
             };
             let status = response.status();
             // Permits and locks are held to the end of the body.
-            response.into_body().collect().await.map_err(|error| format!("{error:?}"))?;
+            response
+                .into_body()
+                .collect()
+                .await
+                .map_err(|error| format!("{error:?}"))?;
             return Ok(status);
         }
     }

@@ -59,8 +59,15 @@ fn main() -> ExitCode {
         return gateway::play(&role);
     }
     // `cargo test` leaves this argument out.
-    let default = if env::args().any(|argument| argument == "--bench") { SOAK } else { TEST };
-    let (settings, length) = (Settings::read().unwrap(), seconds("SECONDS", default).unwrap());
+    let default = if env::args().any(|argument| argument == "--bench") {
+        SOAK
+    } else {
+        TEST
+    };
+    let (settings, length) = (
+        Settings::read().unwrap(),
+        seconds("SECONDS", default).unwrap(),
+    );
     let runtime = common::runtime().unwrap();
     let mut holds = true;
     deploys::forged::prove();
@@ -77,7 +84,11 @@ fn main() -> ExitCode {
         let nodes: Vec<_> = cluster.nodes().iter().collect();
         holds &= soak(&runtime, CLUSTER, &nodes, length);
     }
-    if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if holds {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Whether all bounds hold. Prints what was measured.
@@ -96,9 +107,16 @@ fn soak(runtime: &Runtime, name: &str, servers: &[&RedisServer], length: Duratio
         referee: None,
     };
     let load = runtime.block_on(crowd.run(length));
-    let judged = Judged { name, length, load: &load, samples: &watch.stop() };
+    let judged = Judged {
+        name,
+        length,
+        load: &load,
+        samples: &watch.stop(),
+    };
     judged.print();
     let problems = judged.problems();
-    problems.iter().for_each(|problem| eprintln!("{name}: {problem}"));
+    problems
+        .iter()
+        .for_each(|problem| eprintln!("{name}: {problem}"));
     problems.is_empty()
 }

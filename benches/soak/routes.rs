@@ -90,9 +90,18 @@ impl Route {
         let (method, path) = match self {
             Self::Limited => (Method::GET, "limited".to_owned()),
             Self::Export => (Method::GET, "export".to_owned()),
-            Self::Read => (Method::GET, format!("document/{}", random.below(100 * spread))),
-            Self::Write => (Method::PUT, format!("document/{}", random.below(100 * spread))),
-            Self::Invoice => (Method::POST, format!("invoice/{}", random.below(10 * spread))),
+            Self::Read => (
+                Method::GET,
+                format!("document/{}", random.below(100 * spread)),
+            ),
+            Self::Write => (
+                Method::PUT,
+                format!("document/{}", random.below(100 * spread)),
+            ),
+            Self::Invoice => (
+                Method::POST,
+                format!("invoice/{}", random.below(10 * spread)),
+            ),
             Self::Report => (Method::GET, format!("report/{}", random.below(20 * spread))),
             Self::Webhook => (Method::POST, "webhook".to_owned()),
             Self::Event => (Method::POST, "event".to_owned()),
@@ -105,7 +114,11 @@ impl Route {
         };
         // Half of the messages repeat one of the last ones. A message has the numbers of several requests, since only
         // some of them go to one route.
-        let message = if random.below(2) == 0 { number } else { number.saturating_sub(random.below(1000)) };
+        let message = if random.below(2) == 0 {
+            number
+        } else {
+            number.saturating_sub(random.below(1000))
+        };
         let message = message / ROUTES;
         Request::builder()
             .method(method)

@@ -55,16 +55,26 @@ impl Watch {
 
 pub fn connect(server: &RedisServer) -> Client {
     let mut client = server.client().unwrap();
-    client.query::<()>(cmd("CLIENT").arg("SETNAME").arg(NAME)).unwrap();
+    client
+        .query::<()>(cmd("CLIENT").arg("SETNAME").arg(NAME))
+        .unwrap();
     client
 }
 
 fn sample(began: Instant, process: u32, servers: &mut [Client]) -> Sample {
-    let mut sample =
-        Sample { at: began.elapsed(), rss: rss(process), used_memory: 0, calls: 0, subscriptions: 0 };
+    let mut sample = Sample {
+        at: began.elapsed(),
+        rss: rss(process),
+        used_memory: 0,
+        calls: 0,
+        subscriptions: 0,
+    };
     for server in servers {
         let info: String = server.query(cmd("INFO").arg("memory")).unwrap();
-        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+        let used = info
+            .lines()
+            .find_map(|line| line.strip_prefix("used_memory:"))
+            .unwrap();
         sample.used_memory += used.trim().parse::<u64>().unwrap();
         let (calls, subscriptions) = connections(server);
         sample.calls = sample.calls.max(calls);
@@ -76,20 +86,31 @@ fn sample(began: Instant, process: u32, servers: &mut [Client]) -> Sample {
 /// How many connections for calls and for subscriptions a server has, without those that look.
 pub fn connections(server: &mut Client) -> (usize, usize) {
     let mut of_type = |name| {
-        let list: String = server.query(cmd("CLIENT").arg("LIST").arg("TYPE").arg(name)).unwrap();
-        list.lines().filter(|line| !line.contains(&format!(" name={NAME} "))).count()
+        let list: String = server
+            .query(cmd("CLIENT").arg("LIST").arg("TYPE").arg(name))
+            .unwrap();
+        list.lines()
+            .filter(|line| !line.contains(&format!(" name={NAME} ")))
+            .count()
     };
     (of_type("normal"), of_type("pubsub"))
 }
 
 /// The memory of a process that is in RAM, in bytes.
 pub fn rss(process: u32) -> u64 {
-    status(process, "VmRSS").trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    status(process, "VmRSS")
+        .trim_end_matches(" kB")
+        .parse::<u64>()
+        .unwrap()
+        * 1024
 }
 
 /// A line of what the kernel says of a process.
 pub fn status(process: u32, name: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .unwrap();
     line.trim().to_owned()
 }

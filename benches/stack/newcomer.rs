@@ -15,7 +15,10 @@ const FIRST_EVENT: &str = "page-first-event-ms";
 const TEST: &str = "the_page_is_one_file_and_its_first_event_comes_at_once";
 
 pub fn run(bench: &Bench) -> Result<(), String> {
-    let wanted: Vec<_> = [BUILD, FIRST_EVENT].into_iter().filter(|name| bench.settings.wants(name)).collect();
+    let wanted: Vec<_> = [BUILD, FIRST_EVENT]
+        .into_iter()
+        .filter(|name| bench.settings.wants(name))
+        .collect();
     if wanted.is_empty() {
         return Ok(());
     }
@@ -47,11 +50,17 @@ pub fn run(bench: &Bench) -> Result<(), String> {
 fn build() -> Result<f64, String> {
     // What is downloaded is no part of it.
     cargo(["fetch"])?;
-    let target =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../target/cold-build-{}", std::process::id()));
+    let target = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(format!("../target/cold-build-{}", std::process::id()));
     let began = Instant::now();
-    let built =
-        cargo(["build", "--quiet", "--example", "gateway", "--target-dir", &target.to_string_lossy()]);
+    let built = cargo([
+        "build",
+        "--quiet",
+        "--example",
+        "gateway",
+        "--target-dir",
+        &target.to_string_lossy(),
+    ]);
     let took = began.elapsed();
     let _ = fs::remove_dir_all(&target);
     built.map(|_| took.as_secs_f64())
@@ -71,19 +80,32 @@ fn first_event() -> Result<f64, String> {
         "--",
         "--nocapture",
     ])?;
-    let value = output
-        .lines()
-        .find_map(|line| line.split_once(FIRST_EVENT)?.1.split_whitespace().next()?.parse().ok());
+    let value = output.lines().find_map(|line| {
+        line.split_once(FIRST_EVENT)?
+            .1
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    });
     value.ok_or_else(|| format!("the test {TEST} tells no {FIRST_EVENT}: {output}"))
 }
 
 /// What it says, on both ways.
 fn cargo<const N: usize>(arguments: [&str; N]) -> Result<String, String> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).args(arguments).stdin(Stdio::null());
-    let output = cargo.output().map_err(|error| format!("cannot start cargo: {error}"))?;
-    let said =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    cargo
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .args(arguments)
+        .stdin(Stdio::null());
+    let output = cargo
+        .output()
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     if !output.status.success() {
         return Err(format!("cargo {} failed: {said}", arguments.join(" ")));
     }

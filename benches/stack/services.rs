@@ -11,7 +11,8 @@ use axum::http::HeaderValue;
 use axum::response::IntoResponse as _;
 use axum::routing::get;
 use tower_distributed::{
-    Dedupe, Error, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup, extract, response, web,
+    Dedupe, Error, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup, extract, response,
+    web,
 };
 
 use crate::child::Role;
@@ -25,8 +26,10 @@ const REMEMBER: Duration = Duration::from_secs(10);
 const HOLD: Duration = Duration::from_millis(10);
 
 /// What the rate limit writes.
-const FIELDS: [(&str, &str); 2] =
-    [("ratelimit-policy", r#""default";q=100000000;w=1"#), ("ratelimit", r#""default";r=99999999;t=1"#)];
+const FIELDS: [(&str, &str); 2] = [
+    ("ratelimit-policy", r#""default";q=100000000;w=1"#),
+    ("ratelimit", r#""default";r=99999999;t=1"#),
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
@@ -88,13 +91,18 @@ impl Service {
             let mut response = "hello\n".into_response();
             if self == Self::BareWithFields {
                 FIELDS.into_iter().for_each(|(name, value)| {
-                    response.headers_mut().insert(name, HeaderValue::from_static(value));
+                    response
+                        .headers_mut()
+                        .insert(name, HeaderValue::from_static(value));
                 });
             }
             response
         };
         let documents = self.layered(Router::new().route("/document/{id}", get(handler)), url)?;
-        Ok(documents.route(RUNS, get(async move || told.load(Ordering::Relaxed).to_string())))
+        Ok(documents.route(
+            RUNS,
+            get(async move || told.load(Ordering::Relaxed).to_string()),
+        ))
     }
 
     /// From the inside to the outside.
@@ -107,17 +115,26 @@ impl Service {
         let has = |layer| self == layer || self == Self::FiveLayers;
         if has(Self::SingleFlight) {
             let flights = SingleFlight::builder(response::AnswerCodec).build(&store, "flights")?;
-            app = app.layer(web::single_flight(flights, extract::shared_get().ignore_field("x-user")?));
+            app = app.layer(web::single_flight(
+                flights,
+                extract::shared_get().ignore_field("x-user")?,
+            ));
         }
         if has(Self::RwLock) {
-            app = app.layer(web::rw_lock(RwLock::new(&store, "documents")?, extract::path()));
+            app = app.layer(web::rw_lock(
+                RwLock::new(&store, "documents")?,
+                extract::path(),
+            ));
         }
         if has(Self::ConcurrencyLimit) {
             let permits = WaitGroup::new(&store, "permits", 1000)?;
             app = app.layer(web::concurrency_limit(permits, |_: &Request| "all"));
         }
         if has(Self::Dedupe) {
-            let seen = Dedupe::exact(&store, "seen").capacity(10_000_000).remember_for(REMEMBER).build()?;
+            let seen = Dedupe::exact(&store, "seen")
+                .capacity(10_000_000)
+                .remember_for(REMEMBER)
+                .build()?;
             app = app.layer(web::dedupe(seen, extract::header("webhook-id")?));
         }
         if has(Self::RateLimit) || self == Self::Redis {
@@ -127,7 +144,10 @@ impl Service {
             app = app.layer(web::rate_limit(bucket()?, |_: &Request| "all"));
         }
         if self == Self::RedisPrefetch {
-            app = app.layer(web::rate_limit(bucket()?.prefetch(HOLD)?, |_: &Request| "all"));
+            app = app.layer(web::rate_limit(
+                bucket()?.prefetch(HOLD)?,
+                |_: &Request| "all",
+            ));
         }
         Ok(app)
     }

@@ -49,10 +49,17 @@ pub fn run(bench: &Bench) {
         let mut command = deadpool_redis::redis::cmd("ZCARD");
         command.arg(&queues[0]).query(&mut connection).unwrap()
     };
-    assert_eq!((queues.len(), places()), (1, WAITERS), "all wait: {queues:?}");
+    assert_eq!(
+        (queues.len(), places()),
+        (1, WAITERS),
+        "all wait: {queues:?}"
+    );
     thread::sleep(deadline.saturating_duration_since(Instant::now()));
     while places() > 0 {
-        assert!(deadline.elapsed() < SOON, "the places of waiters that have timed out remain");
+        assert!(
+            deadline.elapsed() < SOON,
+            "the places of waiters that have timed out remain"
+        );
         thread::sleep(TICK);
     }
     let empty = Instant::now();
@@ -64,7 +71,11 @@ pub fn run(bench: &Bench) {
     assert!(bench.runtime.block_on(held.done()).unwrap());
 
     let (begin, length) = (deadline - EARLIER, end - (deadline - EARLIER));
-    figure("mass-timeout-stall-ms", "longest pause of other callers, ms", longest(&others, begin, end));
+    figure(
+        "mass-timeout-stall-ms",
+        "longest pause of other callers, ms",
+        longest(&others, begin, end),
+    );
     note(format!(
         "{WAITERS} waiters timed out together. The last one ended {:.1} ms after the deadline; the queue of the store was \
          empty after {:.1} ms. In the same length of time before ({:.0} ms) the longest pause was {:.1} ms. The longest \
@@ -87,14 +98,22 @@ fn sleepers(bench: &Bench) {
     let others = others(bench, &group, &over);
     let deadline = Instant::now() + ARRIVAL;
     let sleepers: Vec<_> = (0..WAITERS)
-        .map(|_| bench.runtime.spawn(async move { sleep_until(deadline.into()).await }))
+        .map(|_| {
+            bench
+                .runtime
+                .spawn(async move { sleep_until(deadline.into()).await })
+        })
         .collect();
     bench.runtime.block_on(join_all(sleepers));
     let end = Instant::now();
     over.store(true, Ordering::Relaxed);
     let others = times_of(bench, others);
     let stall = longest(&others, deadline - EARLIER, end);
-    figure("mass-sleep-stall-ms", "the same if as many tasks only sleep, ms", stall);
+    figure(
+        "mass-sleep-stall-ms",
+        "the same if as many tasks only sleep, ms",
+        stall,
+    );
 }
 
 /// The longest pause of a task that overlaps a span, ms.
@@ -120,19 +139,37 @@ async fn wait(group: WaitGroup, deadline: Instant) -> Instant {
             Instant::now()
         }));
     }
-    join_all(waiters).await.into_iter().map(Result::unwrap).max().unwrap()
+    join_all(waiters)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .max()
+        .unwrap()
 }
 
 /// Starts the callers of other keys.
-fn others(bench: &Bench, group: &WaitGroup, over: &Arc<AtomicBool>) -> Vec<JoinHandle<Vec<Instant>>> {
+fn others(
+    bench: &Bench,
+    group: &WaitGroup,
+    over: &Arc<AtomicBool>,
+) -> Vec<JoinHandle<Vec<Instant>>> {
     let key = |key| format!("other-{key}");
     (0..OTHERS)
-        .map(|number| bench.runtime.spawn(other(group.clone(), key(number), Arc::clone(over))))
+        .map(|number| {
+            bench
+                .runtime
+                .spawn(other(group.clone(), key(number), Arc::clone(over)))
+        })
         .collect()
 }
 
 fn times_of(bench: &Bench, others: Vec<JoinHandle<Vec<Instant>>>) -> Vec<Vec<Instant>> {
-    bench.runtime.block_on(join_all(others)).into_iter().map(Result::unwrap).collect()
+    bench
+        .runtime
+        .block_on(join_all(others))
+        .into_iter()
+        .map(Result::unwrap)
+        .collect()
 }
 
 /// Acquires and releases. Returns when each release was answered.

@@ -18,10 +18,16 @@ const DAYS: i64 = 3;
 pub fn run(bench: &Bench) {
     bench.runtime.block_on(async {
         let Some((clock, server)) = ServerClock::start(&[]).await else {
-            return note("no long-permits-most: it needs a C compiler (cc) to set the clock of the server");
+            return note(
+                "no long-permits-most: it needs a C compiler (cc) to set the clock of the server",
+            );
         };
         let store = Store::builder().redis(&server.url()).unwrap();
-        let group = WaitGroup::builder(LIMIT).ttl(TTL).watchdog(false).build(&store, "trust").unwrap();
+        let group = WaitGroup::builder(LIMIT)
+            .ttl(TTL)
+            .watchdog(false)
+            .build(&store, "trust")
+            .unwrap();
         let (mut out, mut most, mut over) = (VecDeque::new(), 0, None);
         for passed in (0..DAYS * 86_400).step_by(STEP as usize) {
             clock.set(passed);
@@ -38,8 +44,14 @@ pub fn run(bench: &Bench) {
                 over = Some(Duration::from_secs(passed as u64));
             }
         }
-        figure("long-permits-most", "permits out at once in 3 days", most as f64);
+        figure(
+            "long-permits-most",
+            "permits out at once in 3 days",
+            most as f64,
+        );
         figure("long-permits-limit", "the limit of the same", LIMIT.into());
-        note(format!("The first permit over the limit came after: {over:?}"));
+        note(format!(
+            "The first permit over the limit came after: {over:?}"
+        ));
     });
 }

@@ -13,17 +13,31 @@ use tower_distributed::{extract, web};
 use crate::page::board::work;
 
 pub(crate) fn routes(store: &Store) -> Result<Router, Error> {
-    let limit =
-        web::concurrency_limit(exports(store)?, |_: &Request| "all").max_wait(Duration::from_secs(10));
+    let limit = web::concurrency_limit(exports(store)?, |_: &Request| "all")
+        .max_wait(Duration::from_secs(10));
     let documents = RwLock::new(store, "gateway-documents")?;
     let lock = web::rw_lock(documents, extract::path()).max_wait(Duration::from_secs(10));
     // A short time to live: after a crash, the next run can start within 3 s. It is renewed while the run lasts.
-    let runs = Mutex::builder().ttl(Duration::from_secs(3)).build(store, "gateway-billing")?;
+    let runs = Mutex::builder()
+        .ttl(Duration::from_secs(3))
+        .build(store, "gateway-billing")?;
     let alone = web::mutex(runs, |_: &Request| "month");
     Ok(Router::new()
-        .route("/export", get(export).route_layer(from_fn(work)).layer(limit))
-        .route("/document/{id}", get(document).put(document).route_layer(from_fn(work)).layer(lock))
-        .route("/billing", post(billing).route_layer(from_fn(work)).layer(alone)))
+        .route(
+            "/export",
+            get(export).route_layer(from_fn(work)).layer(limit),
+        )
+        .route(
+            "/document/{id}",
+            get(document)
+                .put(document)
+                .route_layer(from_fn(work))
+                .layer(lock),
+        )
+        .route(
+            "/billing",
+            post(billing).route_layer(from_fn(work)).layer(alone),
+        ))
 }
 
 /// Two exports at once.
@@ -44,15 +58,22 @@ async fn document(
     Extension(lease): Extension<LeaseHandle>,
 ) -> String {
     tokio::time::sleep(Duration::from_millis(250)).await;
-    let fence = lease.fence().map_or("none".to_owned(), |fence| fence.to_string());
+    let fence = lease
+        .fence()
+        .map_or("none".to_owned(), |fence| fence.to_string());
     match method {
         Method::PUT => format!("document {id} written, alone: fencing token {fence}\n"),
-        _ => format!("document {id} read, beside other readers: fencing token of the last writer {fence}\n"),
+        _ => format!(
+            "document {id} read, beside other readers: fencing token of the last writer {fence}\n"
+        ),
     }
 }
 
 /// Eight seconds of work, longer than the lease lives without renewals.
 async fn billing(Extension(lease): Extension<LeaseHandle>) -> String {
     tokio::time::sleep(Duration::from_secs(8)).await;
-    format!("billed, fencing token {}\n", lease.fence().unwrap_or_default())
+    format!(
+        "billed, fencing token {}\n",
+        lease.fence().unwrap_or_default()
+    )
 }

@@ -42,7 +42,9 @@ async fn main() -> ExitCode {
 
 async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     let port = match std::env::var("PORT") {
-        Ok(port) => port.parse().map_err(|_| format!("PORT must be 0 to 65535, is {port:?}"))?,
+        Ok(port) => port
+            .parse()
+            .map_err(|_| format!("PORT must be 0 to 65535, is {port:?}"))?,
         Err(_) => 3000,
     };
     // Two gateways in one process: both answer on the page, and A on this port.
@@ -52,19 +54,27 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|error| format!("cannot listen on 127.0.0.1:{port}: {error}"))?;
     let base = format!("http://{}", listener.local_addr()?);
     println!("listening on {base}, state: {}", fleet.state_is_in());
-    println!("Open {base}/ in a browser: the page shows every layer at work, also for these commands.");
+    println!(
+        "Open {base}/ in a browser: the page shows every layer at work, also for these commands."
+    );
     println!("5 requests per second and client address, 10 at once. Try:");
     println!("  curl -i {base}/limited");
-    println!("  for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' {base}/limited; done; echo");
+    println!(
+        "  for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' {base}/limited; done; echo"
+    );
     println!("  curl {base}/healthz; curl -i {base}/readyz");
     println!(
         "2 exports at once, and 10 s to wait for one's turn; readers share a document, a writer is alone:"
     );
     println!("  for i in 1 2 3; do curl -s {base}/export & done; wait");
     println!("  curl -X PUT -d 'hello' {base}/document/42; curl -i {base}/document/42");
-    println!("a report is made once for all who ask meanwhile; a webhook is handled once, unless it fails:");
+    println!(
+        "a report is made once for all who ask meanwhile; a webhook is handled once, unless it fails:"
+    );
     println!("  for i in 1 2 3; do curl -s {base}/report/7 & done; wait");
-    println!("  for body in fail ok ok; do curl -i -H 'webhook-id: evt_1' -d $body {base}/webhook; done");
+    println!(
+        "  for body in fail ok ok; do curl -i -H 'webhook-id: evt_1' -d $body {base}/webhook; done"
+    );
     println!(
         "4 calls at once, and a tenant that always has some waiting while the page is open; the second queue is fair:"
     );
@@ -114,11 +124,20 @@ fn address() -> Extractor<ClientIp> {
 async fn ready(store: Store) -> (StatusCode, String) {
     match store.ping().await {
         Ok(took) => {
-            let version =
-                store.stats().server_version.map(|version| format!(" {version}")).unwrap_or_default();
-            (StatusCode::OK, format!("ready, {store}{version} answered in {took:?}\n"))
+            let version = store
+                .stats()
+                .server_version
+                .map(|version| format!(" {version}"))
+                .unwrap_or_default();
+            (
+                StatusCode::OK,
+                format!("ready, {store}{version} answered in {took:?}\n"),
+            )
         }
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready, {error}\n")),
+        Err(error) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("not ready, {error}\n"),
+        ),
     }
 }
 

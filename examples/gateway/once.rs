@@ -23,8 +23,14 @@ pub(crate) fn routes(store: &Store) -> Result<Router, Error> {
         .build(store, "gateway-webhooks")?;
     let handled = web::dedupe(Dedupe::new(&webhooks)?, extract::header("webhook-id")?).go_on();
     Ok(Router::new()
-        .route("/report/{id}", get(report).route_layer(from_fn(work)).layer(once))
-        .route("/webhook", post(webhook).route_layer(from_fn(work)).layer(handled)))
+        .route(
+            "/report/{id}",
+            get(report).route_layer(from_fn(work)).layer(once),
+        )
+        .route(
+            "/webhook",
+            post(webhook).route_layer(from_fn(work)).layer(handled),
+        ))
 }
 
 /// A second of work. Each run has a greater number than the one before: its fencing token.
@@ -39,10 +45,16 @@ async fn report(Path(id): Path<String>, lease: Option<Extension<LeaseHandle>>) -
 /// What fails may be sent again; without an id nothing is remembered.
 async fn webhook(headers: HeaderMap, body: String) -> (StatusCode, String) {
     let Some(id) = headers.get("webhook-id").and_then(|id| id.to_str().ok()) else {
-        return (StatusCode::BAD_REQUEST, "a webhook needs a webhook-id\n".to_owned());
+        return (
+            StatusCode::BAD_REQUEST,
+            "a webhook needs a webhook-id\n".to_owned(),
+        );
     };
     match body.trim() {
-        "fail" => (StatusCode::INTERNAL_SERVER_ERROR, format!("webhook {id} failed\n")),
+        "fail" => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("webhook {id} failed\n"),
+        ),
         _ => (StatusCode::OK, format!("webhook {id} handled\n")),
     }
 }

@@ -11,22 +11,34 @@ use tower_distributed::{Error, Quota, Store, StoreFailure, TokenBucket, web};
 const REPLICAS: NonZeroU32 = NonZeroU32::new(2).unwrap();
 
 pub(crate) fn routes(store: &Store, refused: &RefusedKeys) -> Result<Router, Error> {
-    let limit =
-        |name, choice| {
-            let bucket = TokenBucket::new(store, name, Quota::per_second(5).burst(10))?;
-            Ok::<_, Error>(get(admitted).layer(
-                web::rate_limit(bucket, crate::address()).count_refused(refused).on_store_failure(choice),
-            ))
-        };
+    let limit = |name, choice| {
+        let bucket = TokenBucket::new(store, name, Quota::per_second(5).burst(10))?;
+        Ok::<_, Error>(
+            get(admitted).layer(
+                web::rate_limit(bucket, crate::address())
+                    .count_refused(refused)
+                    .on_store_failure(choice),
+            ),
+        )
+    };
     Ok(Router::new()
         // The default: 503 for every request.
-        .route("/policy/fail-closed", limit("gateway-closed", StoreFailure::FailClosed)?)
+        .route(
+            "/policy/fail-closed",
+            limit("gateway-closed", StoreFailure::FailClosed)?,
+        )
         // No limit meanwhile.
-        .route("/policy/fail-open", limit("gateway-open", StoreFailure::FailOpen)?)
+        .route(
+            "/policy/fail-open",
+            limit("gateway-open", StoreFailure::FailOpen)?,
+        )
         // Each gateway admits its share: 2.5 requests per second, 5 at once.
         .route(
             "/policy/local-share",
-            limit("gateway-share", StoreFailure::LocalShare { replicas: REPLICAS })?,
+            limit(
+                "gateway-share",
+                StoreFailure::LocalShare { replicas: REPLICAS },
+            )?,
         ))
 }
 

@@ -19,20 +19,38 @@ pub(crate) const PERMITS: u32 = 4;
 pub(crate) const TENANT: HeaderName = HeaderName::from_static("x-tenant");
 
 pub(crate) fn routes(store: &Store, seat: &Seat) -> Result<Router, Error> {
-    let (calls, one_queue) = (|| WaitGroup::builder(PERMITS).max_waiters(200), |_: &Request| "all");
-    let (fifo, fair) = (calls().build(store, "gateway-fifo")?, calls().fair().build(store, "gateway-fair")?);
+    let (calls, one_queue) = (
+        || WaitGroup::builder(PERMITS).max_waiters(200),
+        |_: &Request| "all",
+    );
+    let (fifo, fair) = (
+        calls().build(store, "gateway-fifo")?,
+        calls().fair().build(store, "gateway-fair")?,
+    );
     let max_wait = Duration::from_secs(10);
     let fifo = web::concurrency_limit(fifo, one_queue).max_wait(max_wait);
-    let fair = web::concurrency_limit(fair, one_queue).max_wait(max_wait).fair_by(tenant);
+    let fair = web::concurrency_limit(fair, one_queue)
+        .max_wait(max_wait)
+        .fair_by(tenant);
     let follow = |queue: &Queue| from_fn_with_state(queue.clone(), tenants::follow);
     Ok(Router::new()
-        .route("/queue/fifo", get(call).layer(fifo).layer(follow(&seat.queues.fifo)))
-        .route("/queue/fair", get(call).layer(fair).layer(follow(&seat.queues.fair))))
+        .route(
+            "/queue/fifo",
+            get(call).layer(fifo).layer(follow(&seat.queues.fifo)),
+        )
+        .route(
+            "/queue/fair",
+            get(call).layer(fair).layer(follow(&seat.queues.fair)),
+        ))
 }
 
 /// Calls without the header are one tenant.
 fn tenant(request: &Request) -> Key {
-    request.headers().get(TENANT).map_or(&[][..], |tenant| tenant.as_bytes()).into()
+    request
+        .headers()
+        .get(TENANT)
+        .map_or(&[][..], |tenant| tenant.as_bytes())
+        .into()
 }
 
 /// 150 milliseconds of work.

@@ -27,14 +27,31 @@ pub(crate) async fn act(
         Verb::Forget => {
             confirmed(arguments, "Forget it?")?;
             let was_stored = operator.forget(&entry).await.map_err(told)?;
-            println!("{}", if was_stored { "It is forgotten." } else { "It was gone already." });
+            println!(
+                "{}",
+                if was_stored {
+                    "It is forgotten."
+                } else {
+                    "It was gone already."
+                }
+            );
         }
         Verb::Revoke => {
             let holder = chosen(&state, arguments)?;
             println!("{}", show::holder(holder));
-            confirmed(arguments, "Take the lease from this holder, which is told, but not asked?")?;
+            confirmed(
+                arguments,
+                "Take the lease from this holder, which is told, but not asked?",
+            )?;
             let was_held = operator.revoke(&entry, holder).await.map_err(told)?;
-            println!("{}", if was_held { "The lease is revoked." } else { "The holder had it no longer." });
+            println!(
+                "{}",
+                if was_held {
+                    "The lease is revoked."
+                } else {
+                    "The holder had it no longer."
+                }
+            );
         }
     }
     Ok(())
@@ -50,8 +67,9 @@ async fn find(
 ) -> Result<(Entry, State), Failure> {
     // Of a key that another program also uses, one kind may be readable and another not.
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
-    for kind in
-        Kind::ALL.into_iter().filter(|kind| only.is_none_or(|only| only == *kind) && is_for(verb, *kind))
+    for kind in Kind::ALL
+        .into_iter()
+        .filter(|kind| only.is_none_or(|only| only == *kind) && is_for(verb, *kind))
     {
         let entry = match Entry::parse(kind, namespace, key) {
             Err(_) if only.is_none() && has_keys_of_a_form(kind) => continue,
@@ -65,8 +83,14 @@ async fn find(
         }
     }
     if found.len() > 1 {
-        let kinds: Vec<_> = found.iter().map(|(entry, _)| entry.kind().to_string()).collect();
-        return Err(format!("{key} is the key of several states: add --kind {}", kinds.join(" or --kind ")));
+        let kinds: Vec<_> = found
+            .iter()
+            .map(|(entry, _)| entry.kind().to_string())
+            .collect();
+        return Err(format!(
+            "{key} is the key of several states: add --kind {}",
+            kinds.join(" or --kind ")
+        ));
     }
     if let Some(found) = found.pop() {
         return Ok(found);
@@ -80,7 +104,10 @@ async fn find(
         // It says that a filter cannot forget an item.
         operator.forget(&filter).await.map_err(told)?;
     }
-    Err(format!("nothing to {} in the namespace {namespace:?} at the key {key:?}", word(verb)))
+    Err(format!(
+        "nothing to {} in the namespace {namespace:?} at the key {key:?}",
+        word(verb)
+    ))
 }
 
 /// Whether not every text that is a key of other kinds is one of this kind: a claim has a key of a certain form, and an item
@@ -99,7 +126,9 @@ fn is_for(verb: Verb, kind: Kind) -> bool {
 
 fn has_something(verb: Verb, state: &State) -> bool {
     match (verb, state) {
-        (Verb::Revoke, state) => state.leases().is_some_and(|leases| !leases.holders.is_empty()),
+        (Verb::Revoke, state) => state
+            .leases()
+            .is_some_and(|leases| !leases.holders.is_empty()),
         (Verb::Forget, State::Flight(flight)) => flight.answer.is_some(),
         (Verb::Forget, State::Dedupe(dedupe)) => dedupe.is_handled == Some(true),
         (Verb::Reset, _) => true,
@@ -122,8 +151,10 @@ fn chosen<'a>(state: &'a State, arguments: &Arguments) -> Result<&'a Holder, Fai
     match (&arguments.holder, holders) {
         (None, [holder]) => Ok(holder),
         (None, holders) => {
-            let lines: Vec<_> =
-                holders.iter().map(|holder| format!("\n  {}", show::holder(holder))).collect();
+            let lines: Vec<_> = holders
+                .iter()
+                .map(|holder| format!("\n  {}", show::holder(holder)))
+                .collect();
             Err(format!(
                 "there are {}{} holders: choose one with --holder TOKEN{}",
                 if is_cut { "more than " } else { "" },
@@ -159,10 +190,14 @@ pub(crate) fn confirmed(arguments: &Arguments, question: &str) -> Result<(), Fai
     }
     print!("{question} [y/N] ");
     let mut answer = String::new();
-    let read = std::io::stdout().flush().and_then(|()| std::io::stdin().lock().read_line(&mut answer));
+    let read = std::io::stdout()
+        .flush()
+        .and_then(|()| std::io::stdin().lock().read_line(&mut answer));
     match read {
         Ok(_) if ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) => Ok(()),
         Ok(_) => Err("nothing is changed".into()),
-        Err(error) => Err(format!("nothing is changed, since no answer can be read: {error}")),
+        Err(error) => Err(format!(
+            "nothing is changed, since no answer can be read: {error}"
+        )),
     }
 }

@@ -123,9 +123,17 @@ pub(crate) enum Verb {
 
 impl Arguments {
     pub(crate) fn change(&self) -> Option<Change<'_>> {
-        let verbs = [(Verb::Reset, &self.reset), (Verb::Revoke, &self.revoke), (Verb::Forget, &self.forget)];
+        let verbs = [
+            (Verb::Reset, &self.reset),
+            (Verb::Revoke, &self.revoke),
+            (Verb::Forget, &self.forget),
+        ];
         verbs.into_iter().find_map(|(verb, of)| match &of[..] {
-            [namespace, key] => Some(Change { verb, namespace, key }),
+            [namespace, key] => Some(Change {
+                verb,
+                namespace,
+                key,
+            }),
             _ => None,
         })
     }
@@ -133,8 +141,16 @@ impl Arguments {
     pub(crate) fn setting(&self) -> Option<Setting<'_>> {
         let by = self.by.as_deref()?;
         match (&self.set[..], &self.undo) {
-            ([name, value], _) => Some(Setting { name, value: Some(value), by }),
-            (_, Some(name)) => Some(Setting { name, value: None, by }),
+            ([name, value], _) => Some(Setting {
+                name,
+                value: Some(value),
+                by,
+            }),
+            (_, Some(name)) => Some(Setting {
+                name,
+                value: None,
+                by,
+            }),
             _ => None,
         }
     }

@@ -11,17 +11,23 @@ use crate::{Failure, told};
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) fn store(arguments: &Arguments) -> Result<Store, Failure> {
-    let mut builder = Store::builder().prefix(&arguments.prefix).timeout(TIMEOUT).connect_timeout(TIMEOUT);
+    let mut builder = Store::builder()
+        .prefix(&arguments.prefix)
+        .timeout(TIMEOUT)
+        .connect_timeout(TIMEOUT);
     if let Some(path) = &arguments.password_file {
         builder = builder.password_file(path).map_err(told)?;
     }
     match (arguments.cluster, &arguments.sentinel, &arguments.urls[..]) {
         (true, _, urls) => cluster(builder, urls),
         (_, Some(master), urls) => sentinel(builder, urls, master),
-        (_, None, [url]) => builder.redis(url).map_err(|error| format!("{}: {error}", without_secret(url))),
-        (_, None, urls) => {
-            Err(format!("{} URLs: add --cluster or --sentinel, or name one server", urls.len()))
-        }
+        (_, None, [url]) => builder
+            .redis(url)
+            .map_err(|error| format!("{}: {error}", without_secret(url))),
+        (_, None, urls) => Err(format!(
+            "{} URLs: add --cluster or --sentinel, or name one server",
+            urls.len()
+        )),
     }
 }
 
@@ -38,7 +44,10 @@ fn cluster(builder: StoreBuilder, urls: &[String]) -> Result<Store, Failure> {
 
 #[cfg(not(feature = "cluster"))]
 fn cluster(_: StoreBuilder, _: &[String]) -> Result<Store, Failure> {
-    Err("this tool was built without Cluster: cargo run --features cluster --example inspect".into())
+    Err(
+        "this tool was built without Cluster: cargo run --features cluster --example inspect"
+            .into(),
+    )
 }
 
 #[cfg(feature = "sentinel")]
@@ -48,5 +57,8 @@ fn sentinel(builder: StoreBuilder, urls: &[String], master: &str) -> Result<Stor
 
 #[cfg(not(feature = "sentinel"))]
 fn sentinel(_: StoreBuilder, _: &[String], _: &str) -> Result<Store, Failure> {
-    Err("this tool was built without Sentinel: cargo run --features sentinel --example inspect".into())
+    Err(
+        "this tool was built without Sentinel: cargo run --features sentinel --example inspect"
+            .into(),
+    )
 }

@@ -23,13 +23,23 @@ pub(crate) async fn list(operator: &Operator, arguments: &Arguments) -> Result<(
         };
         Ok(state.map(|state| (entry, state)))
     };
-    let states = futures::stream::iter(entries).map(inspect).buffered(AT_ONCE);
-    let rows: Vec<_> = states.try_filter_map(async |row| Ok(row)).try_collect().await.map_err(told)?;
+    let states = futures::stream::iter(entries)
+        .map(inspect)
+        .buffered(AT_ONCE);
+    let rows: Vec<_> = states
+        .try_filter_map(async |row| Ok(row))
+        .try_collect()
+        .await
+        .map_err(told)?;
     let mut table = Table::new(arguments.full);
-    rows.iter().for_each(|(entry, state)| table.add(entry, state.as_ref()));
+    rows.iter()
+        .for_each(|(entry, state)| table.add(entry, state.as_ref()));
     let mut text = table.to_string();
     if more {
-        text += &format!("There are more: choose a --namespace, or raise --limit {}.\n", arguments.limit);
+        text += &format!(
+            "There are more: choose a --namespace, or raise --limit {}.\n",
+            arguments.limit
+        );
     }
     print(&text)
 }
@@ -37,21 +47,28 @@ pub(crate) async fn list(operator: &Operator, arguments: &Arguments) -> Result<(
 /// Prints a text. A reader such as `head` may end before it has read all.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("cannot print: {error}")),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(format!("cannot print: {error}"))
+        }
         _ => Ok(()),
     }
 }
 
 /// Returns the entries to list, sorted, and whether there are more.
-async fn find(operator: &Operator, arguments: &Arguments) -> Result<(BTreeSet<Entry>, bool), Failure> {
+async fn find(
+    operator: &Operator,
+    arguments: &Arguments,
+) -> Result<(BTreeSet<Entry>, bool), Failure> {
     let mut entries = BTreeSet::new();
     let mut scan = match &arguments.namespace {
         Some(namespace) => operator.scan_namespace(namespace).map_err(told)?,
         None => operator.scan(),
     };
     while let Some(page) = scan.next().await.map_err(told)? {
-        entries
-            .extend(page.into_iter().filter(|entry| arguments.kind.is_none_or(|kind| kind == entry.kind())));
+        entries.extend(
+            page.into_iter()
+                .filter(|entry| arguments.kind.is_none_or(|kind| kind == entry.kind())),
+        );
         if entries.len() > arguments.limit {
             return Ok((entries.into_iter().take(arguments.limit).collect(), true));
         }

@@ -62,7 +62,11 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
         return set::change(&store, arguments, &setting).await;
     }
     match arguments.change() {
-        Some(Change { verb, namespace, key }) => act::act(&operator, arguments, verb, namespace, key).await,
+        Some(Change {
+            verb,
+            namespace,
+            key,
+        }) => act::act(&operator, arguments, verb, namespace, key).await,
         None => list::list(&operator, arguments).await,
     }
 }

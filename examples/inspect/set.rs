@@ -13,7 +13,10 @@ pub(crate) async fn change(
     arguments: &Arguments,
     setting: &Setting<'_>,
 ) -> Result<(), Failure> {
-    let limit = |text: &str| text.parse().map_err(|_| format!("a limit must be a whole number, is {text:?}"));
+    let limit = |text: &str| {
+        text.parse()
+            .map_err(|_| format!("a limit must be a whole number, is {text:?}"))
+    };
     match arguments.kind.unwrap_or(Kind::FleetQuotas) {
         Kind::FleetQuotas => {
             let quotas = |text: &str| Quotas::try_from(text).map_err(told);
@@ -24,9 +27,9 @@ pub(crate) async fn change(
             of(store, arguments, setting, table, "").await
         }
         Kind::FleetLimit => of::<u32>(store, arguments, setting, limit, "1").await,
-        kind => {
-            Err(format!("--set and --undo are for fleet_quotas, fleet_table and fleet_limit, not for {kind}"))
-        }
+        kind => Err(format!(
+            "--set and --undo are for fleet_quotas, fleet_table and fleet_limit, not for {kind}"
+        )),
     }
 }
 
@@ -43,7 +46,12 @@ async fn of<T: SettingValue>(
     let setting = FleetSetting::<T>::new(store, name, parse(any)?).map_err(told)?;
     let history = setting.history().await.map_err(told)?;
     let seen = history.first().map_or(0, |last| last.number);
-    println!("{name}: {}", history.first().map_or_else(|| "nothing is set".to_owned(), show::version));
+    println!(
+        "{name}: {}",
+        history
+            .first()
+            .map_or_else(|| "nothing is set".to_owned(), show::version)
+    );
     let changed: Result<_, Error> = match value {
         Some(value) => {
             confirmed(arguments, "Set another value for all processes?")?;
@@ -53,7 +61,10 @@ async fn of<T: SettingValue>(
             if let Some(before) = history.get(1) {
                 println!("before: {}", show::version(before));
             }
-            confirmed(arguments, "Set again for all processes what was set before this version?")?;
+            confirmed(
+                arguments,
+                "Set again for all processes what was set before this version?",
+            )?;
             setting.undo_if(seen, by).await
         }
     };

@@ -242,7 +242,10 @@ impl Target {
             Self::TokenBucket(TokenBucket { place, .. })
             | Self::WaitGroup(WaitGroup { place, .. })
             | Self::Mutex(Lock { place, .. })
-            | Self::RwLock(RwLock { lock: Lock { place, .. }, .. })
+            | Self::RwLock(RwLock {
+                lock: Lock { place, .. },
+                ..
+            })
             | Self::SingleFlight(SingleFlight { place, .. })
             | Self::Dedupe(Dedupe { place, .. }) => Some(place),
         }
@@ -255,7 +258,10 @@ impl Target {
             Self::TokenBucket(TokenBucket { keys, .. })
             | Self::WaitGroup(WaitGroup { keys, .. })
             | Self::Mutex(Lock { keys, .. })
-            | Self::RwLock(RwLock { lock: Lock { keys, .. }, .. })
+            | Self::RwLock(RwLock {
+                lock: Lock { keys, .. },
+                ..
+            })
             | Self::SingleFlight(SingleFlight { keys, .. }) => keys.keys,
         }
     }
@@ -266,7 +272,10 @@ impl Target {
             Self::TokenBucket(TokenBucket { place, .. })
             | Self::WaitGroup(WaitGroup { place, .. })
             | Self::Mutex(Lock { place, .. })
-            | Self::RwLock(RwLock { lock: Lock { place, .. }, .. })
+            | Self::RwLock(RwLock {
+                lock: Lock { place, .. },
+                ..
+            })
             | Self::SingleFlight(SingleFlight { place, .. })
             | Self::Dedupe(Dedupe { place, .. }) => Some(place),
         }
@@ -280,9 +289,10 @@ impl Target {
             Self::Http(http) => http.timeout_ms,
             Self::WaitGroup(WaitGroup { holding, .. })
             | Self::Mutex(Lock { holding, .. })
-            | Self::RwLock(RwLock { lock: Lock { holding, .. }, .. }) => {
-                holding.max_wait_ms + holding.hold_ms
-            }
+            | Self::RwLock(RwLock {
+                lock: Lock { holding, .. },
+                ..
+            }) => holding.max_wait_ms + holding.hold_ms,
             Self::SingleFlight(flight) => flight.max_wait_ms + flight.origin_ms,
             Self::TokenBucket(_) | Self::Dedupe(_) => Duration::ZERO,
         };
@@ -304,7 +314,11 @@ impl Target {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    number(text, 0.001..=1_000_000.0, "0.001 to 1000000 calls per second")
+    number(
+        text,
+        0.001..=1_000_000.0,
+        "0.001 to 1000000 calls per second",
+    )
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -317,23 +331,35 @@ fn millis(text: &str) -> Result<Duration, String> {
 }
 
 fn number(text: &str, range: std::ops::RangeInclusive<f64>, allowed: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| format!("must be {allowed}"))
+    text.parse()
+        .ok()
+        .filter(|number| range.contains(number))
+        .ok_or_else(|| format!("must be {allowed}"))
 }
 
 fn url(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| format!("{error}; a URL is http://host:port/path"))?;
+    let url =
+        Url::parse(text).map_err(|error| format!("{error}; a URL is http://host:port/path"))?;
     match url.scheme() {
         "http" => Ok(url),
-        "https" => {
-            Err("https is not supported, this example is built without TLS: use an http:// URL".into())
-        }
+        "https" => Err(
+            "https is not supported, this example is built without TLS: use an http:// URL".into(),
+        ),
         other => Err(format!("the scheme must be http, is {other}")),
     }
 }
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let (name, value) = text.split_once(':').ok_or("a header field is 'name: value'")?;
-    let name = name.trim().parse().map_err(|_| format!("{name:?} is no name of a header field"))?;
-    let value = value.trim().parse().map_err(|_| format!("{value:?} is no value of a header field"))?;
+    let (name, value) = text
+        .split_once(':')
+        .ok_or("a header field is 'name: value'")?;
+    let name = name
+        .trim()
+        .parse()
+        .map_err(|_| format!("{name:?} is no name of a header field"))?;
+    let value = value
+        .trim()
+        .parse()
+        .map_err(|_| format!("{value:?} is no value of a header field"))?;
     Ok((name, value))
 }

@@ -8,5 +8,8 @@ use rustix::time::{ClockId, clock_gettime};
 pub(crate) fn now() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     // The kernel's numbers are never negative.
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
 }

@@ -77,8 +77,8 @@ pub(crate) async fn run(load: &Load) -> Result<Totals, String> {
 
 impl Fleet {
     fn start(processes: usize) -> Result<Self, String> {
-        let program =
-            std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+        let program = std::env::current_exe()
+            .map_err(|error| format!("cannot find this program: {error}"))?;
         // Different for each run, so that no state is left in a store from an earlier one.
         let name = format!("load-{:016x}", rand::random::<u64>());
         let (teller, told) = mpsc::channel(1024);
@@ -86,9 +86,13 @@ impl Fleet {
         for process in 0..processes {
             let mut command = Command::new(&program);
             command.args(std::env::args_os().skip(1)).env(RUN, &name);
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-            let mut child =
-                command.spawn().map_err(|error| format!("cannot start process {process}: {error}"))?;
+            command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .kill_on_drop(true);
+            let mut child = command
+                .spawn()
+                .map_err(|error| format!("cannot start process {process}: {error}"))?;
             stdins.push(child.stdin.take());
             tokio::spawn(listen(process, child, teller.clone()));
         }
@@ -110,7 +114,11 @@ impl Fleet {
             Ok(())
         };
         let ready = tokio::time::timeout(PATIENCE, all).await;
-        ready.unwrap_or_else(|_| Err(format!("{waiting} processes were not ready within {PATIENCE:?}")))
+        ready.unwrap_or_else(|_| {
+            Err(format!(
+                "{waiting} processes were not ready within {PATIENCE:?}"
+            ))
+        })
     }
 
     async fn begin(&mut self, start: Duration) {
@@ -132,13 +140,17 @@ async fn listen(process: usize, mut child: Child, teller: mpsc::Sender<Told>) {
     if let Some(stdout) = child.stdout.take() {
         let mut lines = BufReader::new(stdout).lines();
         while let Ok(Some(line)) = lines.next_line().await {
-            let message = serde_json::from_str(&line).map_err(|error| format!("told nonsense: {error}"));
+            let message =
+                serde_json::from_str(&line).map_err(|error| format!("told nonsense: {error}"));
             if teller.send((process, message)).await.is_err() {
                 return;
             }
         }
     }
-    let end = child.wait().await.map_or_else(|error| format!("is lost: {error}"), how);
+    let end = child
+        .wait()
+        .await
+        .map_or_else(|error| format!("is lost: {error}"), how);
     // The other side ends only with the program.
     let _ = teller.send((process, Err(end))).await;
 }

@@ -43,9 +43,14 @@ use self::report::Report;
 fn main() -> ExitCode {
     let load = Load::parse().check().unwrap_or_else(|error| {
         use clap::CommandFactory as _;
-        Load::command().error(ErrorKind::ValueValidation, error).exit()
+        Load::command()
+            .error(ErrorKind::ValueValidation, error)
+            .exit()
     });
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     let outcome = match (runtime, std::env::var(fleet::RUN)) {
         (Err(error), _) => Err(format!("no runtime: {error}")),
         (Ok(runtime), Ok(run)) => runtime.block_on(worker::work(&load, &run)).map(|()| true),
@@ -64,7 +69,11 @@ fn main() -> ExitCode {
 /// Runs the load and prints the report. Returns whether all went well.
 async fn run(load: &Load) -> Result<bool, String> {
     let limit = match load.target.quota() {
-        Some(quota) => Some(Limit::of(quota).await.map_err(|error| format!("--quota: {error}"))?),
+        Some(quota) => Some(
+            Limit::of(quota)
+                .await
+                .map_err(|error| format!("--quota: {error}"))?,
+        ),
         None => None,
     };
     if let Some(path) = &load.run.svg {
@@ -77,8 +86,10 @@ async fn run(load: &Load) -> Result<bool, String> {
     let report = Report::new(&load.target, &totals, &verdicts);
     print!("{}", report.text);
     if let Some(path) = &load.run.svg {
-        let svg = picture::draw(&load.target, limit.as_ref(), &totals).map_err(|error| error.to_string())?;
-        std::fs::write(path, svg).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        let svg = picture::draw(&load.target, limit.as_ref(), &totals)
+            .map_err(|error| error.to_string())?;
+        std::fs::write(path, svg)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         println!("drawn: {}", path.display());
     }
     Ok(report.is_success)

@@ -17,8 +17,11 @@ pub(crate) fn draw(target: &Target, limit: Option<&Limit>, totals: &Totals) -> D
     let end = bar * bars.len() as f64;
     let keys = target.keys();
     let allowed = |at: f64| limit.map(|limit| keys as f64 * limit.allowed(at));
-    let formula =
-        if keys > 1 { format!("{keys} · (burst + rate · t)") } else { "burst + rate · t".to_owned() };
+    let formula = if keys > 1 {
+        format!("{keys} · (burst + rate · t)")
+    } else {
+        "burst + rate · t".to_owned()
+    };
     let all = totals.counts();
     let title = "Load: admitted and refused";
     let subtitle = format!(
@@ -35,17 +38,35 @@ pub(crate) fn draw(target: &Target, limit: Option<&Limit>, totals: &Totals) -> D
             let before = so_far[index].1;
             so_far.push((bar * (index + 1) as f64, before + counts.admitted as f64));
         }
-        let top = [all.admitted as f64, allowed(end).unwrap_or(0.0)].into_iter().fold(1.0, f64::max) * 1.08;
+        let top = [all.admitted as f64, allowed(end).unwrap_or(0.0)]
+            .into_iter()
+            .fold(1.0, f64::max)
+            * 1.08;
         let panel = page.panel((86..776, 94..208), 0.0..end, 0.0..top);
         panel.y_axis(&ticks(top, 3), "admitted so far")?;
         panel.area(&so_far, STEEL, 0.7)?;
         if let Some(at_end) = allowed(end) {
-            panel.dashed((0.0, allowed(0.0).unwrap_or(0.0)), (end, at_end), ACCENT, 1.6)?;
-            panel.label((end, top), (0.0, -13.0), &format!("allowed: {formula}"), ACCENT, Align::Right)?;
+            panel.dashed(
+                (0.0, allowed(0.0).unwrap_or(0.0)),
+                (end, at_end),
+                ACCENT,
+                1.6,
+            )?;
+            panel.label(
+                (end, top),
+                (0.0, -13.0),
+                &format!("allowed: {formula}"),
+                ACCENT,
+                Align::Right,
+            )?;
         }
 
         let rate = |counts: &Counts| (counts.admitted as f64 / bar, counts.refused as f64 / bar);
-        let top = bars.iter().map(|counts| rate(counts).0 + rate(counts).1).fold(1.0, f64::max) * 1.08;
+        let top = bars
+            .iter()
+            .map(|counts| rate(counts).0 + rate(counts).1)
+            .fold(1.0, f64::max)
+            * 1.08;
         let panel = page.panel((86..776, 254..340), 0.0..end, 0.0..top);
         panel.y_axis(&ticks(top, 3), "per second")?;
         panel.x_axis(&ticks(end, 6), "s")?;
@@ -59,11 +80,21 @@ pub(crate) fn draw(target: &Target, limit: Option<&Limit>, totals: &Totals) -> D
 }
 
 /// Draws admitted, and refused above it.
-fn stack(panel: &Panel<'_>, bars: &[Counts], bar: f64, rate: impl Fn(&Counts) -> (f64, f64)) -> Done {
+fn stack(
+    panel: &Panel<'_>,
+    bars: &[Counts],
+    bar: f64,
+    rate: impl Fn(&Counts) -> (f64, f64),
+) -> Done {
     let at = |index: usize| bar * index as f64;
     let line = |height: &dyn Fn((f64, f64)) -> f64| {
-        let last = bars.last().map(|counts| (at(bars.len()), height(rate(counts))));
-        let points = bars.iter().enumerate().map(|(index, counts)| (at(index), height(rate(counts))));
+        let last = bars
+            .last()
+            .map(|counts| (at(bars.len()), height(rate(counts))));
+        let points = bars
+            .iter()
+            .enumerate()
+            .map(|(index, counts)| (at(index), height(rate(counts))));
         steps(&points.chain(last).collect::<Vec<_>>())
     };
     let both = line(&|(admitted, refused)| admitted + refused);
@@ -87,17 +118,27 @@ fn bars(bins: &[Counts]) -> (usize, Vec<Counts>) {
 fn ticks(top: f64, count: u32) -> Vec<f64> {
     let raw = top / f64::from(count);
     let power = 10.0_f64.powf(raw.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= raw);
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .map(|factor| factor * power)
+        .into_iter()
+        .find(|step| *step >= raw);
     let step = step.unwrap_or(raw);
     // Below 1, decimal fractions would print all their digits.
-    (0..).map(|index| (f64::from(index) * step * 1e6).round() / 1e6).take_while(|tick| *tick <= top).collect()
+    (0..)
+        .map(|index| (f64::from(index) * step * 1e6).round() / 1e6)
+        .take_while(|tick| *tick <= top)
+        .collect()
 }
 
 /// The target as the command line names it, without credentials.
 fn name(target: &Target) -> String {
     match target {
         Target::Http(http) => {
-            format!("{} at {}", http.url.path(), http.url.host_str().unwrap_or_default())
+            format!(
+                "{} at {}",
+                http.url.path(),
+                http.url.host_str().unwrap_or_default()
+            )
         }
         Target::TokenBucket(_) => "TokenBucket".to_owned(),
         Target::WaitGroup(_) => "WaitGroup".to_owned(),

@@ -48,8 +48,15 @@ pub(crate) struct Call<'a> {
 impl Recorder {
     pub(crate) fn new(start: Duration) -> Result<Self, hdrhistogram::CreationError> {
         let (progress, done) = (Progress::default(), Done::default());
-        let tally = Tally { progress, latencies: histogram()?, done };
-        Ok(Self { start, tally: Arc::new(Mutex::new(tally)) })
+        let tally = Tally {
+            progress,
+            latencies: histogram()?,
+            done,
+        };
+        Ok(Self {
+            start,
+            tally: Arc::new(Mutex::new(tally)),
+        })
     }
 
     /// Takes what has happened since the last call.
@@ -60,10 +67,16 @@ impl Recorder {
     /// Takes what is told at the end.
     pub(crate) fn done(&self, not_started: u64) -> Done {
         let mut tally = self.tally();
-        let latencies =
-            tally.latencies.iter_recorded().map(|value| (value.value_iterated_to(), value.count_at_value()));
+        let latencies = tally
+            .latencies
+            .iter_recorded()
+            .map(|value| (value.value_iterated_to(), value.count_at_value()));
         let latencies = latencies.collect();
-        Done { latencies, not_started, ..std::mem::take(&mut tally.done) }
+        Done {
+            latencies,
+            not_started,
+            ..std::mem::take(&mut tally.done)
+        }
     }
 
     pub(crate) fn note(&self, note: Note) {
@@ -78,7 +91,11 @@ impl Recorder {
             return;
         }
         // Rounded to the inside: it was held for longer than is told.
-        self.note(Note::Held(Held { from: self.after(from), to: self.before(to), ..lease }));
+        self.note(Note::Held(Held {
+            from: self.after(from),
+            to: self.before(to),
+            ..lease
+        }));
     }
 
     /// Notes that the claim of an item was lost.
@@ -92,7 +109,9 @@ impl Recorder {
     pub(crate) fn trouble(&self, text: &str) {
         let errors = &mut self.tally().done.errors;
         let is_kept = errors.len() < MOST_ERRORS || errors.contains_key(text);
-        *errors.entry(if is_kept { text } else { "others" }.to_owned()).or_default() += 1;
+        *errors
+            .entry(if is_kept { text } else { "others" }.to_owned())
+            .or_default() += 1;
     }
 
     /// The last µs of the run's clock that is not later than `at`.
@@ -136,7 +155,14 @@ impl Call<'_> {
     pub(crate) fn error(&self, error: &tower_distributed::Error) {
         if error.is_refused() {
             let queue_full = error.is_queue_full();
-            self.answered(Outcome::Refused, if queue_full { "queue full" } else { "waited too long" });
+            self.answered(
+                Outcome::Refused,
+                if queue_full {
+                    "queue full"
+                } else {
+                    "waited too long"
+                },
+            );
         } else {
             self.failed(&error.to_string());
         }

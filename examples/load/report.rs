@@ -40,7 +40,8 @@ impl Report {
         if !answered {
             let _ = writeln!(text, "nothing was answered");
         }
-        let is_success = answered && totals.is_complete() && verdicts.iter().all(|verdict| verdict.holds);
+        let is_success =
+            answered && totals.is_complete() && verdicts.iter().all(|verdict| verdict.holds);
         Self { is_success, text }
     }
 }
@@ -60,21 +61,35 @@ fn write(text: &mut String, target: &Target, totals: &Totals) -> std::fmt::Resul
     }
     line(text, "all", totals.counts(), totals.latencies().as_ref())?;
     let answers = totals.texts(|done| &done.answers);
-    let counts: Vec<_> = answers.iter().map(|(answer, count)| format!("{answer}: {count}")).collect();
+    let counts: Vec<_> = answers
+        .iter()
+        .map(|(answer, count)| format!("{answer}: {count}"))
+        .collect();
     writeln!(text, "answers: {}", counts.join(", "))?;
     errors(text, totals)?;
-    let (not_started, lost): (u64, u64) =
-        totals.done().fold((0, 0), |sum, done| (sum.0 + done.not_started, sum.1 + done.lost));
+    let (not_started, lost): (u64, u64) = totals.done().fold((0, 0), |sum, done| {
+        (sum.0 + done.not_started, sum.1 + done.lost)
+    });
     if not_started > 0 {
-        writeln!(text, "{not_started} calls of the schedule were not made: no task was free. Raise --tasks")?;
+        writeln!(
+            text,
+            "{not_started} calls of the schedule were not made: no task was free. Raise --tasks"
+        )?;
     }
     if lost > 0 {
-        writeln!(text, "{lost} leases were lost while they were held; they are left out of the checks")?;
+        writeln!(
+            text,
+            "{lost} leases were lost while they were held; they are left out of the checks"
+        )?;
     }
     if let Target::SingleFlight(_) = target {
         let of = |text| answers.get(text).copied().unwrap_or(0);
         let calls = of("called the origin");
-        writeln!(text, "{calls} calls of the origin for {} answers", calls + of("shared"))?;
+        writeln!(
+            text,
+            "{calls} calls of the origin for {} answers",
+            calls + of("shared")
+        )?;
     }
     Ok(())
 }
@@ -85,7 +100,11 @@ fn line(
     counts: Counts,
     latencies: Option<&Histogram<u64>>,
 ) -> std::fmt::Result {
-    let Counts { admitted, refused, errors } = counts;
+    let Counts {
+        admitted,
+        refused,
+        errors,
+    } = counts;
     write!(text, "{name:<10} {admitted:>10} {refused:>10} {errors:>8}")?;
     for quantile in [0.5, 0.9, 0.99, 1.0] {
         let latency = latencies.filter(|latencies| !latencies.is_empty());
@@ -107,7 +126,11 @@ fn errors(text: &mut String, totals: &Totals) -> std::fmt::Result {
     for (error, count) in errors.iter().take(MOST_ERRORS) {
         writeln!(text, "error, {count} times: {error}")?;
     }
-    let others: u64 = errors.iter().skip(MOST_ERRORS).map(|(_, count)| count).sum();
+    let others: u64 = errors
+        .iter()
+        .skip(MOST_ERRORS)
+        .map(|(_, count)| count)
+        .sum();
     if others > 0 {
         writeln!(text, "error, {others} times: others")?;
     }

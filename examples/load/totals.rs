@@ -33,11 +33,18 @@ pub(crate) struct Process {
 impl Totals {
     pub(crate) fn new(processes: usize) -> Self {
         let processes = (0..processes).map(|_| Process::default()).collect();
-        Self { processes, bins: Vec::new(), notes: Vec::new(), interrupted: false }
+        Self {
+            processes,
+            bins: Vec::new(),
+            notes: Vec::new(),
+            interrupted: false,
+        }
     }
 
     pub(crate) fn hear(&mut self, process: usize, message: Message) {
-        let Some(process) = self.processes.get_mut(process) else { return };
+        let Some(process) = self.processes.get_mut(process) else {
+            return;
+        };
         match message {
             Message::Ready => {}
             Message::Failed(error) => process.trouble = Some(error),
@@ -57,7 +64,9 @@ impl Totals {
 
     /// A process has ended, or told what is no message.
     pub(crate) fn ended(&mut self, process: usize, how: &str) {
-        let Some(process) = self.processes.get_mut(process) else { return };
+        let Some(process) = self.processes.get_mut(process) else {
+            return;
+        };
         process.has_ended = true;
         if process.done.is_none() {
             process.trouble.get_or_insert_with(|| how.to_owned());
@@ -75,7 +84,8 @@ impl Totals {
     /// Counts of the last full second before `passed`.
     pub(crate) fn last_second(&self, passed: Duration) -> Counts {
         // The newest bin may not have been told yet.
-        let newest = (usize::try_from(passed.as_micros()).unwrap_or(0) / BIN as usize).saturating_sub(2);
+        let newest =
+            (usize::try_from(passed.as_micros()).unwrap_or(0) / BIN as usize).saturating_sub(2);
         let newest = newest.min(self.bins.len());
         sum(&self.bins[newest.saturating_sub(BINS_A_SECOND)..newest])
     }
@@ -90,7 +100,10 @@ impl Totals {
     }
 
     /// Sums up a map of what the processes told at the end.
-    pub(crate) fn texts(&self, of: impl Fn(&Done) -> &BTreeMap<String, u64>) -> BTreeMap<&str, u64> {
+    pub(crate) fn texts(
+        &self,
+        of: impl Fn(&Done) -> &BTreeMap<String, u64>,
+    ) -> BTreeMap<&str, u64> {
         let mut sum = BTreeMap::new();
         for (text, count) in self.done().flat_map(of) {
             *sum.entry(text.as_str()).or_default() += count;
@@ -99,11 +112,15 @@ impl Totals {
     }
 
     pub(crate) fn done(&self) -> impl Iterator<Item = &Done> {
-        self.processes.iter().filter_map(|process| process.done.as_ref())
+        self.processes
+            .iter()
+            .filter_map(|process| process.done.as_ref())
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.processes.iter().all(|process| process.trouble.is_none())
+        self.processes
+            .iter()
+            .all(|process| process.trouble.is_none())
     }
 }
 

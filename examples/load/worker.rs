@@ -44,7 +44,14 @@ pub(crate) async fn work(load: &Load, run: &str) -> Result<(), String> {
         let (schedule, mut orders) = (Arc::clone(&schedule), orders.clone());
         tasks.spawn(async move {
             while let Some((number, due, from)) = schedule.next(&mut orders).await {
-                callee.call(Call { recorder: &recorder, number, due, from }).await;
+                callee
+                    .call(Call {
+                        recorder: &recorder,
+                        number,
+                        due,
+                        from,
+                    })
+                    .await;
                 // A store in memory answers at once, and the other tasks have their turn too.
                 tokio::task::yield_now().await;
             }
@@ -62,7 +69,9 @@ pub(crate) async fn work(load: &Load, run: &str) -> Result<(), String> {
         }
     }
     tell(&Message::Progress(recorder.progress()))?;
-    tell(&Message::Done(recorder.done(schedule.not_started(clock::now()))))
+    tell(&Message::Done(
+        recorder.done(schedule.not_started(clock::now())),
+    ))
 }
 
 /// What the first process wants.
@@ -105,7 +114,12 @@ struct Schedule {
 impl Schedule {
     fn new(start: Duration, run: &Run) -> Self {
         let every = run.rate.map(|rate| 1.0 / rate);
-        Self { start, end: start + run.seconds, every, next: AtomicU64::new(0) }
+        Self {
+            start,
+            end: start + run.seconds,
+            every,
+            next: AtomicU64::new(0),
+        }
     }
 
     /// Waits for the next call. Returns its number, when it had to begin and when it begins; `None` at the end.

@@ -49,7 +49,10 @@ pub(crate) fn page(
     let size = ((WIDTH * SCALE) as u32, (HEIGHT * SCALE) as u32);
     {
         let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-        root.draw(&Rectangle::new([(0, 0), (WIDTH * SCALE, HEIGHT * SCALE)], PAPER.filled()))?;
+        root.draw(&Rectangle::new(
+            [(0, 0), (WIDTH * SCALE, HEIGHT * SCALE)],
+            PAPER.filled(),
+        ))?;
         let page = Page(root);
         page.text((24, 25), title, 17.0, INK, Align::Left)?;
         page.text((24, 47), subtitle, 12.5, MUTED, Align::Left)?;
@@ -74,15 +77,26 @@ impl<'a> Page<'a> {
         align: Align,
     ) -> Done {
         let at = (x * SCALE, y * SCALE);
-        Ok(self.0.draw(&Text::new(text.to_owned(), at, font(size, color, align)))?)
+        Ok(self
+            .0
+            .draw(&Text::new(text.to_owned(), at, font(size, color, align)))?)
     }
 
     /// Returns a panel of the pixels `left..right` and `top..bottom` that shows the ranges `x` and `y`.
-    pub(crate) fn panel(&self, pixels: (Range<i32>, Range<i32>), x: Range<f64>, y: Range<f64>) -> Panel<'a> {
+    pub(crate) fn panel(
+        &self,
+        pixels: (Range<i32>, Range<i32>),
+        x: Range<f64>,
+        y: Range<f64>,
+    ) -> Panel<'a> {
         let scaled = |range: &Range<i32>| (range.start * SCALE, range.end * SCALE);
         let ((left, right), (top, bottom)) = (scaled(&pixels.0), scaled(&pixels.1));
         let coordinates = Cartesian2d::new(x.clone(), y.clone(), (left..right, bottom..top));
-        Panel { area: self.0.clone().apply_coord_spec(coordinates), x, y }
+        Panel {
+            area: self.0.clone().apply_coord_spec(coordinates),
+            x,
+            y,
+        }
     }
 }
 
@@ -97,7 +111,10 @@ impl Panel<'_> {
     /// Draws the axis at the bottom with labels at `ticks`. A unit of one letter is
     /// appended to the last label, a longer one stands below.
     pub(crate) fn x_axis<T: Into<f64> + Display + Copy>(&self, ticks: &[T], unit: &str) -> Done {
-        let labels: Vec<_> = ticks.iter().map(|&tick| (tick.into(), tick.to_string())).collect();
+        let labels: Vec<_> = ticks
+            .iter()
+            .map(|&tick| (tick.into(), tick.to_string()))
+            .collect();
         self.x_labels(&labels, unit)
     }
 
@@ -107,7 +124,11 @@ impl Panel<'_> {
         for (index, (x, label)) in labels.iter().enumerate() {
             self.mark((*x, base), [(0.0, 0.0), (0.0, 4.0)])?;
             let last = index + 1 == labels.len();
-            let label = if last && unit.len() == 1 { format!("{label} {unit}") } else { label.clone() };
+            let label = if last && unit.len() == 1 {
+                format!("{label} {unit}")
+            } else {
+                label.clone()
+            };
             self.label((*x, base), (0.0, 14.0), &label, MUTED, Align::Middle)?;
         }
         if unit.len() > 1 {
@@ -123,12 +144,24 @@ impl Panel<'_> {
             if y > self.y.start {
                 self.line([(self.x.start, y), (self.x.end, y)], GRID, 1.0)?;
             }
-            self.label((self.x.start, y), (-7.0, 0.0), &tick.to_string(), MUTED, Align::Right)?;
+            self.label(
+                (self.x.start, y),
+                (-7.0, 0.0),
+                &tick.to_string(),
+                MUTED,
+                Align::Right,
+            )?;
         }
         if title.is_empty() {
             return Ok(());
         }
-        self.label((self.x.start, self.y.end), (-7.0, -15.0), title, MUTED, Align::Left)
+        self.label(
+            (self.x.start, self.y.end),
+            (-7.0, -15.0),
+            title,
+            MUTED,
+            Align::Left,
+        )
     }
 
     pub(crate) fn line(
@@ -138,41 +171,77 @@ impl Panel<'_> {
         width: f64,
     ) -> Done {
         let points: Vec<_> = points.into_iter().collect();
-        Ok(self.area.draw(&PathElement::new(points, color.stroke_width(pixels(width) as u32)))?)
+        Ok(self.area.draw(&PathElement::new(
+            points,
+            color.stroke_width(pixels(width) as u32),
+        ))?)
     }
 
     /// Draws a dashed straight line.
-    pub(crate) fn dashed(&self, from: (f64, f64), to: (f64, f64), color: RGBColor, width: f64) -> Done {
+    pub(crate) fn dashed(
+        &self,
+        from: (f64, f64),
+        to: (f64, f64),
+        color: RGBColor,
+        width: f64,
+    ) -> Done {
         const DASHES: u32 = 60;
-        let at = |part: f64| (from.0 + (to.0 - from.0) * part, from.1 + (to.1 - from.1) * part);
+        let at = |part: f64| {
+            (
+                from.0 + (to.0 - from.0) * part,
+                from.1 + (to.1 - from.1) * part,
+            )
+        };
         for dash in 0..DASHES {
             let begin = f64::from(dash) / f64::from(DASHES);
-            self.line([at(begin), at(begin + 0.6 / f64::from(DASHES))], color, width)?;
+            self.line(
+                [at(begin), at(begin + 0.6 / f64::from(DASHES))],
+                color,
+                width,
+            )?;
         }
         Ok(())
     }
 
     /// Fills the area between points and the axis at the bottom.
     pub(crate) fn area(&self, points: &[(f64, f64)], color: RGBColor, opacity: f64) -> Done {
-        let (Some(first), Some(last)) = (points.first(), points.last()) else { return Ok(()) };
+        let (Some(first), Some(last)) = (points.first(), points.last()) else {
+            return Ok(());
+        };
         let mut outline = vec![(first.0, self.y.start)];
         outline.extend_from_slice(points);
         outline.push((last.0, self.y.start));
-        Ok(self.area.draw(&Polygon::new(outline, color.mix(opacity).filled()))?)
+        Ok(self
+            .area
+            .draw(&Polygon::new(outline, color.mix(opacity).filled()))?)
     }
 
     /// Fills the rectangle between two corners.
-    pub(crate) fn bar(&self, from: (f64, f64), to: (f64, f64), color: RGBColor, opacity: f64) -> Done {
-        Ok(self.area.draw(&Rectangle::new([from, to], color.mix(opacity).filled()))?)
+    pub(crate) fn bar(
+        &self,
+        from: (f64, f64),
+        to: (f64, f64),
+        color: RGBColor,
+        opacity: f64,
+    ) -> Done {
+        Ok(self
+            .area
+            .draw(&Rectangle::new([from, to], color.mix(opacity).filled()))?)
     }
 
     pub(crate) fn dot(&self, at: (f64, f64), radius: f64, color: RGBColor) -> Done {
-        Ok(self.area.draw(&Circle::new(at, pixels(radius), color.filled()))?)
+        Ok(self
+            .area
+            .draw(&Circle::new(at, pixels(radius), color.filled()))?)
     }
 
     pub(crate) fn ring(&self, at: (f64, f64), radius: f64, color: RGBColor) -> Done {
         self.dot(at, radius, PAPER)?;
-        Ok(self.area.draw(&Circle::new(at, pixels(radius), color.stroke_width(pixels(1.4) as u32)))?)
+        Ok(self.area.draw(&Circle::new(
+            at,
+            pixels(radius),
+            color.stroke_width(pixels(1.4) as u32),
+        ))?)
     }
 
     pub(crate) fn cross(&self, at: (f64, f64), radius: f64, color: RGBColor) -> Done {
@@ -205,7 +274,11 @@ impl Panel<'_> {
         color: RGBColor,
         align: Align,
     ) -> Done {
-        let text = Text::new(text.to_owned(), (pixels(dx), pixels(dy)), font(size, color, align));
+        let text = Text::new(
+            text.to_owned(),
+            (pixels(dx), pixels(dy)),
+            font(size, color, align),
+        );
         Ok(self.area.draw(&(EmptyElement::at(at) + text))?)
     }
 
@@ -233,6 +306,8 @@ fn font(size: f64, color: RGBColor, align: Align) -> TextStyle<'static> {
 
 /// Returns the points of a line that keeps each value until the next one.
 pub(crate) fn steps(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let corners = points.windows(2).flat_map(|pair| [pair[0], (pair[1].0, pair[0].1)]);
+    let corners = points
+        .windows(2)
+        .flat_map(|pair| [pair[0], (pair[1].0, pair[0].1)]);
     corners.chain(points.last().copied()).collect()
 }

@@ -15,9 +15,17 @@ const WORKERS: u64 = 6;
 
 pub(crate) fn draw() -> Done<String> {
     on_server(async |server| {
-        let events = Fleet::start("concurrency", &server.url(), 2)?.finish().await;
+        let events = Fleet::start("concurrency", &server.url(), 2)?
+            .finish()
+            .await;
         let all = level(&events, |event| change(&event.what));
-        let first = level(&events, |event| if event.process == 0 { change(&event.what) } else { 0.0 });
+        let first = level(&events, |event| {
+            if event.process == 0 {
+                change(&event.what)
+            } else {
+                0.0
+            }
+        });
         let waiting = level(&events, |event| match &*event.what {
             "waits" => 1.0,
             "begins" => -1.0,
@@ -43,7 +51,13 @@ pub(crate) fn draw() -> Done<String> {
             panel.area(&all, STEEL, 1.0)?;
             panel.area(&first, MIST, 1.0)?;
             panel.dashed((0.0, CAP.into()), (END, CAP.into()), ACCENT, 1.6)?;
-            panel.label((END, CAP.into()), (0.0, -11.0), "limit", ACCENT, Align::Right)?;
+            panel.label(
+                (END, CAP.into()),
+                (0.0, -11.0),
+                "limit",
+                ACCENT,
+                Align::Right,
+            )?;
             panel.label((0.8, 1.5), (0.0, 0.0), "A", INK, Align::Middle)?;
             panel.label((2.5, CAP.into()), (0.0, -11.0), "B", STEEL, Align::Middle)
         })

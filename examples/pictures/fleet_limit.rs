@@ -15,12 +15,21 @@ const EVERY: f64 = 1.0 / 90.0;
 
 pub(crate) fn draw() -> Done<String> {
     on_server(async |server| {
-        let events = Fleet::start("fleet-limit", &server.url(), 2)?.finish().await;
+        let events = Fleet::start("fleet-limit", &server.url(), 2)?
+            .finish()
+            .await;
         let count = |what: &str, process: usize| {
-            events.iter().filter(|event| event.what == what && event.process == process).count()
+            events
+                .iter()
+                .filter(|event| event.what == what && event.process == process)
+                .count()
         };
         let both = counted(&events, |event| event.what == "admitted", END);
-        let first = counted(&events, |event| event.what == "admitted" && event.process == 0, END);
+        let first = counted(
+            &events,
+            |event| event.what == "admitted" && event.process == 0,
+            END,
+        );
         let bound = |at: f64| f64::from(BURST) + f64::from(RATE) * at;
         let (admitted, offered) = (count("admitted", 0) + count("admitted", 1), events.len());
         let title = "Two processes under one limit: 40 requests per second, burst 20";

@@ -34,11 +34,19 @@ struct Picture {
 }
 
 const fn computed(name: &'static str, draw: fn() -> Done<String>) -> Picture {
-    Picture { name, is_measured: false, draw }
+    Picture {
+        name,
+        is_measured: false,
+        draw,
+    }
 }
 
 const fn measured(name: &'static str, draw: fn() -> Done<String>) -> Picture {
-    Picture { name, is_measured: true, draw }
+    Picture {
+        name,
+        is_measured: true,
+        draw,
+    }
 }
 
 const PICTURES: [Picture; 8] = [
@@ -60,19 +68,28 @@ fn main() -> Done {
     if names.iter().any(|name| name.starts_with('-')) {
         return help();
     }
-    if let Some(unknown) = names.iter().find(|name| PICTURES.iter().all(|picture| picture.name != **name)) {
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| PICTURES.iter().all(|picture| picture.name != **name))
+    {
         help()?;
         return Err(format!("no picture is called {unknown}").into());
     }
-    let is_wanted = |picture: &&Picture| names.is_empty() || names.iter().any(|name| name == picture.name);
+    let is_wanted =
+        |picture: &&Picture| names.is_empty() || names.iter().any(|name| name == picture.name);
     let has_server = measured::has_server();
     for picture in PICTURES.iter().filter(is_wanted) {
         if picture.is_measured && !has_server {
-            println!("passed over {}: it is measured, and there is no redis-server", picture.name);
+            println!(
+                "passed over {}: it is measured, and there is no redis-server",
+                picture.name
+            );
             continue;
         }
         let svg = (picture.draw)().map_err(|error| format!("{}: {error}", picture.name))?;
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(format!("{}.svg", picture.name));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("docs")
+            .join(format!("{}.svg", picture.name));
         std::fs::write(&path, &svg)?;
         println!("docs/{}.svg: {} bytes", picture.name, svg.len());
     }
@@ -87,7 +104,11 @@ fn help() -> Done {
         println!(
             "  {:<16} {}",
             picture.name,
-            if picture.is_measured { "measured, needs redis-server" } else { "computed" }
+            if picture.is_measured {
+                "measured, needs redis-server"
+            } else {
+                "computed"
+            }
         );
     }
     Ok(())
@@ -95,7 +116,9 @@ fn help() -> Done {
 
 /// What copies of this process do.
 fn play(role: Role) -> Done {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let play = async {
             match &*role.name {

@@ -18,27 +18,46 @@ const HEAD_START: f64 = 1.0;
 /// Whether there is a server program.
 pub(crate) fn has_server() -> bool {
     let mut version = Command::new(program());
-    version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    version
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     version.status().is_ok_and(|status| status.success())
 }
 
 /// Runs a measurement on a server of its own.
 pub(crate) fn on_server(run: impl AsyncFnOnce(&RedisServer) -> Done<String>) -> Done<String> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async { run(&RedisServer::start().await).await })
 }
 
 /// Names the machine and the day.
 pub(crate) fn note(server: &RedisServer) -> Done<String> {
     let info: String = server.query(&["INFO", "server"])?;
-    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("?");
+    let version = info
+        .lines()
+        .find_map(|line| line.strip_prefix("redis_version:"))
+        .unwrap_or("?");
     let cores = std::thread::available_parallelism()?;
-    let build = if cfg!(debug_assertions) { "debug build, " } else { "" };
-    Ok(format!("measured: {build}{cores} virtual cores, Redis {}, {}", version.trim(), date(unix_time())))
+    let build = if cfg!(debug_assertions) {
+        "debug build, "
+    } else {
+        ""
+    };
+    Ok(format!(
+        "measured: {build}{cores} virtual cores, Redis {}, {}",
+        version.trim(),
+        date(unix_time())
+    ))
 }
 
 fn unix_time() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64()
 }
 
 /// The day in UTC (the algorithm `civil_from_days` of Howard Hinnant).
@@ -46,11 +65,16 @@ fn date(unix: f64) -> String {
     let days = (unix / 86_400.0) as i64 + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_based = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * march_based + 2) / 5 + 1;
-    let month = if march_based < 10 { march_based + 3 } else { march_based - 9 };
+    let month = if march_based < 10 {
+        march_based + 3
+    } else {
+        march_based - 9
+    };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     format!("{year}-{month:02}-{day:02}")
 }
@@ -113,14 +137,23 @@ impl Fleet {
     pub(crate) fn start(role: &str, url: &str, count: usize) -> Done<Self> {
         let events = Arc::new(Mutex::new(Vec::new()));
         let start = unix_time() + HEAD_START;
-        let mut fleet = Self { processes: Vec::new(), readers: Vec::new(), events, start };
+        let mut fleet = Self {
+            processes: Vec::new(),
+            readers: Vec::new(),
+            events,
+            start,
+        };
         for process in 0..count {
             let mut command = Supervised::command(std::env::current_exe()?, None);
-            command.env(ROLE, format!("{role} {process} {url} {start}")).stdout(Stdio::piped());
+            command
+                .env(ROLE, format!("{role} {process} {url} {start}"))
+                .stdout(Stdio::piped());
             let mut copy = Supervised::spawn(command);
             let stdout = copy.take_stdout().ok_or("no stdout")?;
             let events = Arc::clone(&fleet.events);
-            fleet.readers.push(std::thread::spawn(move || read(process, stdout, &events)));
+            fleet
+                .readers
+                .push(std::thread::spawn(move || read(process, stdout, &events)));
             fleet.processes.push(copy);
         }
         Ok(fleet)
@@ -136,7 +169,11 @@ impl Fleet {
 
     /// What has been told so far, in the order of time.
     pub(crate) fn events(&self) -> Vec<Event> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut events = self
+            .events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         events.sort_by(|one, other| one.at.total_cmp(&other.at));
         events
     }
@@ -144,8 +181,9 @@ impl Fleet {
     /// Waits until all copies have ended.
     pub(crate) async fn finish(mut self) -> Vec<Event> {
         let readers = std::mem::take(&mut self.readers);
-        let joined =
-            tokio::task::spawn_blocking(move || readers.into_iter().for_each(|reader| drop(reader.join())));
+        let joined = tokio::task::spawn_blocking(move || {
+            readers.into_iter().for_each(|reader| drop(reader.join()))
+        });
         drop(joined.await);
         self.events()
     }
@@ -154,16 +192,32 @@ impl Fleet {
 fn read(process: usize, stdout: ChildStdout, events: &Mutex<Vec<Event>>) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         let mut words = line.split(' ');
-        let event = (words.next(), words.next().and_then(|at| at.parse().ok()), words.next().map(str::parse));
+        let event = (
+            words.next(),
+            words.next().and_then(|at| at.parse().ok()),
+            words.next().map(str::parse),
+        );
         if let (Some(what), Some(at), Some(Ok(number))) = event {
-            let event = Event { process, what: what.to_owned(), at, number };
-            events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+            let event = Event {
+                process,
+                what: what.to_owned(),
+                at,
+                number,
+            };
+            events
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(event);
         }
     }
 }
 
 /// Returns the number of events of one kind over time.
-pub(crate) fn counted(events: &[Event], is_one: impl Fn(&Event) -> bool, end: f64) -> Vec<(f64, f64)> {
+pub(crate) fn counted(
+    events: &[Event],
+    is_one: impl Fn(&Event) -> bool,
+    end: f64,
+) -> Vec<(f64, f64)> {
     let mut points = vec![(0.0, 0.0)];
     let mut count = 0.0;
     for event in events.iter().filter(|event| is_one(event)) {

@@ -46,7 +46,12 @@ pub(crate) fn draw() -> Done<String> {
             panel.bar((killed, row + 0.2), (next, row + 0.8), MIST, 0.8)?;
             let row = STOPPED.0 as f64;
             panel.bar((stopped, row + 0.2), (resumed, row + 0.8), MIST, 0.35)?;
-            panel.bar((stopped, row + 0.2), (next_lock(&holds, stopped), row + 0.8), MIST, 0.8)?;
+            panel.bar(
+                (stopped, row + 0.2),
+                (next_lock(&holds, stopped), row + 0.8),
+                MIST,
+                0.8,
+            )?;
             for hold in &holds {
                 let row = hold.process as f64;
                 let struck = hold.process == STOPPED.0 && hold.from < stopped && hold.to > stopped;
@@ -73,7 +78,13 @@ pub(crate) fn draw() -> Done<String> {
                 "B is killed: its lease ends, the next holder has the lock {:.0} ms later",
                 1e3 * (next - killed)
             );
-            panel.label((killed, KILLED.0 as f64 + 1.0), (-8.0, 0.0), &text, ACCENT, Align::Left)?;
+            panel.label(
+                (killed, KILLED.0 as f64 + 1.0),
+                (-8.0, 0.0),
+                &text,
+                ACCENT,
+                Align::Left,
+            )?;
             let text = "C is stopped (SIGSTOP)";
             panel.label((stopped, row + 0.5), (8.0, 0.0), text, INK, Align::Left)
         })
@@ -86,7 +97,8 @@ async fn strike(fleet: &Fleet, (process, from): (usize, f64)) -> f64 {
         let events = fleet.events();
         let last = events.iter().rfind(|event| event.process == process);
         let now = fleet.now();
-        if last.is_some_and(|event| event.what == "locked" && event.at > from && now - event.at > 0.06)
+        if last
+            .is_some_and(|event| event.what == "locked" && event.at > from && now - event.at > 0.06)
             || now > END
         {
             return now;
@@ -109,7 +121,11 @@ struct Hold {
 
 /// When the lock was granted the first time after `at`.
 fn next_lock(holds: &[Hold], at: f64) -> f64 {
-    holds.iter().map(|hold| hold.from).filter(|&from| from > at).fold(END, f64::min)
+    holds
+        .iter()
+        .map(|hold| hold.from)
+        .filter(|&from| from > at)
+        .fold(END, f64::min)
 }
 
 fn holds(events: &[Event], killed: f64) -> Vec<Hold> {
@@ -123,9 +139,19 @@ fn holds(events: &[Event], killed: f64) -> Vec<Hold> {
         let place = fences.partition_point(|&other| other <= fence);
         if event.what == "locked" {
             let to = if process == KILLED.0 { killed } else { END };
-            holds.push(Hold { process, from: event.at, to, fence, place, write: None, refused_by: None });
+            holds.push(Hold {
+                process,
+                from: event.at,
+                to,
+                fence,
+                place,
+                write: None,
+                refused_by: None,
+            });
         }
-        let Some(hold) = holds.iter_mut().find(|hold| hold.fence == fence) else { continue };
+        let Some(hold) = holds.iter_mut().find(|hold| hold.fence == fence) else {
+            continue;
+        };
         match &*event.what {
             "writes" => {
                 hold.write = Some(event.at);

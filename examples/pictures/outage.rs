@@ -4,7 +4,9 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use tower::{Service as _, ServiceBuilder, ServiceExt as _, service_fn};
-use tower_distributed::{Quota, RateLimitLayer, Refusal, RefusalKind, Store, StoreFailure, TokenBucket};
+use tower_distributed::{
+    Quota, RateLimitLayer, Refusal, RefusalKind, Store, StoreFailure, TokenBucket,
+};
 
 use crate::canvas::{ACCENT, Align, Done, INK, MIST, MUTED, STEEL, page};
 use crate::measured::{note, on_server};
@@ -25,7 +27,11 @@ type Counts = [[u32; 3]; BARS];
 pub(crate) fn draw() -> Done<String> {
     on_server(async |server| {
         let policies = [
-            ("FailClosed", StoreFailure::FailClosed, "all refused with 503"),
+            (
+                "FailClosed",
+                StoreFailure::FailClosed,
+                "all refused with 503",
+            ),
             ("FailOpen", StoreFailure::FailOpen, "all admitted"),
             (
                 "LocalShare { replicas: 2 }",
@@ -44,8 +50,7 @@ pub(crate) fn draw() -> Done<String> {
         )?;
         let counts = [counts.0, counts.1, counts.2];
         let title = "Redis is away for 5 s: the three policies of a rate limit";
-        let subtitle =
-            "Requests per second at two gateways, which are offered 50 each, under one limit of 40.";
+        let subtitle = "Requests per second at two gateways, which are offered 50 each, under one limit of 40.";
         page(title, subtitle, &note(server)?, |page| {
             for (place, ((name, _, effect), counts)) in policies.iter().zip(&counts).enumerate() {
                 let left = 56 + place as i32 * 245;
@@ -68,7 +73,14 @@ pub(crate) fn draw() -> Done<String> {
                 }
                 panel.dashed((0.0, RATE.into()), (END, RATE.into()), INK, 1.0)?;
                 let middle = (OUTAGE.0 + OUTAGE.1) / 2.0;
-                panel.sized((middle, 110.0), (0.0, -9.0), effect, 11.0, MUTED, Align::Middle)?;
+                panel.sized(
+                    (middle, 110.0),
+                    (0.0, -9.0),
+                    effect,
+                    11.0,
+                    MUTED,
+                    Align::Middle,
+                )?;
             }
             for (left, mark, color, text) in [
                 (510, "■", STEEL, "admitted"),
@@ -102,29 +114,45 @@ async fn run(proxy: &FaultProxy, policy: StoreFailure, began: Instant) -> Done<C
         StoreFailure::FailOpen => "open",
         _ => "share",
     };
-    let (one, other) =
-        tokio::try_join!(gateway(proxy, name, policy, began), gateway(proxy, name, policy, began))?;
+    let (one, other) = tokio::try_join!(
+        gateway(proxy, name, policy, began),
+        gateway(proxy, name, policy, began)
+    )?;
     let mut sum = one;
     for (bar, more) in sum.iter_mut().zip(other) {
-        bar.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+        bar.iter_mut()
+            .zip(more)
+            .for_each(|(count, more)| *count += more);
     }
     Ok(sum)
 }
 
-async fn gateway(proxy: &FaultProxy, name: &str, policy: StoreFailure, began: Instant) -> Done<Counts> {
+async fn gateway(
+    proxy: &FaultProxy,
+    name: &str,
+    policy: StoreFailure,
+    began: Instant,
+) -> Done<Counts> {
     let store = Store::redis(&proxy.url())?;
     store.ping().await?;
     let bucket = TokenBucket::new(&store, name, Quota::per_second(RATE).burst(4))?;
     let layer = RateLimitLayer::new(bucket, |_: &()| "ann").on_store_failure(policy);
-    let mut service = ServiceBuilder::new().layer(layer).service(service_fn(async |()| Ok::<_, Refusal>(())));
+    let mut service = ServiceBuilder::new()
+        .layer(layer)
+        .service(service_fn(async |()| Ok::<_, Refusal>(())));
     let mut counts = Counts::default();
     for request in 0.. {
         let at = EVERY * request;
-        let Some(bar) = counts.get_mut((at.as_secs_f64() / BAR) as usize) else { break };
+        let Some(bar) = counts.get_mut((at.as_secs_f64() / BAR) as usize) else {
+            break;
+        };
         tokio::time::sleep_until((began + at).into()).await;
         let outcome = service.ready().await?.call(()).await;
-        let refusal =
-            outcome.as_ref().err().and_then(|error| error.downcast_ref::<Refusal>()).map(Refusal::kind);
+        let refusal = outcome
+            .as_ref()
+            .err()
+            .and_then(|error| error.downcast_ref::<Refusal>())
+            .map(Refusal::kind);
         match refusal {
             None => bar[0] += 1,
             Some(RefusalKind::StoreUnavailable) => bar[2] += 1,

@@ -18,7 +18,9 @@ const TTL: Duration = Duration::from_millis(500);
 
 pub(crate) fn draw() -> Done<String> {
     on_server(async |server| {
-        let events = Fleet::start("single-flight", &server.url(), 2)?.finish().await;
+        let events = Fleet::start("single-flight", &server.url(), 2)?
+            .finish()
+            .await;
         let of = |what: &'static str| counted(&events, |event| event.what == what, END);
         let (without, with) = (steps(&of("without")), steps(&of("with")));
         let last = |points: &[(f64, f64)]| points.last().map_or(0.0, |point| point.1);
@@ -38,15 +40,26 @@ pub(crate) fn draw() -> Done<String> {
             }
             let text = format!("without: {} calls", last(&without));
             panel.label((2.6, 520.0), (-12.0, -8.0), &text, INK, Align::Right)?;
-            let text = format!("with single flight: {} calls, {answered} answers", last(&with));
-            panel.label((END, last(&with)), (-6.0, -16.0), &text, ACCENT, Align::Right)
+            let text = format!(
+                "with single flight: {} calls, {answered} answers",
+                last(&with)
+            );
+            panel.label(
+                (END, last(&with)),
+                (-6.0, -16.0),
+                &text,
+                ACCENT,
+                Align::Right,
+            )
         })
     })
 }
 
 pub(crate) async fn play(role: Role) -> Done {
     let store = Store::redis(&role.url)?;
-    let reports = SingleFlight::<u64>::builder(Postcard).ttl(TTL).build(&store, "single-flight")?;
+    let reports = SingleFlight::<u64>::builder(Postcard)
+        .ttl(TTL)
+        .build(&store, "single-flight")?;
     store.ping().await?;
     let (role, mut calls) = (Arc::new(role), tokio::task::JoinSet::new());
     let mut at = 0.1 + EVERY / 2.0 * role.process as f64;

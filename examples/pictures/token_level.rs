@@ -14,7 +14,12 @@ const STEP: Duration = Duration::from_millis(20);
 const SECONDS: u32 = 8;
 
 /// What the client does: so many requests, one every so many milliseconds, from this millisecond on.
-const SCRIPT: [(u64, u64, u64); 4] = [(400, 16, 20), (2_000, 10, 200), (4_400, 26, 60), (7_000, 3, 200)];
+const SCRIPT: [(u64, u64, u64); 4] = [
+    (400, 16, 20),
+    (2_000, 10, 200),
+    (4_400, 26, 60),
+    (7_000, 3, 200),
+];
 
 pub(crate) fn draw() -> Done<String> {
     let (levels, requests) = tokio::runtime::Builder::new_current_thread()
@@ -41,11 +46,41 @@ pub(crate) fn draw() -> Done<String> {
         for &(at, level, _) in requests.iter().filter(|request| request.2) {
             panel.dot((at, level), 3.2, INK)?;
         }
-        panel.label((0.48, 10.0), (8.0, -8.0), "a burst of 10 is admitted at once …", INK, Align::Left)?;
-        panel.label((0.74, 0.3), (4.0, -12.0), "… then refused", ACCENT, Align::Left)?;
-        panel.label((2.9, 2.6), (0.0, -18.0), "5 per second: all are admitted", INK, Align::Middle)?;
-        panel.label((4.98, 4.8), (0.0, 0.0), "17 per second: each", INK, Align::Left)?;
-        panel.label((4.98, 4.1), (0.0, 0.0), "new token admits one", INK, Align::Left)?;
+        panel.label(
+            (0.48, 10.0),
+            (8.0, -8.0),
+            "a burst of 10 is admitted at once …",
+            INK,
+            Align::Left,
+        )?;
+        panel.label(
+            (0.74, 0.3),
+            (4.0, -12.0),
+            "… then refused",
+            ACCENT,
+            Align::Left,
+        )?;
+        panel.label(
+            (2.9, 2.6),
+            (0.0, -18.0),
+            "5 per second: all are admitted",
+            INK,
+            Align::Middle,
+        )?;
+        panel.label(
+            (4.98, 4.8),
+            (0.0, 0.0),
+            "17 per second: each",
+            INK,
+            Align::Left,
+        )?;
+        panel.label(
+            (4.98, 4.1),
+            (0.0, 0.0),
+            "new token admits one",
+            INK,
+            Align::Left,
+        )?;
         Ok(())
     })
 }
@@ -55,7 +90,11 @@ type Requests = Vec<(f64, f64, bool)>;
 
 /// Returns the level over time, and time, level and decision of each request.
 async fn run() -> Done<(Levels, Requests)> {
-    let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(RATE).burst(BURST))?;
+    let bucket = TokenBucket::new(
+        &Store::in_memory(),
+        "api",
+        Quota::per_second(RATE).burst(BURST),
+    )?;
     let mut due: Vec<u64> = SCRIPT
         .iter()
         .flat_map(|&(from, count, every)| (0..count).map(move |request| from + request * every))
@@ -68,11 +107,22 @@ async fn run() -> Done<(Levels, Requests)> {
     while began.elapsed() <= Duration::from_secs(SECONDS.into()) {
         let now = began.elapsed().as_secs_f64();
         levels.push((now, level(&bucket.peek("ann").await?)));
-        while due.next_if(|&at| Duration::from_millis(at) <= began.elapsed()).is_some() {
+        while due
+            .next_if(|&at| Duration::from_millis(at) <= began.elapsed())
+            .is_some()
+        {
             let before = level(&bucket.peek("ann").await?);
             let decision = bucket.allow("ann").await?;
             let after = level(&decision.state);
-            requests.push((now, if decision.is_admitted() { after } else { before }, decision.is_admitted()));
+            requests.push((
+                now,
+                if decision.is_admitted() {
+                    after
+                } else {
+                    before
+                },
+                decision.is_admitted(),
+            ));
             levels.push((now, after));
         }
         advance(STEP).await;

@@ -62,10 +62,17 @@ fn configurations() -> Vec<BloomFilterBuilder> {
 }
 
 fn random_step(rng: &mut StdRng) -> Step {
-    let mut items = |most| (0..rng.random_range(0..most)).map(|_| rng.random_range(0..30)).collect();
+    let mut items = |most| {
+        (0..rng.random_range(0..most))
+            .map(|_| rng.random_range(0..30))
+            .collect()
+    };
     let items: Vec<u32> = items(12);
     match rng.random_range(0..100) {
-        0..40 => Step::CheckAndInsert { item: rng.random_range(0..30), callers: rng.random_range(1..=3) },
+        0..40 => Step::CheckAndInsert {
+            item: rng.random_range(0..30),
+            callers: rng.random_range(1..=3),
+        },
         40..60 => Step::Insert(items),
         60..90 => Step::Contains(items),
         90..97 => Step::Count,
@@ -74,11 +81,19 @@ fn random_step(rng: &mut StdRng) -> Step {
 }
 
 async fn answer(filter: &BloomFilter, step: &Step) -> Result<String, Error> {
-    let bytes = |items: &[u32]| items.iter().map(|item| item.to_le_bytes()).collect::<Vec<_>>();
+    let bytes = |items: &[u32]| {
+        items
+            .iter()
+            .map(|item| item.to_le_bytes())
+            .collect::<Vec<_>>()
+    };
     Ok(match step {
         Step::CheckAndInsert { item, callers } => {
             let calls = (0..*callers).map(|_| filter.insert(item.to_le_bytes()));
-            let mut answers = join_all(calls).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+            let mut answers = join_all(calls)
+                .await
+                .into_iter()
+                .collect::<Result<Vec<_>, _>>()?;
             // At most one caller is the first, and which one is random.
             answers.sort();
             format!("{answers:?}")
@@ -92,12 +107,19 @@ async fn answer(filter: &BloomFilter, step: &Step) -> Result<String, Error> {
 
 /// Returns the answers of the steps of one round, as text.
 async fn round(filters: &[Vec<BloomFilter>], steps: &[(usize, Step)]) -> Vec<String> {
-    join_all(filters.iter().zip(steps).map(async |(filters, (which, step))| {
-        answer(&filters[*which], step).await.unwrap_or_else(|error| {
-            assert!(error.is_invalid(), "{error:?}");
-            error.to_string()
-        })
-    }))
+    join_all(
+        filters
+            .iter()
+            .zip(steps)
+            .map(async |(filters, (which, step))| {
+                answer(&filters[*which], step)
+                    .await
+                    .unwrap_or_else(|error| {
+                        assert!(error.is_invalid(), "{error:?}");
+                        error.to_string()
+                    })
+            }),
+    )
     .await
 }
 
@@ -108,40 +130,76 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let manual = ManualClock::at(0);
     let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let builder = StoreBuilder::default().timeout(PATIENCE).queue_timeout(PATIENCE);
+    let builder = StoreBuilder::default()
+        .timeout(PATIENCE)
+        .queue_timeout(PATIENCE);
     let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
     let configurations = configurations();
 
     for batch in 0..SEQUENCES / IN_STEP {
         let in_memory = manual.store();
-        let usual: Vec<_> = (0..IN_STEP).map(|_| rng.random_range(0..configurations.len())).collect();
+        let usual: Vec<_> = (0..IN_STEP)
+            .map(|_| rng.random_range(0..configurations.len()))
+            .collect();
         let [lua, rust] = [&on_redis, &in_memory].map(|store| -> Vec<Vec<_>> {
             let name = |sequence| format!("{batch}-{sequence}");
-            let all =
-                |sequence| configurations.iter().map(move |it| it.build(store, &name(sequence)).unwrap());
-            (0..IN_STEP).map(|sequence| all(sequence).collect()).collect()
+            let all = |sequence| {
+                configurations
+                    .iter()
+                    .map(move |it| it.build(store, &name(sequence)).unwrap())
+            };
+            (0..IN_STEP)
+                .map(|sequence| all(sequence).collect())
+                .collect()
         });
         let mut now = 1_760_000_000_000_000_i64;
         let mut history: Vec<(i64, Vec<(usize, Step)>)> = Vec::new();
         for _ in 0..STEPS {
-            let jumps =
-                [0, 1, 400_000, 999_999, 1_000_000, 2_500_000, 60_000_000, 150_000_000, -700_000, -9_000_000];
+            let jumps = [
+                0,
+                1,
+                400_000,
+                999_999,
+                1_000_000,
+                2_500_000,
+                60_000_000,
+                150_000_000,
+                -700_000,
+                -9_000_000,
+            ];
             now += jumps[rng.random_range(0..jumps.len())];
             manual.set(now);
-            clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+            clock
+                .query::<()>(redis::cmd("SET").arg("clock").arg(now))
+                .unwrap();
             let mut step = |&usual: &usize| {
                 let other = rng.random_bool(0.05);
-                (if other { rng.random_range(0..configurations.len()) } else { usual }, random_step(&mut rng))
+                (
+                    if other {
+                        rng.random_range(0..configurations.len())
+                    } else {
+                        usual
+                    },
+                    random_step(&mut rng),
+                )
             };
             let steps: Vec<_> = usual.iter().map(&mut step).collect();
             history.push((now, steps.clone()));
             let (lua, rust) = (round(&lua, &steps).await, round(&rust, &steps).await);
             for (at, (lua, rust)) in lua.iter().zip(&rust).enumerate() {
                 let so_far = || {
-                    let steps = history.iter().map(|(now, steps)| format!("{now}: {:?}", steps[at]));
+                    let steps = history
+                        .iter()
+                        .map(|(now, steps)| format!("{now}: {:?}", steps[at]));
                     steps.collect::<Vec<_>>().join("\n")
                 };
-                assert_eq!(lua, rust, "SEED={seed}, {:?}\n{}", configurations[usual[at]], so_far());
+                assert_eq!(
+                    lua,
+                    rust,
+                    "SEED={seed}, {:?}\n{}",
+                    configurations[usual[at]],
+                    so_far()
+                );
             }
         }
     }

@@ -15,7 +15,9 @@ const UNDER_WAY: usize = 4;
 /// occurs twice is sent only once.
 pub(super) fn first_places(probes: &[Probe]) -> Vec<usize> {
     let mut known = HashSet::with_capacity(probes.len());
-    (0..probes.len()).filter(|&place| known.insert(probes[place].hash())).collect()
+    (0..probes.len())
+        .filter(|&place| known.insert(probes[place].hash()))
+        .collect()
 }
 
 impl BloomFilter {
@@ -35,13 +37,17 @@ impl BloomFilter {
         loop {
             while let (true, Some(&first)) = (under_way.len() < UNDER_WAY, rest.first()) {
                 let shard = probes[first].shard;
-                let alike = rest.iter().take_while(|&&place| probes[place].shard == shard);
+                let alike = rest
+                    .iter()
+                    .take_while(|&&place| probes[place].shard == shard);
                 let (call, later) = rest.split_at(alike.take(self.layout().most_items()).count());
                 let items = call.iter().map(|&place| probes[place]).collect();
                 under_way.push_back((call, client.run(shard_key(shard), self.on_shard(items))));
                 rest = later;
             }
-            let Some((call, running)) = under_way.pop_front() else { return Ok(seen) };
+            let Some((call, running)) = under_way.pop_front() else {
+                return Ok(seen);
+            };
             for (&place, answer) in call.iter().zip(self.checked(running.await?)?) {
                 seen[place] = answer == 1;
             }

@@ -31,7 +31,12 @@ pub(super) const SAMPLE: usize = 4096;
 
 impl Bits {
     /// Returns whether an item may have been inserted.
-    pub(crate) fn contains(&self, layout: &Layout, probe: &Probe, now: i64) -> Result<bool, Mismatch> {
+    pub(crate) fn contains(
+        &self,
+        layout: &Layout,
+        probe: &Probe,
+        now: i64,
+    ) -> Result<bool, Mismatch> {
         Ok(self.generation_of(layout, probe, now)?.is_some())
     }
 
@@ -43,8 +48,14 @@ impl Bits {
         now: i64,
     ) -> Result<Option<i64>, Mismatch> {
         let current = self.current(layout, now)?;
-        let oldest = if layout.forget > 0 { current - 1 } else { current };
-        Ok([current, oldest].into_iter().find(|generation| self.has(*generation, probe)))
+        let oldest = if layout.forget > 0 {
+            current - 1
+        } else {
+            current
+        };
+        Ok([current, oldest]
+            .into_iter()
+            .find(|generation| self.has(*generation, probe)))
     }
 
     /// Returns how many bits are set in the [sample](SAMPLE) of a generation's array.
@@ -58,12 +69,19 @@ impl Bits {
         let stored = self.stored.as_ref().filter(|_| !self.is_idle(now))?;
         let newest = stored.generation;
         let mut ones = [0; 2];
-        [newest, newest - 1].into_iter().for_each(|one| ones[slot(one)] = self.sample(one));
+        [newest, newest - 1]
+            .into_iter()
+            .for_each(|one| ones[slot(one)] = self.sample(one));
         Some((stored.layout.stored(newest), ones))
     }
 
     /// Inserts an item. Returns whether it was not contained before.
-    pub(crate) fn insert(&mut self, layout: &Layout, probe: &Probe, now: i64) -> Result<bool, Mismatch> {
+    pub(crate) fn insert(
+        &mut self,
+        layout: &Layout,
+        probe: &Probe,
+        now: i64,
+    ) -> Result<bool, Mismatch> {
         let current = self.enter(layout, now)?;
         let before = layout.forget > 0 && self.has(current - 1, probe);
         let array = &mut self.arrays[slot(current)];
@@ -82,10 +100,17 @@ impl Bits {
     /// Makes sure that the filter exists and is in the current generation. Returns that generation.
     pub(crate) fn enter(&mut self, layout: &Layout, now: i64) -> Result<i64, Mismatch> {
         let current = self.current(layout, now)?;
-        let since = self.stored.as_ref().map_or(0, |stored| current - stored.generation);
+        let since = self
+            .stored
+            .as_ref()
+            .map_or(0, |stored| current - stored.generation);
         if self.stored.is_none() || since > 0 {
             let expires = (layout.forget > 0).then(|| now + 5 * layout.forget + MARGIN);
-            self.stored = Some(Stored { layout: layout.clone(), generation: current, expires });
+            self.stored = Some(Stored {
+                layout: layout.clone(),
+                generation: current,
+                expires,
+            });
         }
         if since > 0 {
             self.arrays[slot(current)] = Vec::new();
@@ -99,7 +124,11 @@ impl Bits {
     /// Returns how many bits are set in the current generation, and in the one before.
     pub(crate) fn count(&self, layout: &Layout, now: i64) -> Result<[u64; 2], Mismatch> {
         let current = self.current(layout, now)?;
-        let before = if layout.forget > 0 { self.ones(current - 1) } else { 0 };
+        let before = if layout.forget > 0 {
+            self.ones(current - 1)
+        } else {
+            0
+        };
         Ok([self.ones(current), before])
     }
 
@@ -124,7 +153,11 @@ impl Bits {
     fn array(&self, generation: i64) -> &[u64] {
         let newest = self.stored.as_ref().map(|stored| stored.generation);
         let there = newest.is_some_and(|newest| generation == newest || generation == newest - 1);
-        if there { &self.arrays[slot(generation)] } else { &[] }
+        if there {
+            &self.arrays[slot(generation)]
+        } else {
+            &[]
+        }
     }
 
     fn has(&self, generation: i64, probe: &Probe) -> bool {
@@ -134,7 +167,10 @@ impl Bits {
     }
 
     fn ones(&self, generation: i64) -> u64 {
-        self.array(generation).iter().map(|word| u64::from(word.count_ones())).sum()
+        self.array(generation)
+            .iter()
+            .map(|word| u64::from(word.count_ones()))
+            .sum()
     }
 }
 
@@ -144,13 +180,18 @@ pub(super) fn slot(generation: i64) -> usize {
 
 impl Cell for Bits {
     fn is_idle(&self, now: i64) -> bool {
-        self.stored.as_ref().is_none_or(|stored| stored.expires.is_some_and(|expires| expires <= now))
+        self.stored
+            .as_ref()
+            .is_none_or(|stored| stored.expires.is_some_and(|expires| expires <= now))
     }
 
     /// All bits count from the beginning, so that an item that is handled fits.
     fn heap_bytes(&self) -> usize {
-        let Some(Stored { layout, .. }) = &self.stored else { return 0 };
+        let Some(Stored { layout, .. }) = &self.stored else {
+            return 0;
+        };
         let arrays = if layout.forget > 0 { 2 } else { 1 };
-        usize::try_from(layout.bits.div_ceil(8)).map_or(usize::MAX, |bytes| bytes.saturating_mul(arrays))
+        usize::try_from(layout.bits.div_ceil(8))
+            .map_or(usize::MAX, |bytes| bytes.saturating_mul(arrays))
     }
 }

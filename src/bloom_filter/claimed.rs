@@ -14,7 +14,11 @@ use crate::{Error, Store};
 impl BloomFilter {
     /// Returns the same filter in the memory of this process, which replaces the store while it is unavailable.
     pub(crate) fn local_share(&self) -> Self {
-        Self::open_in(self.0.store.local_share(), &self.0.name, self.0.config.clone())
+        Self::open_in(
+            self.0.store.local_share(),
+            &self.0.name,
+            self.0.config.clone(),
+        )
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -45,15 +49,28 @@ impl BloomFilter {
 
     pub(crate) fn mismatch(&self, stored: &Mismatch) -> Error {
         let parse = |text: &str| Some(Layout::parse(text)?.0);
-        stored.error(format_args!("the filter {:?}", self.0.name), &**self.layout(), parse)
+        stored.error(
+            format_args!("the filter {:?}", self.0.name),
+            &**self.layout(),
+            parse,
+        )
     }
 
     /// Returns how full a generation of a shard is, by the number of set bits in its sample: 1 at its capacity.
     pub(crate) fn fill(&self, sample: u64) -> f64 {
-        let Layout { shards, bits, hashes, .. } = &**self.layout();
+        let Layout {
+            shards,
+            bits,
+            hashes,
+            ..
+        } = &**self.layout();
         // A filter without a capacity counts as full when half of its bits are set.
         let half = *bits as f64 * f64::from(*shards) * std::f64::consts::LN_2 / f64::from(*hashes);
-        let capacity = self.0.config.capacity.map_or(half, |capacity| capacity as f64);
+        let capacity = self
+            .0
+            .config
+            .capacity
+            .map_or(half, |capacity| capacity as f64);
         self.layout().items_sampled(sample) * f64::from(*shards) / capacity
     }
 }

@@ -114,15 +114,36 @@ impl BloomFilterBuilder {
             None => 0,
         };
         let (bits, hashes) = match self {
-            Self { capacity: Some(capacity), rate: Some(rate), bits: None, hashes: None, .. } => {
-                sized(capacity, rate, forget > 0)?
-            }
-            Self { bits: Some(bits), hashes: Some(hashes), capacity: None, rate: None, .. } => {
+            Self {
+                capacity: Some(capacity),
+                rate: Some(rate),
+                bits: None,
+                hashes: None,
+                ..
+            } => sized(capacity, rate, forget > 0)?,
+            Self {
+                bits: Some(bits),
+                hashes: Some(hashes),
+                capacity: None,
+                rate: None,
+                ..
+            } => {
                 in_range("bits", 1.., "at least 1", bits)?;
-                in_range("hashes", 1..=MOST_HASHES, format_args!("1 to {MOST_HASHES}"), hashes)?;
+                in_range(
+                    "hashes",
+                    1..=MOST_HASHES,
+                    format_args!("1 to {MOST_HASHES}"),
+                    hashes,
+                )?;
                 (check_total("the filter", bits as f64)?, hashes)
             }
-            Self { capacity, rate, bits, hashes, .. } => {
+            Self {
+                capacity,
+                rate,
+                bits,
+                hashes,
+                ..
+            } => {
                 return Err(Error::invalid(format!(
                     "a filter needs both capacity and false_positive_rate, or both bits and hashes; set are \
                      capacity {capacity:?}, false_positive_rate {rate:?}, bits {bits:?}, hashes {hashes:?}"
@@ -131,7 +152,11 @@ impl BloomFilterBuilder {
         };
         let shards = self.shards(bits)?;
         let layout = Layout::new(shards, bits.div_ceil(shards.into()), hashes, forget);
-        Ok(Config { layout: layout.into(), capacity: self.capacity, rate: self.rate })
+        Ok(Config {
+            layout: layout.into(),
+            capacity: self.capacity,
+            rate: self.rate,
+        })
     }
 
     fn shards(&self, bits: u64) -> Result<u32, Error> {
@@ -152,9 +177,17 @@ impl BloomFilterBuilder {
 /// rate.
 fn sized(capacity: u64, rate: f64, forgets: bool) -> Result<(u64, u32), Error> {
     if !(rate > 0.0 && rate < 1.0) {
-        return Err(Error::invalid(format!("false_positive_rate must be above 0 and below 1, is {rate}")));
+        return Err(Error::invalid(format!(
+            "false_positive_rate must be above 0 and below 1, is {rate}"
+        )));
     }
     in_range("capacity", 1.., "at least 1", capacity)?;
     let (bits, hashes) = bits_and_hashes(capacity, if forgets { rate / 2.0 } else { rate });
-    Ok((check_total(&format!("capacity {capacity} with false_positive_rate {rate}"), bits)?, hashes))
+    Ok((
+        check_total(
+            &format!("capacity {capacity} with false_positive_rate {rate}"),
+            bits,
+        )?,
+        hashes,
+    ))
 }

@@ -26,14 +26,32 @@ pub(crate) struct Layout {
 impl Layout {
     pub(crate) fn new(shards: u32, bits: u64, hashes: u32, forget: i64) -> Self {
         let beginning = format!("bloom1 {shards} {bits} {hashes} {} ", forget / 1000);
-        let descriptor = if forget == 0 { beginning + "0" } else { beginning };
-        Self { shards, bits, hashes, forget, descriptor: descriptor.into() }
+        let descriptor = if forget == 0 {
+            beginning + "0"
+        } else {
+            beginning
+        };
+        Self {
+            shards,
+            bits,
+            hashes,
+            forget,
+            descriptor: descriptor.into(),
+        }
     }
 
     /// Reads a stored text: the layout, and the newest generation. `None` if no filter has such a layout.
     pub(super) fn parse(text: &str) -> Option<(Self, i64)> {
-        let mut numbers = text.strip_prefix("bloom1 ")?.split(' ').map(str::parse::<i64>);
-        let mut next = |most: i64| numbers.next()?.ok().filter(|number| (0..=most).contains(number));
+        let mut numbers = text
+            .strip_prefix("bloom1 ")?
+            .split(' ')
+            .map(str::parse::<i64>);
+        let mut next = |most: i64| {
+            numbers
+                .next()?
+                .ok()
+                .filter(|number| (0..=most).contains(number))
+        };
         let shards = next(MOST_KEYS.into())? as u32;
         let bits = next(MOST_BITS as i64)? as u64;
         let hashes = next(MOST_HASHES.into())? as u32;
@@ -71,7 +89,11 @@ impl Layout {
 
     /// Returns the generation at a time in µs.
     pub(crate) fn generation(&self, now: i64) -> i64 {
-        if self.forget == 0 { 0 } else { now.div_euclid(self.forget) }
+        if self.forget == 0 {
+            0
+        } else {
+            now.div_euclid(self.forget)
+        }
     }
 
     /// Returns how many items one call takes at most, so that a script takes less than half a millisecond.
@@ -119,8 +141,17 @@ impl PartialEq for Layout {
 /// `1000 bits in 1 key, 7 hashes, remember_for 60s`.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { shards, bits, hashes, .. } = self;
-        let keys = if *shards == 1 { "1 key" } else { &format!("each of {shards} keys") };
+        let Self {
+            shards,
+            bits,
+            hashes,
+            ..
+        } = self;
+        let keys = if *shards == 1 {
+            "1 key"
+        } else {
+            &format!("each of {shards} keys")
+        };
         write!(f, "{bits} bits in {keys}, {hashes} hashes, ")?;
         match self.remember_for() {
             None => f.write_str("no remember_for"),
@@ -136,19 +167,31 @@ mod tests {
     #[test]
     fn a_stored_layout_is_one_of_a_filter_or_none() {
         let parsed = |text: &str| {
-            Layout::parse(text).map(|(layout, newest)| (layout.shards, layout.bits, layout.forget, newest))
+            Layout::parse(text)
+                .map(|(layout, newest)| (layout.shards, layout.bits, layout.forget, newest))
         };
-        assert_eq!(parsed("bloom1 2 1024 7 60000 12"), Some((2, 1024, 60_000_000, 12)));
+        assert_eq!(
+            parsed("bloom1 2 1024 7 60000 12"),
+            Some((2, 1024, 60_000_000, 12))
+        );
         assert_eq!(parsed("bloom1 1 1 1 0 0"), Some((1, 1, 0, 0)));
         let (keys, hashes) = (MOST_KEYS, MOST_HASHES);
-        let most = format!("bloom1 {keys} {MOST_BITS} {hashes} {} {}", i64::MAX / 1000, (1_i64 << 53) - 1);
+        let most = format!(
+            "bloom1 {keys} {MOST_BITS} {hashes} {} {}",
+            i64::MAX / 1000,
+            (1_i64 << 53) - 1
+        );
         assert!(parsed(&most).is_some());
         let none = "|bloom2 1 1 1 0 0|bloom1 1 1 1 0|bloom1 1 1 1 0 0 0|bloom1 1 1 1 0 x|bloom1 1 1 1 -1 0|\
              bloom1 0 1 1 0 0|bloom1 1 0 1 0 0|bloom1 1 1 0 0 0|bloom1 1 1 1 0 9007199254740992";
         for bad in none.split('|') {
             assert_eq!(parsed(bad), None, "{bad}");
         }
-        for (at, above) in [(1, u64::from(keys) + 1), (2, MOST_BITS + 1), (3, u64::from(hashes) + 1)] {
+        for (at, above) in [
+            (1, u64::from(keys) + 1),
+            (2, MOST_BITS + 1),
+            (3, u64::from(hashes) + 1),
+        ] {
             let mut words: Vec<_> = most.split(' ').map(str::to_owned).collect();
             words[at] = above.to_string();
             let text = words.join(" ");

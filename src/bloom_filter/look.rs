@@ -44,25 +44,38 @@ impl Shard {
     fn new(text: &str, ones: [u64; 2], now: i64) -> Option<Self> {
         let (layout, newest) = Layout::parse(text)?;
         let oldest = layout.generation(now).max(newest) - i64::from(layout.forget > 0);
-        Some(Self { layout, generations: oldest.max(newest - 1)..=newest, ones })
+        Some(Self {
+            layout,
+            generations: oldest.max(newest - 1)..=newest,
+            ones,
+        })
     }
 }
 
 /// Reads a filter. `None` if there is none under the name.
 pub(crate) async fn look(namespace: &Namespace<Bits>) -> Result<Option<FilterState>, Error> {
     let client = namespace.client();
-    let Some(Shard { layout, .. }) = client.run(shard_key(0), Look).await? else { return Ok(None) };
+    let Some(Shard { layout, .. }) = client.run(shard_key(0), Look).await? else {
+        return Ok(None);
+    };
     let (mut filled, mut items) = ([0.0; 2], 0.0);
     for shard in 0..layout.shards {
         let stored = client.run(shard_key(shard), Look).await?;
-        let Some(shard) = stored.filter(|shard| shard.layout == layout) else { continue };
+        let Some(shard) = stored.filter(|shard| shard.layout == layout) else {
+            continue;
+        };
         for slot in shard.generations.map(slot) {
             items += layout.items_sampled(shard.ones[slot]);
-            filled[slot] += shard.ones[slot] as f64 / layout.sampled() as f64 / f64::from(layout.shards);
+            filled[slot] +=
+                shard.ones[slot] as f64 / layout.sampled() as f64 / f64::from(layout.shards);
         }
     }
     let (filled, estimated_count) = (filled[0].max(filled[1]), items.round() as u64);
-    Ok(Some(FilterState { size: layout.size(), filled, estimated_count }))
+    Ok(Some(FilterState {
+        size: layout.size(),
+        filled,
+        estimated_count,
+    }))
 }
 
 impl Operation for Look {
@@ -78,12 +91,21 @@ impl Operation for Look {
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Option<Shard>, Garbled> {
-        let Err(Mismatch(text)) = read(&mut fields)? else { return Ok(None) };
-        let mut ones = || fields.integer().map(|ones| u64::try_from(ones).unwrap_or(0));
-        Shard::new(&text, [ones()?, ones()?], now).ok_or(UNREADABLE).map(Some)
+        let Err(Mismatch(text)) = read(&mut fields)? else {
+            return Ok(None);
+        };
+        let mut ones = || {
+            fields
+                .integer()
+                .map(|ones| u64::try_from(ones).unwrap_or(0))
+        };
+        Shard::new(&text, [ones()?, ones()?], now)
+            .ok_or(UNREADABLE)
+            .map(Some)
     }
 
     fn apply(self, bits: &mut Bits, now: i64) -> Option<Shard> {
-        bits.look(now).and_then(|(text, ones)| Shard::new(&text, ones, now))
+        bits.look(now)
+            .and_then(|(text, ones)| Shard::new(&text, ones, now))
     }
 }

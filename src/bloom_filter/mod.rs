@@ -84,7 +84,10 @@ impl BloomFilter {
     ///
     /// The same errors as [`BloomFilterBuilder::build`].
     pub fn new(store: &Store, name: &str, capacity: u64, rate: f64) -> Result<Self, Error> {
-        Self::builder().capacity(capacity).false_positive_rate(rate).build(store, name)
+        Self::builder()
+            .capacity(capacity)
+            .false_positive_rate(rate)
+            .build(store, name)
     }
 
     /// Returns a builder with all settings.
@@ -133,7 +136,9 @@ impl BloomFilter {
     /// name.
     #[doc(alias = "check_and_insert")]
     pub async fn insert(&self, item: impl AsRef<[u8]>) -> Result<bool, Error> {
-        Ok(!self.ask(&self.0.check_and_insert, self.probe(item.as_ref())).await?)
+        Ok(!self
+            .ask(&self.0.check_and_insert, self.probe(item.as_ref()))
+            .await?)
     }
 
     /// Returns for each item whether it was inserted, in the order of the items. See [`contains`](Self::contains).
@@ -146,7 +151,8 @@ impl BloomFilter {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let probes = self.probes(items);
-        self.ask_all(&self.0.contains, &probes, (0..probes.len()).collect()).await
+        self.ask_all(&self.0.contains, &probes, (0..probes.len()).collect())
+            .await
     }
 
     /// Inserts all items and returns for each whether it was new, in the order of the items.
@@ -162,7 +168,9 @@ impl BloomFilter {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let probes = self.probes(items);
-        let seen = self.ask_all(&self.0.check_and_insert, &probes, first_places(&probes)).await?;
+        let seen = self
+            .ask_all(&self.0.check_and_insert, &probes, first_places(&probes))
+            .await?;
         Ok(seen.into_iter().map(|seen| !seen).collect())
     }
 
@@ -182,7 +190,10 @@ impl BloomFilter {
         let mut items = 0.0;
         for shard in 0..self.layout().shards {
             let ones = self.step::<Count>(shard).await?;
-            items += ones.iter().map(|&ones| self.layout().items_behind(ones)).sum::<f64>();
+            items += ones
+                .iter()
+                .map(|&ones| self.layout().items_behind(ones))
+                .sum::<f64>();
         }
         Ok(items.round() as u64)
     }
@@ -212,8 +223,16 @@ impl BloomFilter {
     /// Returns the size: bits, hashes and keys, what they were computed from, and how long items are remembered.
     #[must_use]
     pub fn size(&self) -> FilterSize {
-        let Config { layout, capacity, rate } = &self.0.config;
-        FilterSize { capacity: *capacity, false_positive_rate: *rate, ..layout.size() }
+        let Config {
+            layout,
+            capacity,
+            rate,
+        } = &self.0.config;
+        FilterSize {
+            capacity: *capacity,
+            false_positive_rate: *rate,
+            ..layout.size()
+        }
     }
 
     /// Returns the place of an item.
@@ -222,28 +241,45 @@ impl BloomFilter {
     }
 
     fn probes<I: IntoIterator<Item: AsRef<[u8]>>>(&self, items: I) -> Vec<Probe> {
-        items.into_iter().map(|item| self.probe(item.as_ref())).collect()
+        items
+            .into_iter()
+            .map(|item| self.probe(item.as_ref()))
+            .collect()
     }
 
     fn on_shard<S>(&self, probes: Probes) -> OnShard<S> {
-        OnShard { layout: self.layout().clone(), probes, step: PhantomData }
+        OnShard {
+            layout: self.layout().clone(),
+            probes,
+            step: PhantomData,
+        }
     }
 
     /// Runs a step for an item. Returns whether the item was contained.
     async fn ask<S: Step>(&self, client: &Client<OnShard<S>>, probe: Probe) -> Result<bool, Error> {
         self.open().await?;
-        let reply = client.run(shard_key(probe.shard), self.on_shard(smallvec![probe])).await?;
+        let reply = client
+            .run(shard_key(probe.shard), self.on_shard(smallvec![probe]))
+            .await?;
         Ok(self.checked(reply)?.first() == Some(&1))
     }
 
     /// Runs a rare step on a whole shard.
     async fn step<S: Step>(&self, shard: u32) -> Result<Answers, Error> {
         let client = self.0.namespace.client::<OnShard<S>>();
-        self.checked(client.run(shard_key(shard), self.on_shard(Probes::new())).await?)
+        self.checked(
+            client
+                .run(shard_key(shard), self.on_shard(Probes::new()))
+                .await?,
+        )
     }
 }
 
 /// Returns the key of a shard.
 pub(crate) fn shard_key(shard: u32) -> Key {
-    if shard == 0 { Key::from("0") } else { Key::from(shard) }
+    if shard == 0 {
+        Key::from("0")
+    } else {
+        Key::from(shard)
+    }
 }

@@ -99,7 +99,11 @@ impl<S: Step> Operation for OnShard<S> {
     }
 
     fn most_runs(&self) -> usize {
-        if self.probes.is_empty() { 1 } else { self.layout.most_items() }
+        if self.probes.is_empty() {
+            1
+        } else {
+            self.layout.most_items()
+        }
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
@@ -111,7 +115,11 @@ impl<S: Step> Operation for OnShard<S> {
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
-        let numbers = if self.probes.is_empty() { S::NUMBERS } else { self.probes.len() };
+        let numbers = if self.probes.is_empty() {
+            S::NUMBERS
+        } else {
+            self.probes.len()
+        };
         (0..numbers).map(|_| read(&mut fields)).collect()
     }
 

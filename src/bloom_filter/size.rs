@@ -60,7 +60,8 @@ pub(super) fn keys(bits: u64) -> u32 {
     let most = (least + MORE_KEYS).min(MOST_KEYS);
     let wastes = (least..=most).map(|keys| (keys, waste(bits, keys)));
     let fits = wastes.clone().find(|(_, waste)| *waste <= WASTE);
-    fits.or_else(|| wastes.min_by(|(_, a), (_, b)| a.total_cmp(b))).map_or(least, |(keys, _)| keys)
+    fits.or_else(|| wastes.min_by(|(_, a), (_, b)| a.total_cmp(b)))
+        .map_or(least, |(keys, _)| keys)
 }
 
 /// Returns the ratio of the memory that the keys take to the memory of their bits. The server's allocator,
@@ -76,7 +77,8 @@ fn waste(bits: u64, keys: u32) -> f64 {
 pub(super) fn check_total(what: &str, bits: f64) -> Result<u64, Error> {
     let most = u64::from(MOST_KEYS) * MOST_BITS;
     if bits > most as f64 {
-        let text = format!("{what} needs {bits:.0} bits, the maximum is {most} in {MOST_KEYS} keys");
+        let text =
+            format!("{what} needs {bits:.0} bits, the maximum is {most} in {MOST_KEYS} keys");
         return Err(Error::invalid(text));
     }
     Ok(bits as u64)
@@ -93,7 +95,9 @@ mod tests {
 
     #[test]
     fn bits_are_near_the_optimum_and_keep_the_rate() {
-        for rate in [0.5, 0.3, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12] {
+        for rate in [
+            0.5, 0.3, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-4, 1e-6, 1e-9, 1e-12,
+        ] {
             for capacity in [1_000, 1_000_000, 100_000_000] {
                 let (bits, hashes) = bits_and_hashes(capacity, rate);
                 assert!(
@@ -102,7 +106,10 @@ mod tests {
                 );
                 let k = f64::from(hashes);
                 let reached = (1.0 - (-k * capacity as f64 / bits).exp()).powf(k);
-                assert!(reached <= rate * (1.0 + 1e-9), "{capacity} {rate}: {reached}");
+                assert!(
+                    reached <= rate * (1.0 + 1e-9),
+                    "{capacity} {rate}: {reached}"
+                );
             }
         }
     }
@@ -112,12 +119,22 @@ mod tests {
         assert_eq!(bits_and_hashes(1_000_000, 0.01), (9_592_955.0, 7));
         assert_eq!(bits_and_hashes(10_000_000, 0.001), (143_776_394.0, 10));
         assert_eq!(bits_and_hashes(1, 0.5), (1024.0, 1));
-        assert_eq!([keys(1), keys(9_592_955), keys(143_776_394), keys(64 * MOST_BITS)], [1, 1, 5, 64]);
+        assert_eq!(
+            [
+                keys(1),
+                keys(9_592_955),
+                keys(143_776_394),
+                keys(64 * MOST_BITS)
+            ],
+            [1, 1, 5, 64]
+        );
     }
 
     #[test]
     fn no_key_is_above_the_most() {
-        for bits in (20..=35).flat_map(|power| [(1_u64 << power) - 1, 1 << power, (1 << power) / 3 * 2]) {
+        for bits in
+            (20..=35).flat_map(|power| [(1_u64 << power) - 1, 1 << power, (1 << power) / 3 * 2])
+        {
             let keys = keys(bits);
             assert!(
                 (1..=MOST_KEYS).contains(&keys) && bits.div_ceil(keys.into()) <= MOST_BITS,

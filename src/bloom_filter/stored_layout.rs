@@ -23,7 +23,8 @@ impl Mismatch {
         used: &L,
         parse: fn(&str) -> Option<L>,
     ) -> Error {
-        let stored = parse(&self.0).map_or_else(|| format!("{:?}", self.0), |layout| layout.to_string());
+        let stored =
+            parse(&self.0).map_or_else(|| format!("{:?}", self.0), |layout| layout.to_string());
         Error::invalid(format!(
             "{what} is stored with {stored}, but this process uses {used}: set the same in all processes, or choose another \
              name for the new settings"
@@ -34,12 +35,12 @@ impl Mismatch {
 /// Reads a number, or the text of another layout.
 pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Result<u64, Mismatch>, Garbled> {
     match fields.next()? {
-        Field::Integer(-1) => {
-            Err(Garbled("WRONGTYPE a key has a value of another type: delete the key or use another name"))
-        }
-        Field::Integer(number) => {
-            u64::try_from(number).map(Ok).map_err(|_| Garbled("a script returned a negative number"))
-        }
+        Field::Integer(-1) => Err(Garbled(
+            "WRONGTYPE a key has a value of another type: delete the key or use another name",
+        )),
+        Field::Integer(number) => u64::try_from(number)
+            .map(Ok)
+            .map_err(|_| Garbled("a script returned a negative number")),
         Field::Text(stored) => Ok(Err(Mismatch(String::from_utf8_lossy(stored).into_owned()))),
         Field::List(_) => Err(Garbled("a script returned a list instead of a number")),
     }
@@ -47,7 +48,9 @@ pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Result<u64, Mismatch>, Gar
 
 /// Reads 1 or 0.
 pub(crate) fn read_flag(fields: &mut Fields<'_>) -> Result<bool, Garbled> {
-    read(fields)?.map(|number| number == 1).map_err(|_| UNREADABLE)
+    read(fields)?
+        .map(|number| number == 1)
+        .map_err(|_| UNREADABLE)
 }
 
 /// Checks how long items are to be remembered.
@@ -57,5 +60,7 @@ pub(crate) fn check_remember_for(span: Duration) -> Result<Duration, Error> {
     if (SHORTEST..=LONGEST).contains(&span) && span.subsec_nanos().is_multiple_of(1_000_000) {
         return Ok(span);
     }
-    Err(Error::invalid(format!("remember_for must be 1 s to 10 years, in whole milliseconds, is {span:?}")))
+    Err(Error::invalid(format!(
+        "remember_for must be 1 s to 10 years, in whole milliseconds, is {span:?}"
+    )))
 }

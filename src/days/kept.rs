@@ -15,7 +15,11 @@ const STEP: Duration = Duration::from_secs(600);
 async fn answers(mut world: World) {
     let ttl = 4 * STEP + STEP / 2;
     let flights = world.each(|store| -> SingleFlight<u64> {
-        SingleFlight::builder(Postcard).ttl(ttl).lease_ttl(DAY).build(store, "flights").unwrap()
+        SingleFlight::builder(Postcard)
+            .ttl(ttl)
+            .lease_ttl(DAY)
+            .build(store, "flights")
+            .unwrap()
     });
     let (mut made, mut runs, mut asked) = (None, 0, 0);
     while world.passed < days() {
@@ -24,9 +28,14 @@ async fn answers(mut world: World) {
         asked += 1;
         let answer = flight.run("k", move || async move { now }).await.unwrap();
         match made {
-            Some(made) if answer == made => assert!(now < made + (ttl + STEP).as_secs(), "at {now}: {made}"),
+            Some(made) if answer == made => {
+                assert!(now < made + (ttl + STEP).as_secs(), "at {now}: {made}")
+            }
             before => {
-                assert!(before.is_none_or(|made| now >= made + ttl.as_secs()), "at {now}: {before:?}");
+                assert!(
+                    before.is_none_or(|made| now >= made + ttl.as_secs()),
+                    "at {now}: {before:?}"
+                );
                 assert_eq!(answer, now);
                 (made, runs) = (Some(now), runs + 1);
             }
@@ -39,9 +48,18 @@ async fn answers(mut world: World) {
 
 /// An item that was handled is known for the time that was asked for, and forgotten some time after it.
 async fn handled_items(mut world: World) {
-    let exact = |store: &_| Dedupe::exact(store, "exact").remember_for(DAY).ttl(DAY).build().unwrap();
+    let exact = |store: &_| {
+        Dedupe::exact(store, "exact")
+            .remember_for(DAY)
+            .ttl(DAY)
+            .build()
+            .unwrap()
+    };
     let filter = |store: &_| {
-        let filter = BloomFilter::builder().capacity(10_000).false_positive_rate(1e-9).remember_for(DAY);
+        let filter = BloomFilter::builder()
+            .capacity(10_000)
+            .false_positive_rate(1e-9)
+            .remember_for(DAY);
         let filter = filter.build(store, "filter").unwrap();
         Dedupe::builder().ttl(DAY).build(&filter).unwrap()
     };
@@ -63,20 +81,36 @@ async fn handled_items(mut world: World) {
         }
         handled.push_back((world.passed, item));
         // The oldest that must be known, and the newest; and one that is long over.
-        while handled.front().is_some_and(|(at, _)| *at + 4 * DAY < world.passed) {
+        while handled
+            .front()
+            .is_some_and(|(at, _)| *at + 4 * DAY < world.passed)
+        {
             handled.pop_front();
         }
         // A day ago by the steps is some ms more by the server's clock, and a filter forgets at a whole day.
-        let known = handled.iter().find(|(at, _)| world.passed < *at + DAY).into_iter().chain(handled.back());
+        let known = handled
+            .iter()
+            .find(|(at, _)| world.passed < *at + DAY)
+            .into_iter()
+            .chain(handled.back());
         for (at, item) in known {
             for each in &all {
                 let dedupe = &each[(number + 1) % each.len()];
-                assert!(claim(dedupe, item).await.is_none(), "handled at {at:?}, at {:?}", world.passed);
+                assert!(
+                    claim(dedupe, item).await.is_none(),
+                    "handled at {at:?}, at {:?}",
+                    world.passed
+                );
             }
         }
-        if let Some((_, item)) = handled.iter().find(|(at, _)| *at + 2 * DAY + STEP < world.passed) {
+        if let Some((_, item)) = handled
+            .iter()
+            .find(|(at, _)| *at + 2 * DAY + STEP < world.passed)
+        {
             for each in &all {
-                let Some(claim) = claim(&each[0], item).await else { panic!("{item} is known for ever") };
+                let Some(claim) = claim(&each[0], item).await else {
+                    panic!("{item} is known for ever")
+                };
                 assert!(claim.release().await.unwrap());
                 forgotten += 1;
             }

@@ -35,10 +35,16 @@ impl Ledger {
     /// The windows of a time: their tokens, and the first day.
     fn windows(at: Duration) -> [(u32, i32); 3] {
         let utc = OffsetDateTime::from_unix_timestamp(at.as_secs() as i64).unwrap();
-        let date = utc.to_offset(UtcOffset::from_whole_seconds(60 * i32::from(OFFSET)).unwrap()).date();
+        let date = utc
+            .to_offset(UtcOffset::from_whole_seconds(60 * i32::from(OFFSET)).unwrap())
+            .date();
         let day = date.to_julian_day();
         let sunday = day - i32::from(date.weekday().number_days_from_sunday());
-        [(DAILY, day), (WEEKLY, sunday), (MONTHLY, day - i32::from(date.day()))]
+        [
+            (DAILY, day),
+            (WEEKLY, sunday),
+            (MONTHLY, day - i32::from(date.day())),
+        ]
     }
 
     fn charge(&mut self, at: Duration, tokens: u32) {
@@ -57,7 +63,10 @@ impl Ledger {
     /// Whether all of a window of each length was used, as far as the run was long enough.
     fn assert_all_was_used(&self, run: Duration) {
         for (tokens, run_for) in [(DAILY, 2 * DAY), (WEEKLY, 14 * DAY), (MONTHLY, 62 * DAY)] {
-            let used = self.0.iter().any(|(window, used)| window.0 == tokens && *used == tokens);
+            let used = self
+                .0
+                .iter()
+                .any(|(window, used)| window.0 == tokens && *used == tokens);
             assert!(used || run < run_for, "{tokens}: {:?}", self.0);
         }
     }
@@ -67,8 +76,12 @@ impl World {
     /// Since 1970, by the clock of the store.
     fn now(&self) -> Duration {
         match &self.clock {
-            Skipping::Redis { .. } => SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + self.passed,
-            Skipping::Memory(micros) => Duration::from_micros(micros.load(Ordering::Relaxed) as u64),
+            Skipping::Redis { .. } => {
+                SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + self.passed
+            }
+            Skipping::Memory(micros) => {
+                Duration::from_micros(micros.load(Ordering::Relaxed) as u64)
+            }
         }
     }
 
@@ -83,8 +96,10 @@ impl World {
 async fn holds(mut world: World) {
     let open = |ttl| move |bucket: &TokenBucket| bucket.with_hold_ttl(ttl).unwrap();
     let buckets = world.each(|store| TokenBucket::new(store, "budget", quotas()).unwrap());
-    let (short, long): (Vec<_>, Vec<_>) =
-        (buckets.iter().map(open(TTL)).collect(), buckets.iter().map(open(DAY)).collect());
+    let (short, long): (Vec<_>, Vec<_>) = (
+        buckets.iter().map(open(TTL)).collect(),
+        buckets.iter().map(open(DAY)).collect(),
+    );
     world.align();
     let mut ledger = Ledger::default();
     let mut held: Vec<(Hold, Duration)> = Vec::new();
@@ -111,7 +126,12 @@ async fn holds(mut world: World) {
         }
         for bucket in &buckets {
             let state = bucket.peek("k").await.unwrap();
-            assert_eq!((state.remaining(), state.held()), (ledger.left(world.now()), 0), "{:?}", world.now());
+            assert_eq!(
+                (state.remaining(), state.held()),
+                (ledger.left(world.now()), 0),
+                "{:?}",
+                world.now()
+            );
         }
         let mut left = ledger.left(world.now());
         for number in 0..8 {
@@ -124,7 +144,10 @@ async fn holds(mut world: World) {
                     held.push((hold, world.now()));
                 }
                 Err(refused) => {
-                    assert!(refused.is_refused() && amount > left, "{amount} of {left}: {refused}")
+                    assert!(
+                        refused.is_refused() && amount > left,
+                        "{amount} of {left}: {refused}"
+                    )
                 }
             }
         }

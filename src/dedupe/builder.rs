@@ -50,13 +50,20 @@ pub enum FilterFull {
 
 impl Default for DedupeBuilder {
     fn default() -> Self {
-        Self { options: options(), forever: false, when_full: FilterFull::default() }
+        Self {
+            options: options(),
+            forever: false,
+            when_full: FilterFull::default(),
+        }
     }
 }
 
 /// Returns the default lease options of claims.
 pub(super) fn options() -> LeaseOptions {
-    LeaseOptions { ttl: Duration::from_secs(30), ..LeaseOptions::default() }
+    LeaseOptions {
+        ttl: Duration::from_secs(30),
+        ..LeaseOptions::default()
+    }
 }
 
 /// Implements the setters of a builder of claims: of their leases, and others.

@@ -111,7 +111,11 @@ impl Claim {
             return confirming.answered(confirmed, hear);
         }
         let runtime = Handle::try_current().ok();
-        let mut run = Run { first: Some(confirming.enter(false)), rest: Some((confirming, hear)), runtime };
+        let mut run = Run {
+            first: Some(confirming.enter(false)),
+            rest: Some((confirming, hear)),
+            runtime,
+        };
         let confirmed = poll_fn(|context| run.poll(context)).await;
         match run.rest.take() {
             Some((confirming, hear)) => confirming.answered(confirmed, hear),
@@ -157,9 +161,19 @@ struct Confirming {
 
 impl Confirming {
     fn new(Claim { lease, place }: Claim) -> Self {
-        place.common().store.owed().into_iter().for_each(|owed| owed.add(1));
+        place
+            .common()
+            .store
+            .owed()
+            .into_iter()
+            .for_each(|owed| owed.add(1));
         lease.state.settles();
-        Self { handle: LeaseHandle::clone(&lease), lease: Some(lease), place, work: None }
+        Self {
+            handle: LeaseHandle::clone(&lease),
+            lease: Some(lease),
+            place,
+            work: None,
+        }
     }
 
     /// Tries once to record that the item was handled. `again`: after an attempt whose answer is not known.
@@ -195,11 +209,13 @@ impl Confirming {
             Ok(true) => {}
             Ok(false) => {
                 self.handle.state.count_loss();
-                let text = "a claim was lost while its item was handled: the item may be handled twice";
+                let text =
+                    "a claim was lost while its item was handled: the item may be handled twice";
                 tell(name, Event::ClaimLost, text);
             }
             Err(error) => {
-                let text = format_args!("the store could not record that an item was handled: {error}");
+                let text =
+                    format_args!("the store could not record that an item was handled: {error}");
                 tell(name, Event::ClaimNotConfirmed, text);
             }
         }
@@ -214,7 +230,11 @@ impl Confirming {
         }
         if error.is_away() || error.is_overloaded() {
             let Common { store, name, .. } = self.place.common();
-            let work = || store.detached().begin(&format!("confirmation \"{name}\"").into());
+            let work = || {
+                store
+                    .detached()
+                    .begin(&format!("confirmation \"{name}\"").into())
+            };
             self.work.get_or_insert_with(work);
             return Some(self);
         }
@@ -229,7 +249,9 @@ impl Confirming {
             sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
             let confirmed = self.enter(true).await;
-            let Some(this) = self.settle(&confirmed) else { return };
+            let Some(this) = self.settle(&confirmed) else {
+                return;
+            };
             self = this;
         }
     }
@@ -244,11 +266,14 @@ impl Confirming {
     ) {
         let limit = self.place.common().store.call_limit();
         let answered = match (first, runtime) {
-            (Some(first), Some(runtime)) => within(limit, runtime.spawn(first)).await.and_then(Result::ok),
+            (Some(first), Some(runtime)) => within(limit, runtime.spawn(first))
+                .await
+                .and_then(Result::ok),
             (Some(first), None) => within(limit, first).await,
             (None, _) => None,
         };
-        let is_known = |confirmed: &Result<bool, Error>| !confirmed.as_ref().is_err_and(Error::is_ended);
+        let is_known =
+            |confirmed: &Result<bool, Error>| !confirmed.as_ref().is_err_and(Error::is_ended);
         let confirmed = match answered.filter(is_known) {
             Some(confirmed) => confirmed,
             None => self.enter(true).await,
@@ -267,7 +292,11 @@ impl Confirming {
         let (in_memory, thread) = (store.is_in_memory(), store.background_for_a_task());
         let there = || thread.handle().ok();
         // In memory, retries follow the clock of the caller, which a test may have paused.
-        let place = if in_memory { here().or_else(there) } else { there().or_else(here) };
+        let place = if in_memory {
+            here().or_else(there)
+        } else {
+            there().or_else(here)
+        };
         if let Some(place) = place {
             let (thread, rest) = (thread.clone(), rest(self));
             place.spawn(async move {
@@ -283,7 +312,12 @@ impl Drop for Confirming {
         if let Some(lease) = self.lease.take() {
             lease.settled();
         }
-        self.place.common().store.owed().into_iter().for_each(|owed| owed.done(1));
+        self.place
+            .common()
+            .store
+            .owed()
+            .into_iter()
+            .for_each(|owed| owed.done(1));
     }
 }
 
@@ -302,7 +336,9 @@ struct Run<F: FnOnce(&Result<bool, Error>) + Send + 'static> {
 
 impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Run<F> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Error>> {
-        let Some(mut first) = self.first.take() else { return Poll::Pending };
+        let Some(mut first) = self.first.take() else {
+            return Poll::Pending;
+        };
         let polled = first.as_mut().poll(context);
         self.first = Some(first).filter(|_| polled.is_pending());
         polled
@@ -311,7 +347,9 @@ impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Run<F> {
 
 impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Drop for Run<F> {
     fn drop(&mut self) {
-        let Some((confirming, hear)) = self.rest.take() else { return };
+        let Some((confirming, hear)) = self.rest.take() else {
+            return;
+        };
         let (first, runtime) = (self.first.take(), self.runtime.take());
         let place = runtime.clone();
         let hear = move |confirmed| {

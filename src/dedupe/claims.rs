@@ -63,7 +63,9 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync + Sized + 'static {
             key.push(b':');
             // By hand, since each claim comes through here.
             let digit = |digit| b"0123456789abcdef"[usize::from(digit)];
-            let digits = digest.to_be_bytes().map(|byte| [byte >> 4, byte & 0xf].map(digit));
+            let digits = digest
+                .to_be_bytes()
+                .map(|byte| [byte >> 4, byte & 0xf].map(digit));
             key.extend_from_slice(digits.as_flattened());
         })
     }
@@ -108,7 +110,14 @@ impl<K: Kind> Claims<K> {
         let admission = Admission::new(store, namespace, scope);
         let leases = Leases::new(admission, options, telemetry::Leases::new("claim", name));
         let decisions = Decisions::new("dedupe", name);
-        Arc::new(Self { common: Common { store: store.clone(), name: name.to_owned(), decisions }, leases })
+        Arc::new(Self {
+            common: Common {
+                store: store.clone(),
+                name: name.to_owned(),
+                decisions,
+            },
+            leases,
+        })
     }
 
     pub(super) fn memory(&self) -> &Scope<K> {
@@ -118,7 +127,13 @@ impl<K: Kind> Claims<K> {
 
 impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
     pub(super) fn beside(store: &Store, name: &str, memory: M, options: LeaseOptions) -> Arc<Self> {
-        Self::new(store, &Namespace::beside(store, name), name, memory, options)
+        Self::new(
+            store,
+            &Namespace::beside(store, name),
+            name,
+            memory,
+            options,
+        )
     }
 
     /// Claims an item, or answers how it is known. With `bypass`, claims it even if it is known, unless the call had to wait
@@ -132,11 +147,22 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
     ) -> Result<Looked, Error> {
         let item = self.memory().item(item);
         self.memory().open().await?;
-        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..Wait::FOR_EVER });
-        let ask = Ask { bypass, ..Ask::new(item.clone(), Subject::Flight, Default::default(), 0, wait) };
+        let wait = max_wait.map(|max_wait| Wait {
+            max_wait: Some(max_wait),
+            ..Wait::FOR_EVER
+        });
+        let ask = Ask {
+            bypass,
+            ..Ask::new(item.clone(), Subject::Flight, Default::default(), 0, wait)
+        };
         match self.leases.acquire_or_find(M::key(&item), ask).await? {
-            Got::Lease(lease, _) => Ok(Looked::New(Claim::new(lease, place(Arc::clone(self), item)))),
-            Got::Done(Found::Handled(level)) => Ok(Looked::Known(self.memory().known(&item, level))),
+            Got::Lease(lease, _) => Ok(Looked::New(Claim::new(
+                lease,
+                place(Arc::clone(self), item),
+            ))),
+            Got::Done(Found::Handled(level)) => {
+                Ok(Looked::Known(self.memory().known(&item, level)))
+            }
             Got::Done(found) => Err(self.error(&found)),
         }
     }
@@ -149,7 +175,11 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
         item: &M::Item,
         again: bool,
     ) -> Result<bool, Error> {
-        let entered = self.leases.admission.complete(state, item.clone(), again).await?;
+        let entered = self
+            .leases
+            .admission
+            .complete(state, item.clone(), again)
+            .await?;
         let (was_held, level) = entered.map_err(|found| self.error(&found))?;
         self.memory().note(item, level);
         Ok(was_held)
@@ -167,7 +197,10 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
 }
 
 pub(super) fn unasked() -> Error {
-    Error::unavailable(Cause::Unexpected, "the store sent an unexpected answer for a claim")
+    Error::unavailable(
+        Cause::Unexpected,
+        "the store sent an unexpected answer for a claim",
+    )
 }
 
 /// Runs a step where an item is recorded, if the store is in memory. Since that is bounded, the step must create what a later
@@ -177,7 +210,9 @@ pub(super) fn step<C: Cell, T: Default>(
     key: &Key,
     step: impl FnOnce(&mut C, i64) -> Result<T, Mismatch>,
 ) -> Result<T, Found> {
-    let Some(cells) = namespace.cells() else { return Ok(T::default()) };
+    let Some(cells) = namespace.cells() else {
+        return Ok(T::default());
+    };
     match cells.step(key.as_bytes(), step) {
         Ok(stepped) => stepped.map_err(Found::Other),
         Err(_) => Err(Found::Full),
@@ -186,7 +221,10 @@ pub(super) fn step<C: Cell, T: Default>(
 
 /// Reads `seen N`.
 fn sample(text: &[u8]) -> Option<u64> {
-    std::str::from_utf8(text.strip_prefix(b"seen ")?).ok()?.parse().ok()
+    std::str::from_utf8(text.strip_prefix(b"seen ")?)
+        .ok()?
+        .parse()
+        .ok()
 }
 
 impl<M: Memory> Outcome<Holder<false>> for M {
@@ -215,7 +253,9 @@ impl<M: Memory> Outcome<Holder<false>> for M {
                 Some(ones) => Found::Handled(ones),
                 None => Found::Other(Mismatch(String::from_utf8_lossy(text).into_owned())),
             }),
-            _ => Err(Garbled("a script returned an unexpected value for a handled item")),
+            _ => Err(Garbled(
+                "a script returned an unexpected value for a handled item",
+            )),
         }
     }
 

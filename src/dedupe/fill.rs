@@ -25,18 +25,29 @@ pub(super) struct Fill {
 impl Fill {
     pub(super) fn new(name: &str, shards: u32) -> Self {
         let shards = (0..shards).map(|_| AtomicU32::new(0)).collect();
-        Self { name: name.into(), gauge: telemetry::Fill::new(name), shards, crossed: AtomicU8::new(0) }
+        Self {
+            name: name.into(),
+            gauge: telemetry::Fill::new(name),
+            shards,
+            crossed: AtomicU8::new(0),
+        }
     }
 
     /// Records the level of a shard.
     pub(super) fn note(&self, shard: u32, fill: f64) {
-        let Some(known) = self.shards.get(shard as usize) else { return };
+        let Some(known) = self.shards.get(shard as usize) else {
+            return;
+        };
         known.store((fill.clamp(0.0, 1e5) * UNIT) as u32 + 1, Ordering::Relaxed);
         let Some(fill) = self.known() else { return };
         self.gauge.set(fill);
         match self.crossing(fill) {
             Some(Event::FilterNearlyFull) => {
-                tell(&self.name, Event::FilterNearlyFull, "the filter has reached 80 % of its capacity");
+                tell(
+                    &self.name,
+                    Event::FilterNearlyFull,
+                    "the filter has reached 80 % of its capacity",
+                );
             }
             Some(event) => tell(&self.name, event, "the filter has reached its capacity"),
             None => {}
@@ -45,21 +56,36 @@ impl Fill {
 
     /// Returns the event of the threshold that was crossed, if any.
     fn crossing(&self, fill: f64) -> Option<Event> {
-        let above = |margin: f64| [NEARLY, 1.0].iter().filter(|&&least| fill >= least - margin).count() as u8;
+        let above = |margin: f64| {
+            [NEARLY, 1.0]
+                .iter()
+                .filter(|&&least| fill >= least - margin)
+                .count() as u8
+        };
         let (crossed, kept) = (above(0.0), above(BACK));
         let before = self.crossed.fetch_max(crossed, Ordering::Relaxed);
         if kept < before {
             // A threshold that another thread crossed meanwhile stays crossed.
-            let _ = self.crossed.compare_exchange(before, kept, Ordering::Relaxed, Ordering::Relaxed);
+            let _ =
+                self.crossed
+                    .compare_exchange(before, kept, Ordering::Relaxed, Ordering::Relaxed);
         }
-        (crossed > before).then_some(if crossed == 1 { Event::FilterNearlyFull } else { Event::FilterFull })
+        (crossed > before).then_some(if crossed == 1 {
+            Event::FilterNearlyFull
+        } else {
+            Event::FilterFull
+        })
     }
 
     /// Returns the mean of the known levels of the shards.
     pub(super) fn known(&self) -> Option<f64> {
-        let all = self.shards.iter().map(|shard| shard.load(Ordering::Relaxed));
-        let (count, sum) =
-            all.filter(|known| *known > 0).fold((0, 0.0), |(n, sum), it| (n + 1, sum + f64::from(it - 1)));
+        let all = self
+            .shards
+            .iter()
+            .map(|shard| shard.load(Ordering::Relaxed));
+        let (count, sum) = all
+            .filter(|known| *known > 0)
+            .fold((0, 0.0), |(n, sum), it| (n + 1, sum + f64::from(it - 1)));
         (count > 0).then(|| sum / f64::from(count) / UNIT)
     }
 }
@@ -105,7 +131,12 @@ mod tests {
         assert_eq!(fill.known(), None);
         for (shard, at, mean) in [(0, 0.5, 0.5), (3, 0.7, 0.6), (0, 0.9, 0.8), (9, 5.0, 0.8)] {
             fill.note(shard, at);
-            assert!(fill.known().is_some_and(|known| (known - mean).abs() < 1e-3), "{:?}", fill.known());
+            assert!(
+                fill.known()
+                    .is_some_and(|known| (known - mean).abs() < 1e-3),
+                "{:?}",
+                fill.known()
+            );
         }
     }
 }

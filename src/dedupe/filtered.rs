@@ -23,8 +23,14 @@ pub(crate) struct Filtered {
 impl Filtered {
     pub(crate) fn new(filter: BloomFilter, when_full: FilterFull) -> Self {
         let name = filter.name();
-        let fill = filter.store().shared(name, || Arc::new(Fill::new(name, filter.size().keys)));
-        Self { filter, fill, when_full }
+        let fill = filter
+            .store()
+            .shared(name, || Arc::new(Fill::new(name, filter.size().keys)));
+        Self {
+            filter,
+            fill,
+            when_full,
+        }
     }
 
     pub(super) fn fill(&self) -> Option<f64> {
@@ -46,7 +52,8 @@ pub(crate) enum FilterClaims {}
 impl Kind for FilterClaims {
     type Holders = Holder<false>;
     type Outcome = Filtered;
-    const PARTS: &'static [&'static str] = &["claim", "@config", "waiters", "beats", "@bits0", "@bits1"];
+    const PARTS: &'static [&'static str] =
+        &["claim", "@config", "waiters", "beats", "@bits0", "@bits1"];
     const NAME: &'static str = "claim";
     const PIECES: &'static [&'static str] = &["mutex", "bloom", "claim"];
     const FENCED: bool = false;
@@ -71,7 +78,11 @@ impl Memory for Filtered {
 
     fn known(&self, probe: &Probe, ones: u64) -> Known {
         let is_full = self.measure(probe, ones) > 1.0 && self.when_full == FilterFull::FailOpen;
-        if is_full { Known::ByFullFilter } else { Known::ByFilter }
+        if is_full {
+            Known::ByFullFilter
+        } else {
+            Known::ByFilter
+        }
     }
 
     fn note(&self, probe: &Probe, ones: u64) {
@@ -92,19 +103,27 @@ impl Memory for Filtered {
 
     fn find(&self, probe: &Probe) -> Result<Option<u64>, Found> {
         let layout = self.filter.layout();
-        step(self.filter.shards(), &shard_key(probe.shard), |bits, now| {
-            bits.enter(layout, now)?;
-            let generation = bits.generation_of(layout, probe, now)?;
-            Ok(generation.map(|generation| bits.sample(generation)))
-        })
+        step(
+            self.filter.shards(),
+            &shard_key(probe.shard),
+            |bits, now| {
+                bits.enter(layout, now)?;
+                let generation = bits.generation_of(layout, probe, now)?;
+                Ok(generation.map(|generation| bits.sample(generation)))
+            },
+        )
     }
 
     fn insert(&self, probe: &Probe) -> Result<u64, Found> {
         let layout = self.filter.layout();
-        step(self.filter.shards(), &shard_key(probe.shard), |bits, now| {
-            bits.insert(layout, probe, now)?;
-            let current = bits.enter(layout, now)?;
-            Ok(bits.sample(current))
-        })
+        step(
+            self.filter.shards(),
+            &shard_key(probe.shard),
+            |bits, now| {
+                bits.insert(layout, probe, now)?;
+                let current = bits.enter(layout, now)?;
+                Ok(bits.sample(current))
+            },
+        )
     }
 }

@@ -102,7 +102,12 @@ impl Dedupe {
 
     fn on_filter(filter: &BloomFilter, when_full: FilterFull, options: LeaseOptions) -> Self {
         let memory = Filtered::new(filter.clone(), when_full);
-        Self(Mode::Filter(Claims::beside(filter.store(), filter.name(), memory, options)))
+        Self(Mode::Filter(Claims::beside(
+            filter.store(),
+            filter.name(),
+            memory,
+            options,
+        )))
     }
 
     fn exactly(store: &Store, name: &str, layout: Arc<Layout>, options: LeaseOptions) -> Self {
@@ -160,7 +165,11 @@ impl Dedupe {
     ///
     /// The same errors as [`try_claim`](Self::try_claim). A refusal after `max_wait` also [is waited too
     /// long](Error::is_waited_too_long).
-    pub async fn claim(&self, item: impl AsRef<[u8]>, max_wait: Duration) -> Result<Claimed, Error> {
+    pub async fn claim(
+        &self,
+        item: impl AsRef<[u8]>,
+        max_wait: Duration,
+    ) -> Result<Claimed, Error> {
         self.counted(item.as_ref(), Some(max_wait)).await
     }
 
@@ -278,11 +287,18 @@ impl Dedupe {
     pub(crate) fn local_share(&self) -> Self {
         match &self.0 {
             Mode::Filter(claims) => {
-                let Filtered { filter, when_full, .. } = claims.memory();
-                Self::on_filter(&filter.local_share(), *when_full, claims.leases.options().clone())
+                let Filtered {
+                    filter, when_full, ..
+                } = claims.memory();
+                Self::on_filter(
+                    &filter.local_share(),
+                    *when_full,
+                    claims.leases.options().clone(),
+                )
             }
             Mode::Exact(claims) => {
-                let (Common { store, name, .. }, options) = (&claims.common, claims.leases.options());
+                let (Common { store, name, .. }, options) =
+                    (&claims.common, claims.leases.options());
                 let layout = Arc::clone(&claims.memory().layout);
                 Self::exactly(store.local_share(), name, layout, options.clone())
             }
@@ -304,7 +320,9 @@ impl Dedupe {
                     Err(error) => break Err(error),
                 }
             },
-            Ok(Looked::Known(Known::Exactly | Known::ByFilter)) => Ok((Claimed::Duplicate, Outcome::Refused)),
+            Ok(Looked::Known(Known::Exactly | Known::ByFilter)) => {
+                Ok((Claimed::Duplicate, Outcome::Refused))
+            }
             Err(error) => Err(error),
         };
         self.decisions().settle(claimed)
@@ -338,7 +356,13 @@ pub(crate) fn cannot_forget(name: &str) -> Error {
 
 impl fmt::Debug for Dedupe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if self.filter().is_some() { "filter" } else { "exact" };
-        f.debug_struct("Dedupe").field(kind, &self.name()).finish_non_exhaustive()
+        let kind = if self.filter().is_some() {
+            "filter"
+        } else {
+            "exact"
+        };
+        f.debug_struct("Dedupe")
+            .field(kind, &self.name())
+            .finish_non_exhaustive()
     }
 }

@@ -46,8 +46,17 @@ impl Replays {
     ) -> Result<Self, Error> {
         let options = LeaseOptions { ttl, ..options() };
         options.check()?;
-        let claims = Claims::new(store, &Namespace::new(store, name)?, name, format.into(), options);
-        Ok(Self { claims, remember_for })
+        let claims = Claims::new(
+            store,
+            &Namespace::new(store, name)?,
+            name,
+            format.into(),
+            options,
+        );
+        Ok(Self {
+            claims,
+            remember_for,
+        })
     }
 
     pub(crate) fn decisions(&self) -> &Decisions {
@@ -65,17 +74,30 @@ impl Replays {
         key: Key,
         max_wait: Option<Duration>,
     ) -> Result<Replay, Error> {
-        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..Wait::FOR_EVER });
-        let ask = Ask::new(Asker::default(), Subject::Flight, Default::default(), 0, wait);
+        let wait = max_wait.map(|max_wait| Wait {
+            max_wait: Some(max_wait),
+            ..Wait::FOR_EVER
+        });
+        let ask = Ask::new(
+            Asker::default(),
+            Subject::Flight,
+            Default::default(),
+            0,
+            wait,
+        );
         match self.claims.leases.acquire_or_find(key, ask).await? {
             Got::Done(Found::Answer { bytes, .. }) => Ok(Replay::Known(bytes)),
             // Drops the claim: what was handled is not handled again.
             Got::Lease(_, Some(Found::Foreign)) | Got::Done(Found::Foreign) => {
-                let text = "a stored response was not used: another version wrote it in another format";
+                let text =
+                    "a stored response was not used: another version wrote it in another format";
                 tell(self.name(), Event::AnswerForeign, text);
                 Ok(Replay::Foreign)
             }
-            Got::Lease(lease, _) => Ok(Replay::New(ReplayClaim { lease, replays: Arc::clone(self) })),
+            Got::Lease(lease, _) => Ok(Replay::New(ReplayClaim {
+                lease,
+                replays: Arc::clone(self),
+            })),
         }
     }
 }
@@ -89,7 +111,11 @@ impl Claims<Flight> {
         entry: &Entry,
         again: bool,
     ) -> Result<bool, Error> {
-        let entered = self.leases.admission.complete(state, entry.clone(), again).await?;
+        let entered = self
+            .leases
+            .admission
+            .complete(state, entry.clone(), again)
+            .await?;
         entered.map(|(was_held, _)| was_held).map_err(|_| unasked())
     }
 }

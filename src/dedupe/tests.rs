@@ -16,13 +16,20 @@ const LONG: Duration = Duration::from_secs(600);
 const SOON: Duration = Duration::from_secs(60);
 
 fn claims(store: &Store, ttl: Duration) -> Dedupe {
-    Dedupe::exact(store, "claims").capacity(100).remember_for(LONG).ttl(ttl).build().unwrap()
+    Dedupe::exact(store, "claims")
+        .capacity(100)
+        .remember_for(LONG)
+        .ttl(ttl)
+        .build()
+        .unwrap()
 }
 
 /// Returns a claim of one process, and the claims of another.
 async fn claimed(server: &RedisServer) -> (Claim, Dedupe) {
     let [one, other] = [(); 2].map(|()| claims(&Store::redis(&server.url()).unwrap(), LONG));
-    let Claimed::New(claim) = one.try_claim("item").await.unwrap() else { panic!("it is new") };
+    let Claimed::New(claim) = one.try_claim("item").await.unwrap() else {
+        panic!("it is new")
+    };
     (claim, other)
 }
 
@@ -37,11 +44,21 @@ struct Scene {
 
 impl Scene {
     fn set() -> Self {
-        let there = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let there = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let server = there.block_on(RedisServer::start());
         let here = Builder::new_current_thread().enable_all().build().unwrap();
         let (claim, other) = here.block_on(claimed(&server));
-        Self { here, there, server, claim, other }
+        Self {
+            here,
+            there,
+            server,
+            claim,
+            other,
+        }
     }
 }
 
@@ -64,7 +81,13 @@ async fn an_item_is_confirmed_although_no_thread_can_be_started() {
 /// The store is told of the confirmation by another connection than the one that it began on.
 #[test]
 fn an_item_is_confirmed_although_its_runtime_stands_still() {
-    let Scene { here, there, server: _server, claim, other } = Scene::set();
+    let Scene {
+        here,
+        there,
+        server: _server,
+        claim,
+        other,
+    } = Scene::set();
     let (told, hears) = std::sync::mpsc::channel();
     let hear = move |confirmed: &Result<bool, crate::Error>| told.send(confirmed.clone()).unwrap();
     here.block_on(async { assert!(Box::pin(claim.confirm_and(hear)).now_or_never().is_none()) });
@@ -76,13 +99,22 @@ fn an_item_is_confirmed_although_its_runtime_stands_still() {
         confirmed = hears.try_recv().ok();
         confirmed.is_some()
     });
-    assert!(confirmed.unwrap().unwrap(), "the first attempt is not taken for another holder");
+    assert!(
+        confirmed.unwrap().unwrap(),
+        "the first attempt is not taken for another holder"
+    );
 }
 
 /// The retries do not need the runtime on which the first attempt failed.
 #[test]
 fn a_confirmation_is_retried_although_its_runtime_has_ended() {
-    let Scene { here, there, server, claim, other } = Scene::set();
+    let Scene {
+        here,
+        there,
+        server,
+        claim,
+        other,
+    } = Scene::set();
     server.pause();
     assert!(here.block_on(claim.confirm()).unwrap_err().is_unavailable());
     drop(here);
@@ -99,10 +131,22 @@ fn a_handled_item_is_not_released_although_nobody_can_confirm_it() {
     let [one, other] = [(); 2].map(|()| claims(&Store::redis(&server.url()).unwrap(), ttl));
     let began = Instant::now();
     let claimed = runtime.block_on(one.try_claim("item")).unwrap();
-    let Claimed::New(claim) = claimed else { panic!("it is new") };
+    let Claimed::New(claim) = claimed else {
+        panic!("it is new")
+    };
     let mut confirming = Box::pin(without_a_thread(claim.confirm()));
-    assert!((&mut confirming).now_or_never().is_none_or(|confirmed| confirmed.is_err()));
+    assert!(
+        (&mut confirming)
+            .now_or_never()
+            .is_none_or(|confirmed| confirmed.is_err())
+    );
     drop(confirming);
-    runtime.block_on(eventually("the claim to expire", SOON, async || other.try_claim("item").await.is_ok()));
-    assert!(began.elapsed() >= ttl, "it was released after {:?}", began.elapsed());
+    runtime.block_on(eventually("the claim to expire", SOON, async || {
+        other.try_claim("item").await.is_ok()
+    }));
+    assert!(
+        began.elapsed() >= ttl,
+        "it was released after {:?}",
+        began.elapsed()
+    );
 }

@@ -155,7 +155,11 @@ impl Error {
         retry_after: Option<Duration>,
         is_closed: bool,
     ) -> Self {
-        Self(Arc::new(Kind::Refused(Refused { retry_after, is_closed, decision: Box::new(decision) })))
+        Self(Arc::new(Kind::Refused(Refused {
+            retry_after,
+            is_closed,
+            decision: Box::new(decision),
+        })))
     }
 
     pub(crate) fn exceeds_burst(cost: u32, burst: u32) -> Self {
@@ -200,7 +204,12 @@ impl Error {
     }
 
     pub(crate) fn unavailable(cause: Cause, text: impl Into<Cow<'static, str>>) -> Self {
-        Outage { cause, text: text.into(), source: None }.into()
+        Outage {
+            cause,
+            text: text.into(),
+            source: None,
+        }
+        .into()
     }
 
     /// The text names the bound.
@@ -231,13 +240,18 @@ impl From<Infallible> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Kind::Invalid(text) | Kind::BadRequest(text, _) | Kind::Conflict(text) => f.write_str(text),
+            Kind::Invalid(text) | Kind::BadRequest(text, _) | Kind::Conflict(text) => {
+                f.write_str(text)
+            }
             Kind::NoExtension(name) => write!(
                 f,
                 "the request has no extension `{name}`: put the layer that inserts it outside of this one"
             ),
             Kind::LookUpFailed(cause) => {
-                write!(f, "the key or the quotas of the request cannot be looked up: {cause}")
+                write!(
+                    f,
+                    "the key or the quotas of the request cannot be looked up: {cause}"
+                )
             }
             Kind::Refused(refused) if refused.is_closed => {
                 f.write_str("the limit is 0: it admits no request until it is changed")
@@ -247,11 +261,17 @@ impl fmt::Display for Error {
                 None => f.write_str("quota used up"),
             },
             Kind::ExceedsBurst { cost, burst } => {
-                write!(f, "a cost of {cost} can never be admitted by a burst of {burst}")
+                write!(
+                    f,
+                    "a cost of {cost} can never be admitted by a burst of {burst}"
+                )
             }
             Kind::Busy(busy) => busy.fmt(f),
             Kind::ExceedsLimit { weight, limit } => {
-                write!(f, "a weight of {weight} can never be admitted by a limit of {limit}")
+                write!(
+                    f,
+                    "a weight of {weight} can never be admitted by a limit of {limit}"
+                )
             }
             Kind::Lost => f.write_str("the lease is not held: it has expired or was revoked"),
             Kind::BodyTimeout(text) => write!(f, "response body aborted: {text}"),
@@ -268,7 +288,10 @@ impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match &*self.0 {
             Kind::LookUpFailed(cause) => Some(cause.as_ref()),
-            Kind::Unavailable(Outage { source: Some(cause), .. }) => Some(cause.as_ref()),
+            Kind::Unavailable(Outage {
+                source: Some(cause),
+                ..
+            }) => Some(cause.as_ref()),
             _ => None,
         }
     }

@@ -60,7 +60,8 @@ impl Error {
     /// ```
     #[must_use]
     pub fn is_waited_too_long(&self) -> bool {
-        self.busy().is_some_and(|busy| busy.why == Why::WaitedTooLong)
+        self.busy()
+            .is_some_and(|busy| busy.why == Why::WaitedTooLong)
     }
 
     /// Whether the call was refused because the queue is full (`max_waiters`), or too long to be served in time
@@ -77,7 +78,8 @@ impl Error {
     /// ```
     #[must_use]
     pub fn is_queue_full(&self) -> bool {
-        self.busy().is_some_and(|busy| matches!(busy.why, Why::QueueFull | Why::QueueTooLong))
+        self.busy()
+            .is_some_and(|busy| matches!(busy.why, Why::QueueFull | Why::QueueTooLong))
     }
 
     /// Whether the call asks for more than there can be: its cost is above the burst, or its weight above the limit.
@@ -96,7 +98,10 @@ impl Error {
     /// ```
     #[must_use]
     pub fn is_exceeds_limit(&self) -> bool {
-        matches!(*self.0, Kind::ExceedsLimit { .. } | Kind::ExceedsBurst { .. })
+        matches!(
+            *self.0,
+            Kind::ExceedsLimit { .. } | Kind::ExceedsBurst { .. }
+        )
     }
 
     /// Whether it is a cost above the burst.
@@ -159,7 +164,10 @@ impl Error {
     /// Whether clients may see the text of a bad request.
     #[cfg(feature = "http")]
     pub(crate) fn is_for_clients(&self) -> bool {
-        matches!(*self.0, Kind::BadRequest(_, Fault::Malformed | Fault::Missing))
+        matches!(
+            *self.0,
+            Kind::BadRequest(_, Fault::Malformed | Fault::Missing)
+        )
     }
 
     /// Whether a key could not be looked up: [`look_up_failed`](Self::look_up_failed).
@@ -284,7 +292,10 @@ impl Error {
     /// ```
     #[must_use]
     pub fn is_overloaded(&self) -> bool {
-        matches!(*self.0, Kind::Overloaded(_) | Kind::Upload(Upload::NoRoom(_)))
+        matches!(
+            *self.0,
+            Kind::Overloaded(_) | Kind::Upload(Upload::NoRoom(_))
+        )
     }
 
     /// Whether the store gave no answer within its timeout. The operation may or may not have run.
@@ -303,13 +314,15 @@ impl Error {
     /// ```
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        self.outage().is_some_and(|outage| outage.cause == Cause::TimedOut)
+        self.outage()
+            .is_some_and(|outage| outage.cause == Cause::TimedOut)
     }
 
     /// Whether the server has no room for what is to be written.
     #[cfg(feature = "dedupe")]
     pub(crate) fn is_out_of_memory(&self) -> bool {
-        self.outage().is_some_and(|outage| outage.cause == Cause::NotServing && outage.text.contains("OOM"))
+        self.outage()
+            .is_some_and(|outage| outage.cause == Cause::NotServing && outage.text.contains("OOM"))
     }
 
     /// Whether a key of this crate holds a value of another type. The value is not changed: delete it, or choose
@@ -332,7 +345,8 @@ impl Error {
     /// ```
     #[must_use]
     pub fn is_wrong_type(&self) -> bool {
-        self.outage().is_some_and(|outage| outage.cause == Cause::WrongType)
+        self.outage()
+            .is_some_and(|outage| outage.cause == Cause::WrongType)
     }
 
     /// Whether the store is unavailable, so that `StoreFailure` applies.
@@ -342,7 +356,8 @@ impl Error {
 
     /// Whether the server denies the operation, so that another attempt fails as well.
     pub(crate) fn is_denied(&self) -> bool {
-        self.outage().is_some_and(|outage| outage.cause == Cause::Denied)
+        self.outage()
+            .is_some_and(|outage| outage.cause == Cause::Denied)
     }
 
     /// Returns the decision of the limit that refused.
@@ -355,22 +370,27 @@ impl Error {
 
     /// Whether the runtime of the call has ended.
     pub(crate) fn is_ended(&self) -> bool {
-        self.outage().is_some_and(|outage| outage.cause == Cause::Ended)
+        self.outage()
+            .is_some_and(|outage| outage.cause == Cause::Ended)
     }
 
     /// Whether the operation was certainly not sent to the store.
     pub(crate) fn is_not_sent(&self) -> bool {
         self.is_overloaded()
-            || self.outage().is_some_and(|outage| matches!(outage.cause, Cause::NotSent | Cause::BreakerOpen))
+            || self
+                .outage()
+                .is_some_and(|outage| matches!(outage.cause, Cause::NotSent | Cause::BreakerOpen))
     }
 
     /// Returns the error for an operation of which a copy was sent before, and may have run: it is not
     /// [`is_not_sent`](Self::is_not_sent).
     pub(crate) fn of_last_copy(self) -> Self {
         match self.outage() {
-            Some(outage) if self.is_not_sent() => {
-                Outage { cause: Cause::Disconnected, ..outage.clone() }.into()
+            Some(outage) if self.is_not_sent() => Outage {
+                cause: Cause::Disconnected,
+                ..outage.clone()
             }
+            .into(),
             _ => self,
         }
     }

@@ -97,10 +97,16 @@ impl fmt::Display for Upload {
             Self::TooLarge(bytes) => write!(f, "the request body is larger than {bytes} bytes"),
             Self::TooSlow(span) => write!(f, "the request body was not complete after {span:?}"),
             Self::NoRoom(bytes) => {
-                write!(f, "overloaded: the request bodies that are held would exceed {bytes} bytes")
+                write!(
+                    f,
+                    "overloaded: the request bodies that are held would exceed {bytes} bytes"
+                )
             }
             Self::KeyReused(part) => {
-                write!(f, "the idempotency key was used for another request, with another {part}")
+                write!(
+                    f,
+                    "the idempotency key was used for another request, with another {part}"
+                )
             }
         }
     }

@@ -149,8 +149,15 @@ pub struct Or<A, B>(A, B);
 impl<Req, A: KeyExtractor<Req>, B: KeyExtractor<Req>> KeyExtractor<Req> for Or<A, B> {
     fn extract(&self, request: &Req) -> Extracted {
         // Each key has a mark, so that no value that a client sends to one extractor is a key of the other.
-        let one = self.0.extract(request).map(|key| Key::of(["or 1".into(), key]));
-        one.or(|| self.1.extract(request).map(|key| Key::of(["or 2".into(), key])))
+        let one = self
+            .0
+            .extract(request)
+            .map(|key| Key::of(["or 1".into(), key]));
+        one.or(|| {
+            self.1
+                .extract(request)
+                .map(|key| Key::of(["or 2".into(), key]))
+        })
     }
 }
 
@@ -160,7 +167,10 @@ pub struct Optional<K>(K);
 
 impl<Req, K: KeyExtractor<Req>> KeyExtractor<Req> for Optional<K> {
     fn extract(&self, request: &Req) -> Extracted {
-        let found = self.0.extract(request).map(|key| Key::of_some([Some(&key)]));
+        let found = self
+            .0
+            .extract(request)
+            .map(|key| Key::of_some([Some(&key)]));
         found.or(|| Key::of_some([None]).into())
     }
 }
@@ -177,7 +187,9 @@ where
 {
     fn extract(&self, request: &Req) -> Extracted {
         let change = Arc::clone(&self.1);
-        self.0.extract(request).and_then(move |key| change(key).into_key())
+        self.0
+            .extract(request)
+            .and_then(move |key| change(key).into_key())
     }
 }
 

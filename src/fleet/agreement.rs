@@ -39,33 +39,62 @@ struct Side {
 
 impl Side {
     fn new(store: &Store) -> Self {
-        Self { namespace: Namespace::new(store, "agreement").unwrap() }
+        Self {
+            namespace: Namespace::new(store, "agreement").unwrap(),
+        }
     }
 
-    async fn set(&self, key: &Key, expected: u64, value: Option<&str>, (who, id): (&str, &str)) -> String {
+    async fn set(
+        &self,
+        key: &Key,
+        expected: u64,
+        value: Option<&str>,
+        (who, id): (&str, &str),
+    ) -> String {
         let to = (&"td:wake:all".into(), &"setting:quotas\nagreement\n".into());
         let set = Set::<Quotas>::new(expected, value, who, to).with_id(id);
-        format!("{:?}", self.namespace.client().run(key.clone(), set).await.unwrap())
+        format!(
+            "{:?}",
+            self.namespace.client().run(key.clone(), set).await.unwrap()
+        )
     }
 
     async fn read(&self, key: &Key, all: bool) -> String {
-        let read = if all { Read::<Quotas>::all() } else { Read::last() };
-        format!("{:?}", self.namespace.client().run(key.clone(), read).await.unwrap())
+        let read = if all {
+            Read::<Quotas>::all()
+        } else {
+            Read::last()
+        };
+        format!(
+            "{:?}",
+            self.namespace
+                .client()
+                .run(key.clone(), read)
+                .await
+                .unwrap()
+        )
     }
 
     /// What is stored in memory.
     fn stored(&self, sequence: usize) -> Vec<Vec<u8>> {
-        let Namespace::InMemory(cells) = &self.namespace else { panic!("it is in memory") };
-        let stored =
-            |versions: &mut Versions<Quotas>, _| versions.stored.iter().map(|it| it.to_vec()).collect();
+        let Namespace::InMemory(cells) = &self.namespace else {
+            panic!("it is in memory")
+        };
+        let stored = |versions: &mut Versions<Quotas>, _| {
+            versions.stored.iter().map(|it| it.to_vec()).collect()
+        };
         cells.step(sequence.to_string().as_bytes(), stored).unwrap()
     }
 }
 
 fn forge(memory: &Side, redis: &mut Client, sequence: usize, forged: &str) {
     let name = format!("td:{{agreement:{sequence}}}:setting:quotas");
-    redis.query::<i64>(redis::cmd("RPUSH").arg(name).arg(forged)).unwrap();
-    let Namespace::InMemory(cells) = &memory.namespace else { panic!("it is in memory") };
+    redis
+        .query::<i64>(redis::cmd("RPUSH").arg(name).arg(forged))
+        .unwrap();
+    let Namespace::InMemory(cells) = &memory.namespace else {
+        panic!("it is in memory")
+    };
     let push = |versions: &mut Versions<Quotas>, _| versions.stored.push(forged.as_bytes().into());
     cells.step(sequence.to_string().as_bytes(), push).unwrap();
 }
@@ -77,7 +106,11 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let clock = ManualClock::at(0);
     let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let on_redis = Side::new(&StoreBuilder::default().with_clock(&server.url(), CLOCK).unwrap());
+    let on_redis = Side::new(
+        &StoreBuilder::default()
+            .with_clock(&server.url(), CLOCK)
+            .unwrap(),
+    );
     let in_memory = Side::new(&clock.store());
 
     for sequence in 0..SEQUENCES {
@@ -86,7 +119,9 @@ async fn lua_and_rust_agree_on_every_sequence() {
         for step in 0..STEPS {
             now += [0, 1, 1_000_000, -5_000_000][rng.random_range(0..4)];
             clock.set(now);
-            client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+            client
+                .query::<()>(redis::cmd("SET").arg("clock").arg(now))
+                .unwrap();
             let told = match rng.random_range(0..100) {
                 0..70 => {
                     let expected = match rng.random_range(0..8) {
@@ -95,11 +130,17 @@ async fn lua_and_rust_agree_on_every_sequence() {
                         _ => number,
                     };
                     let value = ["1/s", "2/min; 3/h", "", "not a quota\n+", "%s%1"];
-                    let value = rng.random_bool(0.7).then(|| value[rng.random_range(0..value.len())]);
+                    let value = rng
+                        .random_bool(0.7)
+                        .then(|| value[rng.random_range(0..value.len())]);
                     // At times the id of an earlier call.
                     let id = format!(
                         "{:x}",
-                        if rng.random_bool(0.15) { rng.random_range(0..=step) } else { step } + 16
+                        if rng.random_bool(0.15) {
+                            rng.random_range(0..=step)
+                        } else {
+                            step
+                        } + 16
                     );
                     let who = ["ann", "ben é"][rng.random_range(0..2)];
                     let lua = on_redis.set(&key, expected, value, (who, &id)).await;
@@ -109,7 +150,10 @@ async fn lua_and_rust_agree_on_every_sequence() {
                 }
                 70..96 => {
                     let all = rng.random_bool(0.5);
-                    (on_redis.read(&key, all).await, in_memory.read(&key, all).await)
+                    (
+                        on_redis.read(&key, all).await,
+                        in_memory.read(&key, all).await,
+                    )
                 }
                 _ => {
                     let forged = FORGED[rng.random_range(0..FORGED.len())];
@@ -119,10 +163,17 @@ async fn lua_and_rust_agree_on_every_sequence() {
                 }
             };
             assert_eq!(told.0, told.1, "SEED={seed}\n{}", history.join("\n"));
-            let last = on_redis.namespace.client().run(key.clone(), Read::<Quotas>::last()).await.unwrap();
+            let last = on_redis
+                .namespace
+                .client()
+                .run(key.clone(), Read::<Quotas>::last())
+                .await
+                .unwrap();
             number = last.versions.first().map_or(0, |last| last.number);
             let name = format!("td:{{agreement:{sequence}}}:setting:quotas");
-            let kept: Vec<Vec<u8>> = client.query(redis::cmd("LRANGE").arg(&name).arg(0).arg(-1)).unwrap();
+            let kept: Vec<Vec<u8>> = client
+                .query(redis::cmd("LRANGE").arg(&name).arg(0).arg(-1))
+                .unwrap();
             let also = in_memory.stored(sequence);
             assert_eq!(kept, also, "SEED={seed}\n{}", history.join("\n"));
             assert_eq!(

@@ -88,12 +88,18 @@ impl<T: Sealed> Follower<T> {
 
     /// The value that applies, without I/O; `None`: the default.
     pub(super) fn value(&self) -> Option<T> {
-        self.value.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.value
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The number of the last known version; 0 if there is none.
     pub(super) fn number(&self) -> u64 {
-        lock(&self.state).last.as_ref().map_or(0, |last| last.number)
+        lock(&self.state)
+            .last
+            .as_ref()
+            .map_or(0, |last| last.number)
     }
 
     /// Begins to follow the setting, unless that has begun.
@@ -125,11 +131,12 @@ impl<T: Sealed> Follower<T> {
             state.changes
         };
         let this = Arc::downgrade(self);
-        self.read.send(None, Key::from(""), Read::last(), move |answer| {
-            if let Some(this) = this.upgrade() {
-                this.polled(seen, answer);
-            }
-        });
+        self.read
+            .send(None, Key::from(""), Read::last(), move |answer| {
+                if let Some(this) = this.upgrade() {
+                    this.polled(seen, answer);
+                }
+            });
     }
 
     fn polled(self: &Arc<Self>, seen: u64, answer: Result<Stored, Error>) {
@@ -139,7 +146,11 @@ impl<T: Sealed> Follower<T> {
         let (again, due) = {
             let mut state = lock(&self.state);
             state.is_reading = false;
-            let pause = if is_away || no_pushes { SOON } else { state.every.unwrap_or(EVERY) };
+            let pause = if is_away || no_pushes {
+                SOON
+            } else {
+                state.every.unwrap_or(EVERY)
+            };
             state.due = state.due.map(|_| Instant::now() + pause);
             (std::mem::take(&mut state.again), state.due)
         };
@@ -157,7 +168,10 @@ impl<T: Sealed> Follower<T> {
     }
 
     /// Reads the store for a caller.
-    pub(super) async fn read(self: &Arc<Self>, read: Read<T>) -> Result<Vec<SettingVersion>, Error> {
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        read: Read<T>,
+    ) -> Result<Vec<SettingVersion>, Error> {
         self.follow();
         let seen = lock(&self.state).changes;
         let stored = self.read.run(Key::from(""), read).await?;
@@ -186,7 +200,13 @@ impl<T: Sealed> Follower<T> {
         let set = Set::new(expected, value, who, (&self.channel, &self.message));
         match self.set.run(Key::from(""), set).await? {
             SetReply::Added(version) => {
-                self.learn(seen, &Stored { versions: vec![version.clone()], is_recognised: true });
+                self.learn(
+                    seen,
+                    &Stored {
+                        versions: vec![version.clone()],
+                        is_recognised: true,
+                    },
+                );
                 Ok(version)
             }
             SetReply::Found(found) => {
@@ -196,8 +216,11 @@ impl<T: Sealed> Follower<T> {
                     || "none was found: what was stored is lost".to_owned(),
                     |found| format!("version {} was found, set by {:?}", found.number, found.who),
                 );
-                let text =
-                    format!("{} {:?}: version {expected} was expected, and {found}", T::NAME, self.name);
+                let text = format!(
+                    "{} {:?}: version {expected} was expected, and {found}",
+                    T::NAME,
+                    self.name
+                );
                 Err(Error::conflict(text))
             }
             SetReply::NotRecognised => Err(not_recognised()),
@@ -230,7 +253,9 @@ impl<T: Sealed> Follower<T> {
     /// Takes over a version that was added, unless a newer one is known.
     pub(super) fn hear_of(&self, version: &SettingVersion) {
         let mut state = lock(&self.state);
-        let told = state.is_older_than(version).then(|| self.take_over(&mut state, version));
+        let told = state
+            .is_older_than(version)
+            .then(|| self.take_over(&mut state, version));
         drop(state);
         self.tell(told.flatten());
     }
@@ -243,13 +268,19 @@ impl<T: Sealed> Follower<T> {
             Ok(value) => value,
             Err(error) => {
                 state.is_told = false;
-                return state.unusable(format_args!("version {} cannot be read: {error}", version.number));
+                return state.unusable(format_args!(
+                    "version {} cannot be read: {error}",
+                    version.number
+                ));
             }
         };
         state.is_told = false;
         *self.value.write().unwrap_or_else(PoisonError::into_inner) = value;
         let text = version.text.as_deref().unwrap_or("the default");
-        Some((Event::SettingChanged, format!("{}: version {}: {text}", T::NAME, version.number)))
+        Some((
+            Event::SettingChanged,
+            format!("{}: version {}: {text}", T::NAME, version.number),
+        ))
     }
 
     /// Leaves the last known value in place, because what is stored cannot be used.
@@ -261,7 +292,10 @@ impl<T: Sealed> Follower<T> {
     fn tell(&self, told: Told) {
         if let Some((event, text)) = told {
             if let (Event::SettingChanged, Some(hook)) = (&event, &self.hook) {
-                let at = lock(&self.state).last.as_ref().map_or(0, SettingVersion::micros);
+                let at = lock(&self.state)
+                    .last
+                    .as_ref()
+                    .map_or(0, SettingVersion::micros);
                 hook(at, self.value());
             }
             tell(&self.name, event, text);
@@ -307,7 +341,9 @@ impl State {
 
 impl<T: Sealed> Listener for Follower<T> {
     fn hear(&self, message: &[u8]) {
-        let version = message.strip_prefix(self.message.as_bytes()).and_then(SettingVersion::parse);
+        let version = message
+            .strip_prefix(self.message.as_bytes())
+            .and_then(SettingVersion::parse);
         if let Some(version) = version {
             self.hear_of(&version);
         }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::store::{
-    Arguments, Cell, Client, Fields, Garbled, Namespace, Operation, PeriodicTask, Repeat, Script, Signal,
-    function,
+    Arguments, Cell, Client, Fields, Garbled, Namespace, Operation, PeriodicTask, Repeat, Script,
+    Signal, function,
 };
 use crate::sync::lock;
 use crate::{Error, Key, Store, random};
@@ -74,7 +74,9 @@ impl Operation for Beat {
             -1 => Err(Garbled(
                 "WRONGTYPE the key that counts processes has a value of another type: delete the key",
             )),
-            count => u32::try_from(count).map_err(|_| Garbled("a number of processes is out of range")),
+            count => {
+                u32::try_from(count).map_err(|_| Garbled("a number of processes is out of range"))
+            }
         }
     }
 
@@ -115,7 +117,11 @@ impl State {
     /// The most of the last counts. A single count may be too low: the store has lost its state, its clock was set, or other
     /// processes start or do not reach it. By the last of the counts, all processes that live have told it again.
     fn count(&self) -> u32 {
-        let first = if self.counts.len() < KEPT { self.first } else { 0 };
+        let first = if self.counts.len() < KEPT {
+            self.first
+        } else {
+            0
+        };
         self.counts.iter().copied().max().unwrap_or(0).max(first)
     }
 }
@@ -124,7 +130,12 @@ impl Members {
     /// Returns the processes that share the limits of a name, of which this one is one from [`start`](Self::start) on.
     pub(super) fn join(store: &Store, name: &str) -> Arc<Self> {
         store.shared(name, || {
-            let state = State { first: 0, counts: VecDeque::new(), due: None, every: EVERY };
+            let state = State {
+                first: 0,
+                counts: VecDeque::new(),
+                due: None,
+                every: EVERY,
+            };
             let members = Arc::new(Self {
                 client: Namespace::open(store, name).client(),
                 process: store.notifier().process().into(),
@@ -164,11 +175,12 @@ impl Members {
             }
         }
         let this = Arc::downgrade(self);
-        self.client.send(None, Key::from(""), self.step(false), move |answer| {
-            if let Some(this) = this.upgrade() {
-                this.counted(&answer);
-            }
-        });
+        self.client
+            .send(None, Key::from(""), self.step(false), move |answer| {
+                if let Some(this) = this.upgrade() {
+                    this.counted(&answer);
+                }
+            });
     }
 
     /// Takes over a count. Without an answer, the last ones remain.
@@ -189,7 +201,11 @@ impl Members {
     }
 
     fn step(&self, leaves: bool) -> Beat {
-        Beat { process: Arc::clone(&self.process), leaves, most: MOST }
+        Beat {
+            process: Arc::clone(&self.process),
+            leaves,
+            most: MOST,
+        }
     }
 }
 

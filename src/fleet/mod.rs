@@ -64,7 +64,10 @@ impl<T: SettingValue> FleetSetting<T> {
     {
         let default = default.try_into()?;
         checked(&default)?;
-        Ok(Self { follower: Follower::open(store, name)?, default })
+        Ok(Self {
+            follower: Follower::open(store, name)?,
+            default,
+        })
     }
 
     /// Returns the value that applies now. It makes no call to the store.
@@ -81,7 +84,9 @@ impl<T: SettingValue> FleetSetting<T> {
     /// ```
     #[must_use]
     pub fn current(&self) -> T {
-        self.follower.value().unwrap_or_else(|| self.default.clone())
+        self.follower
+            .value()
+            .unwrap_or_else(|| self.default.clone())
     }
 
     /// Returns the number of the last version that this process knows; 0 if it knows none. It makes no call to the store.
@@ -159,7 +164,12 @@ impl<T: SettingValue> FleetSetting<T> {
     /// # Errors
     ///
     /// The same as [`set`](Self::set).
-    pub async fn set_if<V>(&self, version: u64, value: V, who: &str) -> Result<SettingVersion, Error>
+    pub async fn set_if<V>(
+        &self,
+        version: u64,
+        value: V,
+        who: &str,
+    ) -> Result<SettingVersion, Error>
     where
         V: TryInto<T>,
         Error: From<V::Error>,

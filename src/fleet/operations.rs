@@ -9,7 +9,9 @@ use super::value::Sealed;
 use super::version::{LAST, SettingVersion, id, value, written};
 use crate::error::Cause;
 use crate::random;
-use crate::store::{Arguments, Cell, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
+use crate::store::{
+    Arguments, Cell, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function,
+};
 use crate::{Error, Key, Store};
 
 /// How many versions are kept.
@@ -65,22 +67,35 @@ impl Stored {
     fn of<'a>(stored: impl DoubleEndedIterator<Item = &'a [u8]>) -> Self {
         let mut versions = stored.rev().map(SettingVersion::parse).peekable();
         let is_recognised = versions.peek().is_none_or(Option::is_some);
-        Self { is_recognised, versions: versions.flatten().collect() }
+        Self {
+            is_recognised,
+            versions: versions.flatten().collect(),
+        }
     }
 
     /// Returns the versions, unless the last one is not recognised.
     pub(super) fn recognised(self) -> Result<Vec<SettingVersion>, Error> {
-        if self.is_recognised { Ok(self.versions) } else { Err(not_recognised()) }
+        if self.is_recognised {
+            Ok(self.versions)
+        } else {
+            Err(not_recognised())
+        }
     }
 }
 
 impl<T> Read<T> {
     pub(crate) fn all() -> Self {
-        Self { most: KEPT, of: PhantomData }
+        Self {
+            most: KEPT,
+            of: PhantomData,
+        }
     }
 
     pub(super) fn last() -> Self {
-        Self { most: 1, of: PhantomData }
+        Self {
+            most: 1,
+            of: PhantomData,
+        }
     }
 }
 
@@ -102,7 +117,9 @@ impl<T: Sealed> Operation for Read<T> {
         }
         let (mut list, mut stored) = (fields.list()?, Vec::new());
         while let Ok(version) = list.next() {
-            let Field::Text(version) = version else { return Err(Garbled("a version is not a text")) };
+            let Field::Text(version) = version else {
+                return Err(Garbled("a version is not a text"));
+            };
             stored.push(version);
         }
         Ok(Stored::of(stored.into_iter()))
@@ -110,13 +127,22 @@ impl<T: Sealed> Operation for Read<T> {
 
     fn apply(self, versions: &mut Versions<T>, _: i64) -> Stored {
         let stored = &versions.stored;
-        Stored::of(stored[stored.len().saturating_sub(self.most)..].iter().map(|version| &**version))
+        Stored::of(
+            stored[stored.len().saturating_sub(self.most)..]
+                .iter()
+                .map(|version| &**version),
+        )
     }
 }
 
 /// Returns the last versions of a setting, the newest first.
-pub(crate) async fn look<T: Sealed>(store: &Store, name: &str) -> Result<Vec<SettingVersion>, Error> {
-    let read = Namespace::open(store, name).client().run(Key::from(""), Read::<T>::all());
+pub(crate) async fn look<T: Sealed>(
+    store: &Store,
+    name: &str,
+) -> Result<Vec<SettingVersion>, Error> {
+    let read = Namespace::open(store, name)
+        .client()
+        .run(Key::from(""), Read::<T>::all());
     read.await?.recognised()
 }
 
@@ -166,7 +192,10 @@ impl<T> Set<T> {
 #[cfg(test)]
 impl<T> Set<T> {
     pub(super) fn with_id(self, id: &str) -> Self {
-        Self { id: id.into(), ..self }
+        Self {
+            id: id.into(),
+            ..self
+        }
     }
 }
 
@@ -195,10 +224,14 @@ impl<T: Sealed> Operation for Set<T> {
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<SetReply, Garbled> {
         let code = fields.integer()?;
-        let Field::Text(version) = fields.next()? else { return Err(Garbled("a version is not a text")) };
+        let Field::Text(version) = fields.next()? else {
+            return Err(Garbled("a version is not a text"));
+        };
         let version = SettingVersion::parse(version);
         match code {
-            1 => Ok(SetReply::Added(version.ok_or(Garbled("the added version is not recognised"))?)),
+            1 => Ok(SetReply::Added(
+                version.ok_or(Garbled("the added version is not recognised"))?,
+            )),
             0 => Ok(SetReply::Found(version)),
             -2 => Ok(SetReply::NotRecognised),
             _ => Err(WRONG_TYPE),
@@ -207,30 +240,40 @@ impl<T: Sealed> Operation for Set<T> {
 
     fn apply(self, versions: &mut Versions<T>, now: i64) -> SetReply {
         let stored = &mut versions.stored;
-        let added =
-            |version: &[u8]| SettingVersion::parse(version).map_or(SetReply::NotRecognised, SetReply::Added);
+        let added = |version: &[u8]| {
+            SettingVersion::parse(version).map_or(SetReply::NotRecognised, SetReply::Added)
+        };
         let kept = stored.len().saturating_sub(KEPT);
-        if let Some(version) = stored[kept..].iter().find(|version| id(version) == Some(&self.id)) {
+        if let Some(version) = stored[kept..]
+            .iter()
+            .find(|version| id(version) == Some(&self.id))
+        {
             return added(version);
         }
         let last = stored.last().map(|last| SettingVersion::parse(last));
         let (number, at) = match &last {
             None => (0, 0),
-            Some(Some(last)) if last.number < LAST && last.micros() < LAST => (last.number, last.micros()),
+            Some(Some(last)) if last.number < LAST && last.micros() < LAST => {
+                (last.number, last.micros())
+            }
             Some(_) => return SetReply::NotRecognised,
         };
         if i64::try_from(number) != Ok(self.expected) {
             return SetReply::Found(last.flatten());
         }
         let before = || {
-            stored
-                .iter()
-                .rev()
-                .nth(1)
-                .map_or(Some("-"), |before| SettingVersion::parse(before).and(value(before)))
+            stored.iter().rev().nth(1).map_or(Some("-"), |before| {
+                SettingVersion::parse(before).and(value(before))
+            })
         };
-        let value = if self.value.is_empty() { before() } else { Some(&*self.value) };
-        let Some(value) = value else { return SetReply::NotRecognised };
+        let value = if self.value.is_empty() {
+            before()
+        } else {
+            Some(&*self.value)
+        };
+        let Some(value) = value else {
+            return SetReply::NotRecognised;
+        };
         let at = u64::try_from(now).unwrap_or(0).max(at + 1);
         let version = written(number + 1, at, &self.id, &self.who, value);
         let reply = added(&version);

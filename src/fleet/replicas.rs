@@ -22,14 +22,21 @@ struct Most {
 impl Replicas {
     /// `kind` and `name` are those of a primitive of this store.
     pub(crate) fn of(store: &Store, kind: &str, name: &str, sharing: Sharing) -> Self {
-        let new = || Arc::new(Most { named: AtomicU32::new(0), members: OnceLock::new() });
+        let new = || {
+            Arc::new(Most {
+                named: AtomicU32::new(0),
+                members: OnceLock::new(),
+            })
+        };
         let most = store.local_share().shared(&format!("{kind} {name}"), new);
         let named = match sharing {
             Sharing::Named(replicas) => replicas,
             Sharing::Counted { first, at_least } => {
                 // In memory there is no outage, and nobody else.
                 if !store.is_in_memory() {
-                    most.members.get_or_init(|| Members::join(store, name)).start(first);
+                    most.members
+                        .get_or_init(|| Members::join(store, name))
+                        .start(first);
                 }
                 at_least
             }

@@ -28,18 +28,29 @@ fn shown(setting: &FleetSetting<Quotas>) -> String {
 async fn following(server: &RedisServer) -> (Store, FleetSetting<Quotas>) {
     let store = patient!(server.url());
     let setting = setting(&store);
-    eventually("a subscription", SOON, async || store.notifier().current_link() != Link::Down).await;
+    eventually("a subscription", SOON, async || {
+        store.notifier().current_link() != Link::Down
+    })
+    .await;
     setting.refresh().await.unwrap();
     (store, setting)
 }
 
 fn version(number: u64, at: u64, text: &str) -> SettingVersion {
     let at = SystemTime::UNIX_EPOCH + Duration::from_micros(at);
-    SettingVersion { number, text: Some(text.into()), who: "ann".into(), at }
+    SettingVersion {
+        number,
+        text: Some(text.into()),
+        who: "ann".into(),
+        at,
+    }
 }
 
 fn stored(versions: &[&SettingVersion]) -> Stored {
-    Stored { versions: versions.iter().map(|version| (*version).clone()).collect(), is_recognised: true }
+    Stored {
+        versions: versions.iter().map(|version| (*version).clone()).collect(),
+        is_recognised: true,
+    }
 }
 
 #[test]
@@ -73,11 +84,25 @@ fn a_text_that_cannot_be_read_leaves_the_last_known_value_in_force() {
     let setting = setting(&Store::in_memory());
     let follower = &setting.follower;
     follower.hear_of(&version(1, 10, "10/fortnight"));
-    assert_eq!((shown(&setting), setting.version()), ("1/s".into(), 1), "the default");
+    assert_eq!(
+        (shown(&setting), setting.version()),
+        ("1/s".into(), 1),
+        "the default"
+    );
     follower.hear_of(&version(2, 20, "2/h"));
-    for (number, text) in [(3, "10/fortnight"), (4, ""), (5, "1/0s"), (6, "1/s, burst"), (7, "-1 in all")] {
+    for (number, text) in [
+        (3, "10/fortnight"),
+        (4, ""),
+        (5, "1/0s"),
+        (6, "1/s, burst"),
+        (7, "-1 in all"),
+    ] {
         follower.hear_of(&version(number, number * 10, text));
-        assert_eq!((shown(&setting), setting.version()), ("2/h".into(), number), "{text:?}");
+        assert_eq!(
+            (shown(&setting), setting.version()),
+            ("2/h".into(), number),
+            "{text:?}"
+        );
     }
     follower.hear_of(&version(8, 80, "8/h"));
     assert_eq!(shown(&setting), "8/h");
@@ -94,29 +119,53 @@ async fn forged_state_and_messages_leave_the_last_known_value_in_force() {
 
     let publish = |message: &str| server.cli(&["PUBLISH", "td:wake:all", message]);
     let begin = "setting:quotas\napi\n";
-    for message in
-        ["", "7 1 0\nx\n", "7 1 0\nx\n1/s", "7 99999999999999999999 0\nx\n+9/s", "\u{0}", "7 1 0\nx\n+9/s"]
-    {
+    for message in [
+        "",
+        "7 1 0\nx\n",
+        "7 1 0\nx\n1/s",
+        "7 99999999999999999999 0\nx\n+9/s",
+        "\u{0}",
+        "7 1 0\nx\n+9/s",
+    ] {
         publish(&format!("{begin}{message}"));
     }
     publish("setting:quotas\nother\n7 8888888888888888 0\nx\n+9/s");
     publish("setting:limit\napi\n7 8888888888888888 0\nx\n+9/s");
-    for forged in ["", "\u{1b}[2J", "1/s", "7 1 0\nx\n1000000/s", "9007199254740992 1 0\nx\n+9/s"] {
+    for forged in [
+        "",
+        "\u{1b}[2J",
+        "1/s",
+        "7 1 0\nx\n1000000/s",
+        "9007199254740992 1 0\nx\n+9/s",
+    ] {
         server.cli(&["RPUSH", KEY, forged]);
-        assert!(writer.refresh().await.unwrap_err().is_wrong_type(), "{forged:?}");
         assert!(
-            writer.history().await.is_err() && writer.set("3/s", "ann").await.unwrap_err().is_wrong_type()
+            writer.refresh().await.unwrap_err().is_wrong_type(),
+            "{forged:?}"
+        );
+        assert!(
+            writer.history().await.is_err()
+                && writer.set("3/s", "ann").await.unwrap_err().is_wrong_type()
         );
         assert!(writer.undo("ann").await.unwrap_err().is_wrong_type());
-        assert_eq!((shown(&reader), shown(&writer)), ("2/s".into(), "2/s".into()));
+        assert_eq!(
+            (shown(&reader), shown(&writer)),
+            ("2/s".into(), "2/s".into())
+        );
         // What cannot be read cannot be gone back to.
         server.cli(&["RPUSH", KEY, "2 8888888888 0a\nx\n+4/s"]);
         assert_eq!(writer.refresh().await.unwrap(), 2);
-        assert!(writer.undo("ann").await.unwrap_err().is_wrong_type(), "{forged:?}");
+        assert!(
+            writer.undo("ann").await.unwrap_err().is_wrong_type(),
+            "{forged:?}"
+        );
         server.cli(&["RPOP", KEY, "2"]);
         // An earlier read may still be under way.
         eventually("the true one", SOON, async || {
-            let read = (reader.refresh().await.unwrap(), writer.refresh().await.unwrap());
+            let read = (
+                reader.refresh().await.unwrap(),
+                writer.refresh().await.unwrap(),
+            );
             read == (1, 1) && shown(&reader) == "2/s"
         })
         .await;
@@ -127,9 +176,15 @@ async fn forged_state_and_messages_leave_the_last_known_value_in_force() {
     assert!(writer.set("3/s", "ann").await.unwrap_err().is_wrong_type());
     server.cli(&["DEL", KEY]);
     eventually("the loss", SOON, async || reader.version() == 0).await;
-    assert_eq!((shown(&reader), shown(&writer)), ("2/s".into(), "2/s".into()));
+    assert_eq!(
+        (shown(&reader), shown(&writer)),
+        ("2/s".into(), "2/s".into())
+    );
     let error = writer.set_if(1, "3/s", "ann").await.unwrap_err();
-    assert!(error.is_conflict() && error.to_string().contains("what was stored is lost"), "{error}");
+    assert!(
+        error.is_conflict() && error.to_string().contains("what was stored is lost"),
+        "{error}"
+    );
     assert_eq!(writer.set("3/s", "ann").await.unwrap().number, 1);
     eventually("the new one", SOON, async || shown(&reader) == "3/s").await;
 }
@@ -137,7 +192,12 @@ async fn forged_state_and_messages_leave_the_last_known_value_in_force() {
 /// Nothing of a caller has to run.
 #[test]
 fn an_idle_runtime_follows() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let server = runtime().block_on(RedisServer::start());
     let idle = runtime();
     let (store, reader) = idle.block_on(following(&server));
@@ -147,7 +207,9 @@ fn an_idle_runtime_follows() {
         eventually("the message", SOON, async || shown(&reader) == "2/s").await;
         // Made outside of any runtime.
         let name = server.url();
-        let made = std::thread::spawn(move || setting(&patient!(name))).join().unwrap();
+        let made = std::thread::spawn(move || setting(&patient!(name)))
+            .join()
+            .unwrap();
         eventually("the stored one", SOON, async || shown(&made) == "2/s").await;
     });
     drop((store, idle));

@@ -29,14 +29,23 @@ impl SettingVersion {
         let mut lines = std::str::from_utf8(stored).ok()?.splitn(3, '\n');
         let (head, who, value) = (lines.next()?, lines.next()?, lines.next()?);
         let mut words = head.splitn(3, ' ');
-        let (number, at, id) = (number(words.next()?)?, number(words.next()?)?, words.next()?);
+        let (number, at, id) = (
+            number(words.next()?)?,
+            number(words.next()?)?,
+            words.next()?,
+        );
         let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let text = match value.strip_prefix('+') {
             Some(text) => Some(text.into()),
             None => value.starts_with('-').then_some(None)?,
         };
         let at = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(at))?;
-        is_id.then(|| Self { number, text, who: who.into(), at })
+        is_id.then(|| Self {
+            number,
+            text,
+            who: who.into(),
+            at,
+        })
     }
 
     /// When it was set, µs.
@@ -48,7 +57,9 @@ impl SettingVersion {
 
 /// Writes a version in its stored form. `value`: `+text` or `-`.
 pub(super) fn written(number: u64, at: u64, id: &str, who: &str, value: &str) -> Arc<[u8]> {
-    format!("{number} {at} {id}\n{who}\n{value}").into_bytes().into()
+    format!("{number} {at} {id}\n{who}\n{value}")
+        .into_bytes()
+        .into()
 }
 
 /// The id of the call that has written a version.
@@ -66,7 +77,10 @@ pub(super) fn value(stored: &[u8]) -> Option<&str> {
 /// Reads a number of digits alone.
 pub(super) fn number(digits: &str) -> Option<u64> {
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|number| is_number && *number < END)
+    digits
+        .parse()
+        .ok()
+        .filter(|number| is_number && *number < END)
 }
 
 #[cfg(test)]
@@ -86,11 +100,16 @@ mod tests {
         assert_eq!(read("3 77 0af\nann b\n+10/s"), Some(version(Some("10/s"))));
         assert_eq!(read("3 77 0af\nann b\n+a\nb"), Some(version(Some("a\nb"))));
         assert_eq!(read("3 77 0af\nann b\n-"), Some(version(None)));
-        assert_eq!(read("3 77 0af\nann b\n+10/s").map(|version| version.micros()), Some(77));
+        assert_eq!(
+            read("3 77 0af\nann b\n+10/s").map(|version| version.micros()),
+            Some(77)
+        );
         let heads = "3 77|3 77 |3 77 0ag|3 77 0af 1|+3 77 0af|3 -77 0af|9007199254740992 77 0af|\
              99999999999999999999999999999999 77 0af";
         let heads = heads.split('|').map(|head| format!("{head}\nann\n+10/s"));
-        let others = "|10/s|3 77 0af\nann|3 77 0af\nann\n10/s".split('|').map(str::to_owned);
+        let others = "|10/s|3 77 0af\nann|3 77 0af\nann\n10/s"
+            .split('|')
+            .map(str::to_owned);
         for nonsense in heads.chain(others) {
             assert_eq!(read(&nonsense), None, "{nonsense:?}");
         }

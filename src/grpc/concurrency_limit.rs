@@ -28,5 +28,7 @@ pub fn concurrency_limit<B: Body + 'static>(
     group: WaitGroup,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> ConcurrencyLimitLayer<Request<B>, UntilBodyEnd, Refuse> {
-    web::concurrency_limit(group, key).watch_body_of_type(tonic::body::Body::new).reject_with(refuse())
+    web::concurrency_limit(group, key)
+        .watch_body_of_type(tonic::body::Body::new)
+        .reject_with(refuse())
 }

@@ -124,7 +124,9 @@ pub fn status(refusal: &Refusal) -> Status {
         | RefusalKind::KeyReused => Status::invalid_argument(refusal.to_string()),
         RefusalKind::RequestTimeout => Status::deadline_exceeded(refusal.to_string()),
         RefusalKind::NoPermit => told(Code::ResourceExhausted, &refusal.to_string(), refusal),
-        RefusalKind::Locked | RefusalKind::InFlight => told(Code::Aborted, &refusal.to_string(), refusal),
+        RefusalKind::Locked | RefusalKind::InFlight => {
+            told(Code::Aborted, &refusal.to_string(), refusal)
+        }
         RefusalKind::WaitedTooLong => Status::unavailable(refusal.to_string()),
         RefusalKind::Duplicate => Status::already_exists(refusal.to_string()),
         RefusalKind::LeaseLost => Status::aborted(refusal.to_string()),
@@ -132,14 +134,18 @@ pub fn status(refusal: &Refusal) -> Status {
         RefusalKind::Invalid => Status::internal("a limit is misconfigured"),
         RefusalKind::Overloaded => told(Code::Unavailable, "rate limits are overloaded", refusal),
         RefusalKind::LookUpFailed => Status::unavailable("temporarily unavailable"),
-        RefusalKind::StoreUnavailable => told(Code::Unavailable, "rate limits are unavailable", refusal),
+        RefusalKind::StoreUnavailable => {
+            told(Code::Unavailable, "rate limits are unavailable", refusal)
+        }
     }
 }
 
 /// The status for a refusal, with `RetryInfo` if known.
 fn told(code: Code, text: &str, refusal: &Refusal) -> Status {
     match refusal.retry_after() {
-        Some(after) => Status::with_error_details(code, text, ErrorDetails::with_retry_info(Some(after))),
+        Some(after) => {
+            Status::with_error_details(code, text, ErrorDetails::with_retry_info(Some(after)))
+        }
         None => Status::new(code, text),
     }
 }

@@ -36,7 +36,9 @@ pub struct RetryInfo {
 
 impl Default for RetryInfo {
     fn default() -> Self {
-        Self { longest: Block::LONGEST }
+        Self {
+            longest: Block::LONGEST,
+        }
     }
 }
 
@@ -57,7 +59,9 @@ impl RetryInfo {
     ///
     /// [`is_invalid`](Error::is_invalid) if it is not 1 s to 366 days.
     pub fn at_most(longest: Duration) -> Result<Self, Error> {
-        Ok(Self { longest: Block::longest(longest)? })
+        Ok(Self {
+            longest: Block::longest(longest)?,
+        })
     }
 
     /// Returns the time that the status in these header fields asks to wait. No time if it does not, or if the call
@@ -65,18 +69,29 @@ impl RetryInfo {
     #[must_use]
     pub fn read(&self, headers: &HeaderMap) -> Block {
         // Most responses have none.
-        let Some(details) = headers.get("grpc-status-details-bin") else { return Block::default() };
-        if headers.get("grpc-status").is_none_or(|status| status == "0") {
+        let Some(details) = headers.get("grpc-status-details-bin") else {
+            return Block::default();
+        };
+        if headers
+            .get("grpc-status")
+            .is_none_or(|status| status == "0")
+        {
             return Block::default();
         }
         // Not `Status::from_header_map`, which panics on details that are not base64.
         let details = ENGINE.decode(details).ok();
         let status = details.map(|details| Status::with_details(Code::Unknown, "", details.into()));
         let Some(details) = status.and_then(|status| status.check_error_details().ok()) else {
-            return Block { duration: None, ignored: 1 };
+            return Block {
+                duration: None,
+                ignored: 1,
+            };
         };
         let delay = details.retry_info().and_then(|info| info.retry_delay);
-        delay.map(|delay| delay.min(self.longest)).filter(|delay| !delay.is_zero()).into()
+        delay
+            .map(|delay| delay.min(self.longest))
+            .filter(|delay| !delay.is_zero())
+            .into()
     }
 }
 
@@ -107,18 +122,37 @@ mod tests {
 
     #[test]
     fn the_delay_is_read_and_capped() {
-        let read = |response: &Response<()>| RetryInfo::default().block_on_response(response).duration();
-        assert_eq!(read(&told(Some(Duration::from_millis(1500)))), Some(Duration::from_millis(1500)));
-        assert_eq!(read(&told(Some(Duration::from_secs(1_000_000_000)))), Some(Duration::from_secs(300)));
-        assert_eq!(read(&told(None)).or(read(&told(Some(Duration::ZERO)))), None);
+        let read =
+            |response: &Response<()>| RetryInfo::default().block_on_response(response).duration();
+        assert_eq!(
+            read(&told(Some(Duration::from_millis(1500)))),
+            Some(Duration::from_millis(1500))
+        );
+        assert_eq!(
+            read(&told(Some(Duration::from_secs(1_000_000_000)))),
+            Some(Duration::from_secs(300))
+        );
+        assert_eq!(
+            read(&told(None)).or(read(&told(Some(Duration::ZERO)))),
+            None
+        );
         assert_eq!(read(&Status::resource_exhausted("later").into_http()), None);
     }
 
     #[test]
     fn broken_details_are_ignored() {
-        for details in ["", "*", "CAgSBWxhdGVyGv", "////////////////", &"A".repeat(60_000)] {
+        for details in [
+            "",
+            "*",
+            "CAgSBWxhdGVyGv",
+            "////////////////",
+            &"A".repeat(60_000),
+        ] {
             let mut response = told(Some(Duration::from_secs(1)));
-            response.headers_mut().insert("grpc-status-details-bin", HeaderValue::from_str(details).unwrap());
+            response.headers_mut().insert(
+                "grpc-status-details-bin",
+                HeaderValue::from_str(details).unwrap(),
+            );
             let block = RetryInfo::default().block_on_response(&response);
             assert_eq!(
                 (block.duration(), block.ignored()),

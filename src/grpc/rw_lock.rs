@@ -25,5 +25,8 @@ pub fn rw_lock<B>(
     lock: RwLock,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RwLockLayer<Request<B>, UntilBodyEnd, Refuse> {
-    RwLockLayer::new(lock, key).hold(UntilBodyEnd::default()).on_lease(web::InsertLease).reject_with(refuse())
+    RwLockLayer::new(lock, key)
+        .hold(UntilBodyEnd::default())
+        .on_lease(web::InsertLease)
+        .reject_with(refuse())
 }

@@ -62,7 +62,11 @@ impl Messages {
     fn ended_in(&mut self, mut data: &[u8]) -> u32 {
         let mut count = 0_u32;
         while !data.is_empty() {
-            let wanted = if self.known < 5 { 5 - self.known } else { self.left };
+            let wanted = if self.known < 5 {
+                5 - self.known
+            } else {
+                self.left
+            };
             let (passed, rest) = data.split_at(wanted.min(data.len()));
             data = rest;
             if self.known < 5 {
@@ -103,7 +107,10 @@ mod tests {
         let body = body(&[0, 1, 300, 0, 7]);
         for size in 1..body.len() + 1 {
             let mut messages = Messages::default();
-            let counts: Vec<_> = body.chunks(size).map(|chunk| messages.ended_in(chunk)).collect();
+            let counts: Vec<_> = body
+                .chunks(size)
+                .map(|chunk| messages.ended_in(chunk))
+                .collect();
             assert_eq!(counts.iter().sum::<u32>(), 5, "in pieces of {size} bytes");
         }
     }
@@ -114,7 +121,10 @@ mod tests {
         let usage = Usage::default();
         count(&Bytes::from_static(&[0, 0, 0]), &usage);
         assert_eq!(usage.get(), Some(0), "nothing has ended, but it is counted");
-        count(&Bytes::from_static(&[0, 1, 7, 0x80, 0, 0, 0, 2, 1, 2]), &usage);
+        count(
+            &Bytes::from_static(&[0, 1, 7, 0x80, 0, 0, 0, 2, 1, 2]),
+            &usage,
+        );
         assert_eq!(usage.get(), Some(1));
     }
 

@@ -12,7 +12,10 @@ use super::lists::items;
 /// Returns whether `Content-Length` is absent or equals `length`.
 pub(crate) fn has_length(headers: &HeaderMap, length: usize) -> bool {
     let told = |value: &HeaderValue| value.to_str().ok()?.parse().ok();
-    headers.get_all(CONTENT_LENGTH).iter().all(|value| told(value) == Some(length))
+    headers
+        .get_all(CONTENT_LENGTH)
+        .iter()
+        .all(|value| told(value) == Some(length))
 }
 
 /// Removes the fields of a response, or of its trailers, that apply to one connection (RFC 9110, 7.6.1) or to one exchange:
@@ -39,10 +42,14 @@ pub(crate) fn for_others(mut headers: HeaderMap) -> HeaderMap {
         HeaderName::from_static("x-correlation-id"),
         HeaderName::from_static("x-request-id"),
     ];
-    let named: Vec<_> =
-        items(&headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+    let named: Vec<_> = items(&headers, &CONNECTION)
+        .filter_map(|name| HeaderName::from_bytes(name).ok())
+        .collect();
     let is_of_one = |name: &&HeaderName| {
-        HOP_BY_HOP.contains(name) || OF_ONE_EXCHANGE.contains(name) || named.contains(name) || is_limit(name)
+        HOP_BY_HOP.contains(name)
+            || OF_ONE_EXCHANGE.contains(name)
+            || named.contains(name)
+            || is_limit(name)
     };
     // Most responses have no such field, and to compare names costs less than to hash them.
     let of_one: Vec<_> = headers.keys().filter(is_of_one).cloned().collect();

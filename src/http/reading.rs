@@ -19,16 +19,25 @@ pub(crate) struct Taken {
 
 impl Reading {
     pub(crate) fn new(most: usize) -> Self {
-        Self { most, bytes: Arc::default() }
+        Self {
+            most,
+            bytes: Arc::default(),
+        }
     }
 
     /// The same count with a lower bound.
     pub(crate) fn up_to(&self, most: usize) -> Self {
-        Self { most, bytes: Arc::clone(&self.bytes) }
+        Self {
+            most,
+            bytes: Arc::clone(&self.bytes),
+        }
     }
 
     pub(crate) fn begin(&self) -> Taken {
-        Taken { of: self.clone(), bytes: 0 }
+        Taken {
+            of: self.clone(),
+            bytes: 0,
+        }
     }
 }
 

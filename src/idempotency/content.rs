@@ -5,7 +5,11 @@
 /// Names of types, parameters and charsets do not depend on case, nor does the order of parameters matter. UTF-8 is the
 /// charset of what names none. The boundary of a multipart body is only how it is written: its parts are compared.
 pub(super) fn compared<'a>(content_type: &[u8], body: &'a [u8]) -> (Vec<u8>, Vec<&'a [u8]>) {
-    let Some(MediaType { essence, mut parameters }) = MediaType::read(content_type) else {
+    let Some(MediaType {
+        essence,
+        mut parameters,
+    }) = MediaType::read(content_type)
+    else {
         return (content_type.to_vec(), vec![body]);
     };
     parameters.retain(|(name, value)| !(name == b"charset" && value == b"utf-8"));
@@ -41,7 +45,10 @@ impl MediaType {
         let mut items = split_outside_quotes(text).into_iter();
         let essence = items.next()?.trim_ascii().to_ascii_lowercase();
         let mut parameters = Vec::new();
-        for item in items.map(<[u8]>::trim_ascii).filter(|item| !item.is_empty()) {
+        for item in items
+            .map(<[u8]>::trim_ascii)
+            .filter(|item| !item.is_empty())
+        {
             let equals = item.iter().position(|byte| *byte == b'=')?;
             let name = item[..equals].trim_ascii().to_ascii_lowercase();
             let mut value = unquoted(item[equals + 1..].trim_ascii())?;
@@ -54,7 +61,10 @@ impl MediaType {
             parameters.push((name, value));
         }
         parameters.sort();
-        essence.contains(&b'/').then_some(Self { essence, parameters })
+        essence.contains(&b'/').then_some(Self {
+            essence,
+            parameters,
+        })
     }
 }
 
@@ -79,7 +89,9 @@ fn split_outside_quotes(text: &[u8]) -> Vec<&[u8]> {
 
 /// Returns a value without its quotes. `None`: the second quote is missing.
 fn unquoted(value: &[u8]) -> Option<Vec<u8>> {
-    let Some(quoted) = value.strip_prefix(b"\"") else { return Some(value.to_vec()) };
+    let Some(quoted) = value.strip_prefix(b"\"") else {
+        return Some(value.to_vec());
+    };
     let (mut plain, mut is_escaped) = (Vec::new(), false);
     for byte in quoted.strip_suffix(b"\"")? {
         if *byte == b'\\' && !is_escaped {
@@ -105,7 +117,9 @@ fn multipart<'a>(body: &'a [u8], boundary: &[u8]) -> Option<Vec<&'a [u8]>> {
         // Spaces after a delimiter have no meaning.
         let line = rest.iter().position(|byte| !b" \t".contains(byte))?;
         rest = rest[line..].strip_prefix(b"\r\n")?;
-        let end = rest.windows(delimiter.len()).position(|bytes| bytes == delimiter)?;
+        let end = rest
+            .windows(delimiter.len())
+            .position(|bytes| bytes == delimiter)?;
         parts.push(&rest[..end]);
         rest = &rest[end + delimiter.len()..];
     }
@@ -118,7 +132,10 @@ mod tests {
     fn form(content_type: &str, body: &'static str) -> (String, Vec<&'static str>) {
         let (form, texts) = compared(content_type.as_bytes(), body.as_bytes());
         let text = |bytes| std::str::from_utf8(bytes).unwrap();
-        (String::from_utf8(form).unwrap(), texts.into_iter().map(text).collect())
+        (
+            String::from_utf8(form).unwrap(),
+            texts.into_iter().map(text).collect(),
+        )
     }
 
     #[test]
@@ -129,9 +146,18 @@ mod tests {
             ("text/plain;charset=\"utf-8\" ;", "text/plain"),
             ("text/plain ; Charset=utf8", "text/plain"),
             ("application/json; charset=Utf-8", "application/json"),
-            ("text/plain; CHARSET=\"ISO-8859-1\"", "text/plain;charset=iso-8859-1"),
-            ("text/plain; format=Flowed; charset=x", "text/plain;charset=x;format=Flowed"),
-            ("text/plain; charset=x; format=Flowed", "text/plain;charset=x;format=Flowed"),
+            (
+                "text/plain; CHARSET=\"ISO-8859-1\"",
+                "text/plain;charset=iso-8859-1",
+            ),
+            (
+                "text/plain; format=Flowed; charset=x",
+                "text/plain;charset=x;format=Flowed",
+            ),
+            (
+                "text/plain; charset=x; format=Flowed",
+                "text/plain;charset=x;format=Flowed",
+            ),
             ("a/b; c=\"d;\\\"e\"", "a/b;c=d;\"e"),
             // What is not well-formed is compared as it is.
             ("text", "text"),
@@ -147,7 +173,10 @@ mod tests {
     fn parts_do_not_depend_on_the_boundary() {
         let one = "--x1\r\na: b\r\n\r\n10 EUR\r\n--x1\r\n\r\n--x2\r\n--x1--\r\n";
         let parts = vec!["a: b\r\n\r\n10 EUR", "\r\n--x2"];
-        assert_eq!(form("multipart/form-data; boundary=x1", one), ("multipart/form-data".to_owned(), parts));
+        assert_eq!(
+            form("multipart/form-data; boundary=x1", one),
+            ("multipart/form-data".to_owned(), parts)
+        );
         let other = "--y \r\na: b\r\n\r\n10 EUR\r\n--y\r\n\r\n--x2\r\n--y--";
         assert_eq!(
             form("Multipart/Form-Data; Boundary=\"y\"", other),
@@ -158,10 +187,17 @@ mod tests {
                 "multipart/form-data; boundary=x1",
                 "--x1\r\na: b\r\n\r\n11 EUR\r\n--x1\r\n\r\n--x2\r\n--x1--\r\n",
             ),
-            ("multipart/form-data; boundary=x1", "--x1\r\na: b\r\n\r\n10 EUR\r\n--x1--\r\n"),
+            (
+                "multipart/form-data; boundary=x1",
+                "--x1\r\na: b\r\n\r\n10 EUR\r\n--x1--\r\n",
+            ),
             ("multipart/mixed; boundary=x1", one),
         ] {
-            assert_ne!(form(content_type, body), form("multipart/form-data; boundary=x1", one), "{body}");
+            assert_ne!(
+                form(content_type, body),
+                form("multipart/form-data; boundary=x1", one),
+                "{body}"
+            );
         }
     }
 
@@ -173,6 +209,9 @@ mod tests {
             let form = form("multipart/mixed; boundary=x1", body);
             assert_eq!(form, ("multipart/mixed;boundary=x1".to_owned(), vec![body]));
         }
-        assert_eq!(form("multipart/mixed", "--\r\na\r\n----").1, ["--\r\na\r\n----"]);
+        assert_eq!(
+            form("multipart/mixed", "--\r\na\r\n----").1,
+            ["--\r\na\r\n----"]
+        );
     }
 }

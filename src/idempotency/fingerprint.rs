@@ -32,7 +32,11 @@ pub(super) struct Fingerprint {
 pub(super) type Part = (&'static str, Range<usize>);
 
 /// The parts by which two requests are the same, and the bytes of each.
-const PARTS: &[Part] = &[("method", 0..4), ("host, path or query", 4..16), ("Content-Type or body", 16..32)];
+const PARTS: &[Part] = &[
+    ("method", 0..4),
+    ("host, path or query", 4..16),
+    ("Content-Type or body", 16..32),
+];
 const CHOSEN: &[Part] = &[("content, as this service compares it", 0..32)];
 
 /// Returns the digest of several texts. Each text is hashed with its length, so that no text can run into the next.
@@ -48,8 +52,14 @@ pub(super) fn digest<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] 
 impl Compare {
     pub(super) fn fingerprint(&self, parts: &request::Parts, body: &Bytes) -> Fingerprint {
         match self {
-            Self::Parts => Fingerprint { kind: b'p', digests: digests(parts, body) },
-            Self::By(chosen) => Fingerprint { kind: b'c', digests: digest([chosen(parts, body).as_slice()]) },
+            Self::Parts => Fingerprint {
+                kind: b'p',
+                digests: digests(parts, body),
+            },
+            Self::By(chosen) => Fingerprint {
+                kind: b'c',
+                digests: digest([chosen(parts, body).as_slice()]),
+            },
         }
     }
 }
@@ -58,7 +68,9 @@ impl Fingerprint {
     /// Returns the first part that differs from that of a record of the same kind.
     pub(super) fn differs(&self, recorded: &[u8; 32]) -> Option<&'static str> {
         let parts = if self.kind == b'p' { PARTS } else { CHOSEN };
-        let mut differ = parts.iter().filter(|(_, at)| self.digests[at.clone()] != recorded[at.clone()]);
+        let mut differ = parts
+            .iter()
+            .filter(|(_, at)| self.digests[at.clone()] != recorded[at.clone()]);
         differ.next().map(|(part, _)| *part)
     }
 }
@@ -66,12 +78,23 @@ impl Fingerprint {
 /// Returns the digests of the [`PARTS`].
 fn digests(parts: &request::Parts, body: &Bytes) -> [u8; 32] {
     #[cfg(feature = "axum")]
-    let uri = parts.extensions.get::<axum::extract::OriginalUri>().map_or(&parts.uri, |original| &original.0);
+    let uri = parts
+        .extensions
+        .get::<axum::extract::OriginalUri>()
+        .map_or(&parts.uri, |original| &original.0);
     #[cfg(not(feature = "axum"))]
     let uri = &parts.uri;
     let target = uri.path_and_query().map_or("", |target| target.as_str());
-    let field = |name| parts.headers.get(name).map_or(&b""[..], |value| value.as_bytes());
-    let host = parts.uri.authority().map_or(field(HOST), |authority| authority.as_str().as_bytes());
+    let field = |name| {
+        parts
+            .headers
+            .get(name)
+            .map_or(&b""[..], |value| value.as_bytes())
+    };
+    let host = parts
+        .uri
+        .authority()
+        .map_or(field(HOST), |authority| authority.as_str().as_bytes());
     let (content_type, contents) = content::compared(field(CONTENT_TYPE), body);
     let texts = [
         digest([parts.method.as_str().as_bytes()]),
@@ -88,7 +111,10 @@ fn digests(parts: &request::Parts, body: &Bytes) -> [u8; 32] {
 /// Returns a host in lower case, without the port of HTTP or HTTPS.
 fn plain_host(host: &[u8]) -> Vec<u8> {
     let host = host.to_ascii_lowercase();
-    let name = [&b":443"[..], b":80"].into_iter().find_map(|port| host.strip_suffix(port)).unwrap_or(&host);
+    let name = [&b":443"[..], b":80"]
+        .into_iter()
+        .find_map(|port| host.strip_suffix(port))
+        .unwrap_or(&host);
     name.strip_suffix(b".").unwrap_or(name).to_vec()
 }
 
@@ -105,8 +131,15 @@ mod tests {
                 panic!("{sent}")
             };
             let request = http::Request::builder().method(method).uri(uri);
-            let request = request.header(HOST, host).header(CONTENT_TYPE, media).body(()).unwrap();
-            Compare::Parts.fingerprint(&request.into_parts().0, &Bytes::copy_from_slice(body.as_bytes()))
+            let request = request
+                .header(HOST, host)
+                .header(CONTENT_TYPE, media)
+                .body(())
+                .unwrap();
+            Compare::Parts.fingerprint(
+                &request.into_parts().0,
+                &Bytes::copy_from_slice(body.as_bytes()),
+            )
         });
         one.differs(&other.digests)
     }
@@ -120,10 +153,19 @@ mod tests {
             ("POST|/a?c|x|text/plain|10 EUR", Some("host, path or query")),
             ("POST|/a?b|y|text/plain|10 EUR", Some("host, path or query")),
             ("POST|/a?|bx|text/plain|10 EUR", Some("host, path or query")),
-            ("POST|/a?b|x:8080|text/plain|10 EUR", Some("host, path or query")),
+            (
+                "POST|/a?b|x:8080|text/plain|10 EUR",
+                Some("host, path or query"),
+            ),
             ("POST|/a?b|x|text/html|10 EUR", Some("Content-Type or body")),
-            ("POST|/a?b|x|text/plain|11 EUR", Some("Content-Type or body")),
-            ("POST|/a?b|x|text/plain1|0 EUR", Some("Content-Type or body")),
+            (
+                "POST|/a?b|x|text/plain|11 EUR",
+                Some("Content-Type or body"),
+            ),
+            (
+                "POST|/a?b|x|text/plain1|0 EUR",
+                Some("Content-Type or body"),
+            ),
         ] {
             assert_eq!(differs(FIRST, other), told, "{other}");
         }
@@ -131,7 +173,12 @@ mod tests {
 
     #[test]
     fn what_means_the_same_is_the_same() {
-        let of = |target: &str| differs("POST|https://Shop.Example/a|x|a/b|", &format!("POST|{target}|a/b|"));
+        let of = |target: &str| {
+            differs(
+                "POST|https://Shop.Example/a|x|a/b|",
+                &format!("POST|{target}|a/b|"),
+            )
+        };
         for target in [
             "/a|SHOP.example",
             "/a|shop.example:443",
@@ -142,7 +189,11 @@ mod tests {
         ] {
             assert_eq!(of(target), None, "{target}");
         }
-        for target in ["/a|shop.example:8443", "/a|shop.example:4430", "/a|a.shop.example"] {
+        for target in [
+            "/a|shop.example:8443",
+            "/a|shop.example:4430",
+            "/a|a.shop.example",
+        ] {
             assert!(of(target).is_some(), "{target}");
         }
     }

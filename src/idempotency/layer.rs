@@ -102,7 +102,9 @@ fn is_final(parts: &response::Parts) -> bool {
 fn is_final_for_grpc(headers: &HeaderMap) -> bool {
     // OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED
     const FINAL: [&str; 8] = ["0", "3", "5", "6", "7", "9", "11", "12"];
-    headers.get("grpc-status").is_none_or(|status| FINAL.iter().any(|code| status == code))
+    headers
+        .get("grpc-status")
+        .is_none_or(|status| FINAL.iter().any(|code| status == code))
 }
 
 impl<B> IdempotencyBuilder<B> {
@@ -127,7 +129,10 @@ impl<B> IdempotencyBuilder<B> {
             compare: Compare::Parts,
             streams: Streams::default(),
         };
-        Self { settings, reject: refuse() }
+        Self {
+            settings,
+            reject: refuse(),
+        }
     }
 }
 
@@ -161,12 +166,18 @@ impl<B, R> IdempotencyBuilder<B, R> {
     /// # Ok(()) }
     /// ```
     pub fn reject_with<R2>(self, reject: R2) -> IdempotencyBuilder<B, R2> {
-        IdempotencyBuilder { settings: self.settings, reject }
+        IdempotencyBuilder {
+            settings: self.settings,
+            reject,
+        }
     }
 
     /// Sets which responses are stored, by a closure from the head of a response. After other responses, the
     /// request can be handled again. Default: 2xx, 3xx, and 4xx except 401, 407, 408, 409, 423, 425 and 429.
-    pub fn keep_when(mut self, keep: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
+    pub fn keep_when(
+        mut self,
+        keep: impl Fn(&response::Parts) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.settings.responses = self.settings.responses.share_when(keep);
         self
     }
@@ -185,7 +196,10 @@ impl<B, R> IdempotencyBuilder<B, R> {
     /// let app: axum::Router = axum::Router::new().layer(once);
     /// # Ok(()) }
     /// ```
-    pub fn stream_when(mut self, is: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
+    pub fn stream_when(
+        mut self,
+        is: impl Fn(&response::Parts) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.settings.streams.named = Some(Arc::new(is));
         self
     }
@@ -224,14 +238,28 @@ impl<B, R> IdempotencyBuilder<B, R> {
     pub fn build(self) -> Result<IdempotencyLayer<B, R>, Error> {
         let Self { settings, reject } = self;
         let span = Duration::from_secs(1)..=365 * DAY;
-        in_range("remember_for", span, "1 s to 365 days", settings.remember_for)?;
-        for (setting, span) in
-            [("read_timeout", settings.read_timeout), ("max_detached", settings.max_detached)]
-        {
-            in_range(setting, Duration::from_millis(1)..=DAY, "1 ms to 1 day", span)?;
+        in_range(
+            "remember_for",
+            span,
+            "1 s to 365 days",
+            settings.remember_for,
+        )?;
+        for (setting, span) in [
+            ("read_timeout", settings.read_timeout),
+            ("max_detached", settings.max_detached),
+        ] {
+            in_range(
+                setting,
+                Duration::from_millis(1)..=DAY,
+                "1 ms to 1 day",
+                span,
+            )?;
         }
         let (buffered, largest) = (settings.max_buffered, settings.largest_request);
-        let responses = settings.responses.largest_body(settings.largest_response).max_buffered(buffered);
+        let responses = settings
+            .responses
+            .largest_body(settings.largest_response)
+            .max_buffered(buffered);
         let room = responses.reading().up_to(buffered / 2);
         if room.most < largest {
             return Err(Error::invalid(format!(
@@ -242,13 +270,23 @@ impl<B, R> IdempotencyBuilder<B, R> {
         if methods.is_empty() {
             return Err(Error::invalid("methods must have at least one method"));
         }
-        if let Some(safe) = methods.iter().find(|method| method.is_safe() || **method == Method::CONNECT) {
+        if let Some(safe) = methods
+            .iter()
+            .find(|method| method.is_safe() || **method == Method::CONNECT)
+        {
             return Err(Error::invalid(format!(
                 "methods must have methods that change something, such as POST, PUT, PATCH or DELETE, has {safe}"
             )));
         }
         let open = |store: &Store| {
-            Replays::open(store, &settings.name, FORMAT, settings.ttl, settings.remember_for).map(Arc::new)
+            Replays::open(
+                store,
+                &settings.name,
+                FORMAT,
+                settings.ttl,
+                settings.remember_for,
+            )
+            .map(Arc::new)
         };
         let shared = Shared {
             replays: open(&settings.store)?,
@@ -260,9 +298,18 @@ impl<B, R> IdempotencyBuilder<B, R> {
                 }
             },
             principal: settings.principal,
-            upload: Limits { largest, within: settings.read_timeout, room },
+            upload: Limits {
+                largest,
+                within: settings.read_timeout,
+                room,
+            },
             responses,
-            detach: Detach::new(&settings.store, "idempotency", &settings.name, settings.max_detached),
+            detach: Detach::new(
+                &settings.store,
+                "idempotency",
+                &settings.name,
+                settings.max_detached,
+            ),
             is_required: settings.is_required,
             methods,
             key_field: KeyField::new(settings.header)?,
@@ -271,7 +318,9 @@ impl<B, R> IdempotencyBuilder<B, R> {
             streams: settings.streams,
             reject,
         };
-        Ok(IdempotencyLayer { shared: Arc::new(shared) })
+        Ok(IdempotencyLayer {
+            shared: Arc::new(shared),
+        })
     }
 }
 
@@ -374,18 +423,28 @@ mod tests {
     #[test]
     fn final_statuses_are_stored() {
         for status in 100..600 {
-            let parts =
-                http::Response::builder().status(status).body(()).map(|response| response.into_parts().0);
+            let parts = http::Response::builder()
+                .status(status)
+                .body(())
+                .map(|response| response.into_parts().0);
             let may_change = [401, 407, 408, 409, 423, 425, 429].contains(&status);
             let expected = (200..500).contains(&status) && !may_change;
-            assert_eq!(parts.is_ok_and(|parts| is_final(&parts)), expected, "{status}");
+            assert_eq!(
+                parts.is_ok_and(|parts| is_final(&parts)),
+                expected,
+                "{status}"
+            );
         }
     }
 
     #[test]
     fn settings_are_checked() {
         let builder = || {
-            IdempotencyBuilder::<()>::new(&Store::in_memory(), "payments", Arc::new(|_: &Request<()>| "me"))
+            IdempotencyBuilder::<()>::new(
+                &Store::in_memory(),
+                "payments",
+                Arc::new(|_: &Request<()>| "me"),
+            )
         };
         let (nano, s) = (Duration::from_nanos(1), Duration::from_secs);
         for (good, bad) in [
@@ -393,10 +452,22 @@ mod tests {
                 builder().largest_request(100).max_buffered(200),
                 builder().largest_request(100).max_buffered(199),
             ),
-            (builder().remember_for(s(1)), builder().remember_for(s(1) - nano)),
-            (builder().remember_for(365 * DAY), builder().remember_for(365 * DAY + nano)),
-            (builder().read_timeout(Duration::from_millis(1)), builder().read_timeout(Duration::ZERO)),
-            (builder().read_timeout(DAY), builder().read_timeout(DAY + nano)),
+            (
+                builder().remember_for(s(1)),
+                builder().remember_for(s(1) - nano),
+            ),
+            (
+                builder().remember_for(365 * DAY),
+                builder().remember_for(365 * DAY + nano),
+            ),
+            (
+                builder().read_timeout(Duration::from_millis(1)),
+                builder().read_timeout(Duration::ZERO),
+            ),
+            (
+                builder().read_timeout(DAY),
+                builder().read_timeout(DAY + nano),
+            ),
             (builder(), builder().ttl(Duration::ZERO)),
             (builder(), builder().max_detached(Duration::ZERO)),
         ] {

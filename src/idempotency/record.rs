@@ -40,7 +40,9 @@ impl KeyField {
     /// Fails if it is no name of a header field.
     pub(super) fn new(text: String) -> Result<Self, Error> {
         let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
-            Error::invalid(format!("the header field of the key must have a name of HTTP, is {text:?}"))
+            Error::invalid(format!(
+                "the header field of the key must have a name of HTTP, is {text:?}"
+            ))
         })?;
         Ok(Self { name, text })
     }
@@ -64,7 +66,10 @@ impl KeyField {
 
     fn read<'a>(&self, value: &'a [u8]) -> Result<&'a [u8], Error> {
         let value = value.trim_ascii();
-        let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+        let inner = value
+            .strip_prefix(b"\"")
+            .and_then(|value| value.strip_suffix(b"\""))
+            .unwrap_or(value);
         let visible = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\".contains(byte);
         if inner.is_empty() || inner.len() > LONGEST_KEY || !inner.iter().all(visible) {
             return Err(Error::malformed(format!(
@@ -82,7 +87,9 @@ pub(super) fn key(principal: &Key, idempotency_key: &[u8]) -> Key {
     let mut key = String::with_capacity(76);
     key.push_str("idempotency:");
     for byte in digest {
-        key.extend([byte >> 4, byte & 15].map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)])));
+        key.extend(
+            [byte >> 4, byte & 15].map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)])),
+        );
     }
     Key::from(key)
 }
@@ -100,8 +107,12 @@ pub(super) fn encode(fingerprint: &Fingerprint, answer: Option<&Answer>) -> Arc<
 }
 
 pub(super) fn decode(fingerprint: &Fingerprint, bytes: &[u8]) -> Record {
-    let Some((kind, bytes)) = bytes.split_first() else { return Record::Garbled };
-    let Some((recorded, answer)) = bytes.split_first_chunk::<32>() else { return Record::Garbled };
+    let Some((kind, bytes)) = bytes.split_first() else {
+        return Record::Garbled;
+    };
+    let Some((recorded, answer)) = bytes.split_first_chunk::<32>() else {
+        return Record::Garbled;
+    };
     if *kind != fingerprint.kind {
         return Record::Incomparable;
     }
@@ -110,9 +121,11 @@ pub(super) fn decode(fingerprint: &Fingerprint, bytes: &[u8]) -> Record {
     }
     match answer.split_first() {
         None => Record::Same(None),
-        Some((b'1', answer)) => {
-            AnswerCodec.decode(answer).map_or(Record::Garbled, |answer| Record::Same(Some(Box::new(answer))))
-        }
+        Some((b'1', answer)) => AnswerCodec
+            .decode(answer)
+            .map_or(Record::Garbled, |answer| {
+                Record::Same(Some(Box::new(answer)))
+            }),
         Some(_) => Record::Garbled,
     }
 }
@@ -134,18 +147,41 @@ mod tests {
             for value in values {
                 headers.append("idempotency-key", value.parse().unwrap());
             }
-            field.key(&headers, false).map(|key| key.map(<[u8]>::to_vec))
+            field
+                .key(&headers, false)
+                .map(|key| key.map(<[u8]>::to_vec))
         };
         assert_eq!(key(&[]).unwrap(), None);
-        assert!(field.key(&HeaderMap::new(), true).unwrap_err().is_missing_part());
-        assert!(KeyField::new("a key".to_owned()).unwrap_err().to_string().contains("\"a key\""));
+        assert!(
+            field
+                .key(&HeaderMap::new(), true)
+                .unwrap_err()
+                .is_missing_part()
+        );
+        assert!(
+            KeyField::new("a key".to_owned())
+                .unwrap_err()
+                .to_string()
+                .contains("\"a key\"")
+        );
         for same in ["\"abc-1\"", "abc-1", " abc-1 "] {
             assert_eq!(key(&[same]).unwrap(), Some(b"abc-1".to_vec()));
         }
         let longest = "x".repeat(255);
-        assert_eq!(key(&[&longest]).unwrap(), Some(longest.clone().into_bytes()));
+        assert_eq!(
+            key(&[&longest]).unwrap(),
+            Some(longest.clone().into_bytes())
+        );
         let longer = longest + "x";
-        for bad in [&["a", "b"][..], &[""], &["\"\""], &["a b"], &["\"a"], &["a\\"], &[&longer]] {
+        for bad in [
+            &["a", "b"][..],
+            &[""],
+            &["\"\""],
+            &["a b"],
+            &["\"a"],
+            &["a\\"],
+            &[&longer],
+        ] {
             assert!(key(bad).is_err(), "{bad:?}");
         }
     }

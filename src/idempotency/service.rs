@@ -54,7 +54,11 @@ where
         let key = key.map(|key| key.map(<[u8]>::to_vec));
         // The principal may be looked up in a database: only if it matters.
         let is_answered = shared.methods.contains(request.method()) && !matches!(key, Ok(None));
-        let principal = if is_answered { shared.principal.extract(&request) } else { Extracted::NONE };
+        let principal = if is_answered {
+            shared.principal.extract(&request)
+        } else {
+            Extracted::NONE
+        };
         Box::pin(async move {
             let decisions = shared.replays.decisions();
             let key = match (decisions.extracted(principal.await), key) {
@@ -102,7 +106,11 @@ impl<B, R> Shared<B, R> {
         B2::Error: Send + 'static,
     {
         let (mut parts, body) = request.into_parts();
-        let Upload { whole, trailers, taken } = self.upload.read(body).await?;
+        let Upload {
+            whole,
+            trailers,
+            taken,
+        } = self.upload.read(body).await?;
         let fingerprint = self.compare.fingerprint(&parts, &whole);
         let max_wait = self.max_wait;
         let claimed = self.replays.claim(key.clone(), max_wait).await;
@@ -111,7 +119,9 @@ impl<B, R> Shared<B, R> {
         let (replay, outcome) = claimed?;
         let claim = match replay {
             Some(Replay::Known(bytes)) => {
-                return self.known(record::decode(&fingerprint, &bytes)).map(Answered::Replayed);
+                return self
+                    .known(record::decode(&fingerprint, &bytes))
+                    .map(Answered::Replayed);
             }
             Some(Replay::Foreign) => return Err(Error::duplicate_as(UNREADABLE)),
             Some(Replay::New(claim)) => Some(claim),
@@ -122,13 +132,18 @@ impl<B, R> Shared<B, R> {
         let request = Request::from_parts(parts, body);
         let Some(claim) = claim else {
             let response = inner.call(request).await;
-            return Ok(Answered::Handled(response.map(|response| response.map(FlightBody::untouched))));
+            return Ok(Answered::Handled(
+                response.map(|response| response.map(FlightBody::untouched)),
+            ));
         };
         // If the client disconnects, the request is handled to its end, so that a repeated request gets the response.
         let work = self.detach.begin();
         claim.belongs_to(&work);
         let detach = self.detach.clone();
-        detach.run(work, self.once(inner, request, taken, claim, fingerprint)).await.map(Answered::Handled)
+        detach
+            .run(work, self.once(inner, request, taken, claim, fingerprint))
+            .await
+            .map(Answered::Handled)
     }
 
     /// Handles a request and stores its response.
@@ -146,7 +161,11 @@ impl<B, R> Shared<B, R> {
         B2::Error: Send + 'static,
     {
         // `true`: an absolute redirect may be stored. Only the principal gets it, and its scheme does not change.
-        let context = (request.method() == Method::HEAD, Asked::of(request.headers()), true);
+        let context = (
+            request.method() == Method::HEAD,
+            Asked::of(request.headers()),
+            true,
+        );
         let response = inner.call(request).await?;
         drop(taken);
         let (parts, body) = response.into_parts();
@@ -162,15 +181,22 @@ impl<B, R> Shared<B, R> {
             }
             return Ok(response.map(FlightBody::untouched));
         }
-        let claim = HandledClaim { claim: Some(claim), without_response: record::encode(&fingerprint, None) };
+        let claim = HandledClaim {
+            claim: Some(claim),
+            without_response: record::encode(&fingerprint, None),
+        };
         // By the rules for the responses of single flights.
         let Captured { own, shared } =
             Capture::<Request<()>, _, Error>::capture(&self.responses, context, response).await;
         // The answer and its encoded copy.
         let mut stored = self.responses.reading().begin();
-        let answer = shared.answer().filter(|answer| stored.add(2 * answer.body.len()));
+        let answer = shared
+            .answer()
+            .filter(|answer| stored.add(2 * answer.body.len()));
         // The response is returned after it is stored. If it cannot be stored, `confirm` sends an event.
-        claim.keep(record::encode(&fingerprint, answer.as_ref())).await;
+        claim
+            .keep(record::encode(&fingerprint, answer.as_ref()))
+            .await;
         Ok(own)
     }
 
@@ -182,7 +208,11 @@ impl<B, R> Shared<B, R> {
             Record::Another(part) => Err(Error::upload(Refused::KeyReused(part))),
             Record::Incomparable => Err(Error::duplicate_as(INCOMPARABLE)),
             Record::Garbled => {
-                tell(self.replays.name(), Event::AnswerGarbled, "a stored response could not be decoded");
+                tell(
+                    self.replays.name(),
+                    Event::AnswerGarbled,
+                    "a stored response could not be decoded",
+                );
                 Err(Error::duplicate_as(UNREADABLE))
             }
         }
@@ -221,7 +251,9 @@ const UNREADABLE: &str = "the request was handled before, but its stored respons
 
 fn replayed<B: Body<Data = Bytes>>(answer: Answer) -> Response<FlightBody<B>> {
     let mut response = answer.into_response();
-    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("?1"));
+    response
+        .headers_mut()
+        .insert(REPLAYED, HeaderValue::from_static("?1"));
     response
 }
 

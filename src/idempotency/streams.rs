@@ -19,7 +19,10 @@ pub(super) type IsStream = Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>;
 
 impl Default for Streams {
     fn default() -> Self {
-        Self { named: None, confirms: true }
+        Self {
+            named: None,
+            confirms: true,
+        }
     }
 }
 

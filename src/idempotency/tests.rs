@@ -20,12 +20,18 @@ fn builder(store: &Store) -> IdempotencyBuilder<Body> {
 }
 
 fn post(key: &str, body: Body) -> Request<Body> {
-    Request::post("/").header("idempotency-key", key).body(body).unwrap()
+    Request::post("/")
+        .header("idempotency-key", key)
+        .body(body)
+        .unwrap()
 }
 
 /// A layer on a store of its own, and the number of calls of the service behind it.
 fn alone() -> (IdempotencyLayer<Body>, Arc<AtomicUsize>) {
-    (builder(&Store::in_memory()).build().unwrap(), Arc::default())
+    (
+        builder(&Store::in_memory()).build().unwrap(),
+        Arc::default(),
+    )
 }
 
 /// Sends a request to a service that counts its calls.
@@ -40,29 +46,50 @@ async fn send(
 /// A body that never ends.
 fn stalled(bytes: usize) -> Body {
     let chunk = move |_| Ok::<_, Infallible>(Bytes::from(vec![b'x'; bytes / 16]));
-    Body::from_stream(futures_util::stream::iter(0..16).map(chunk).chain(pending()))
+    Body::from_stream(
+        futures_util::stream::iter(0..16)
+            .map(chunk)
+            .chain(pending()),
+    )
 }
 
 /// A version of this crate with another format of records stores them under the same keys.
 #[tokio::test]
 async fn a_record_of_another_format_is_neither_an_error_nor_handled_again() {
     let (store, calls) = (Store::in_memory(), Arc::default());
-    let replays = Replays::open(&store, "payments", "idempotency/0+http/1", DAY / 2880, DAY).unwrap();
-    let Replay::New(claim) =
-        Arc::new(replays).claim(record::key(&"ann".into(), b"key-1"), None).await.unwrap()
+    let replays =
+        Replays::open(&store, "payments", "idempotency/0+http/1", DAY / 2880, DAY).unwrap();
+    let Replay::New(claim) = Arc::new(replays)
+        .claim(record::key(&"ann".into(), b"key-1"), None)
+        .await
+        .unwrap()
     else {
         panic!("the key is new")
     };
-    claim.keep(b"a record".as_slice().into(), b"".as_slice().into()).await.unwrap();
+    claim
+        .keep(b"a record".as_slice().into(), b"".as_slice().into())
+        .await
+        .unwrap();
     let layer = builder(&store).build().unwrap();
     for _ in 0..2 {
         let response = send(&layer, &calls, post("key-1", Body::from("10 EUR"))).await;
         assert_eq!(response.status(), StatusCode::CONFLICT);
-        assert_eq!(response.headers()["content-type"], "application/problem+json");
-        assert!(!response.headers().contains_key("retry-after"), "it stays so");
+        assert_eq!(
+            response.headers()["content-type"],
+            "application/problem+json"
+        );
+        assert!(
+            !response.headers().contains_key("retry-after"),
+            "it stays so"
+        );
     }
     assert_eq!(calls.load(Ordering::SeqCst), 0);
-    assert_eq!(send(&layer, &calls, post("key-2", Body::empty())).await.status(), StatusCode::OK);
+    assert_eq!(
+        send(&layer, &calls, post("key-2", Body::empty()))
+            .await
+            .status(),
+        StatusCode::OK
+    );
 }
 
 #[tokio::test]
@@ -70,7 +97,11 @@ async fn uploads_that_stall_are_bounded_together() {
     let (layer, calls) = alone();
     let mut uploads = FuturesUnordered::new();
     for upload in 0..100 {
-        uploads.push(send(&layer, &calls, post(&format!("key-{upload}"), stalled(MIB))));
+        uploads.push(send(
+            &layer,
+            &calls,
+            post(&format!("key-{upload}"), stalled(MIB)),
+        ));
     }
     let mut refused = 0;
     while let Some(response) = futures_util::FutureExt::now_or_never(uploads.next()).flatten() {
@@ -78,9 +109,17 @@ async fn uploads_that_stall_are_bounded_together() {
         assert_eq!(response.headers()["retry-after"], "1");
         refused += 1;
     }
-    assert!((30..100).contains(&(100 - refused)) && refused >= 36, "{refused} of 100 were refused");
+    assert!(
+        (30..100).contains(&(100 - refused)) && refused >= 36,
+        "{refused} of 100 were refused"
+    );
     drop(uploads);
-    assert_eq!(send(&layer, &calls, post("key", Body::from("10 EUR"))).await.status(), StatusCode::OK);
+    assert_eq!(
+        send(&layer, &calls, post("key", Body::from("10 EUR")))
+            .await
+            .status(),
+        StatusCode::OK
+    );
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
 
@@ -88,11 +127,18 @@ async fn uploads_that_stall_are_bounded_together() {
 async fn uploads_that_stall_are_ended() {
     let (layer, calls) = alone();
     let upload = send(&layer, &calls, post("key", stalled(1024)));
-    let response = tokio::time::timeout(DAY, upload).await.expect("it never ends");
+    let response = tokio::time::timeout(DAY, upload)
+        .await
+        .expect("it never ends");
     assert_eq!(response.status(), StatusCode::REQUEST_TIMEOUT);
     assert_eq!(calls.load(Ordering::SeqCst), 0);
-    let whole = Body::from_stream(once(async { Ok::<_, Infallible>(Bytes::from_static(b"10 EUR")) }));
-    assert_eq!(send(&layer, &calls, post("key", whole)).await.status(), StatusCode::OK);
+    let whole = Body::from_stream(once(async {
+        Ok::<_, Infallible>(Bytes::from_static(b"10 EUR"))
+    }));
+    assert_eq!(
+        send(&layer, &calls, post("key", whole)).await.status(),
+        StatusCode::OK
+    );
 }
 
 /// A service that answers with what it is told, each time with the number of the call.
@@ -119,8 +165,15 @@ where
 }
 
 fn told(response: &Response<FlightBody<Body>>) -> (u16, Option<&str>, bool) {
-    let call = response.headers().get("call").map(|call| call.to_str().unwrap());
-    (response.status().as_u16(), call, response.headers().contains_key("idempotency-replayed"))
+    let call = response
+        .headers()
+        .get("call")
+        .map(|call| call.to_str().unwrap());
+    (
+        response.status().as_u16(),
+        call,
+        response.headers().contains_key("idempotency-replayed"),
+    )
 }
 
 /// The head is there at once, although the body never ends. Its key counts as used.
@@ -137,7 +190,9 @@ async fn streams_are_passed_on_and_not_stored() {
         ("content-encoding", "gzip", false),
     ] {
         for confirms in [true, false] {
-            let layer = builder(&Store::in_memory()).stream_when(named).confirm_streams(confirms);
+            let layer = builder(&Store::in_memory())
+                .stream_when(named)
+                .confirm_streams(confirms);
             let (layer, calls) = (layer.build().unwrap(), Arc::default());
             let send = answers(&layer, &calls, move |_| {
                 let head = Response::builder().header(field, value);
@@ -160,7 +215,10 @@ async fn streams_are_passed_on_and_not_stored() {
 }
 
 fn chunked() -> Body {
-    let chunks = [Ok::<_, Infallible>(Bytes::from_static(b"a")), Ok(Bytes::from_static(b"b"))];
+    let chunks = [
+        Ok::<_, Infallible>(Bytes::from_static(b"a")),
+        Ok(Bytes::from_static(b"b")),
+    ];
     Body::from_stream(futures_util::stream::iter(chunks))
 }
 
@@ -171,7 +229,9 @@ async fn a_stream_that_failed_in_its_head_may_be_sent_again() {
         let (layer, calls) = alone();
         let send = answers(&layer, &calls, move |_| {
             let head = Response::builder().header("content-type", "application/grpc");
-            head.header("grpc-status", status).body(Body::empty()).unwrap()
+            head.header("grpc-status", status)
+                .body(Body::empty())
+                .unwrap()
         });
         for _ in 0..2 {
             send(post("key", Body::empty())).await;
@@ -184,9 +244,16 @@ async fn a_stream_that_failed_in_its_head_may_be_sent_again() {
 fn with_trailers(trailers: &'static [(&'static str, &'static str)]) -> Body {
     use http_body::Frame;
     let data = Frame::data(Bytes::from_static(b"body"));
-    let fields = trailers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
-    let frames = [Ok::<_, Infallible>(data), Ok(Frame::trailers(http::HeaderMap::from_iter(fields)))];
-    Body::new(http_body_util::StreamBody::new(futures_util::stream::iter(frames)))
+    let fields = trailers
+        .iter()
+        .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+    let frames = [
+        Ok::<_, Infallible>(data),
+        Ok(Frame::trailers(http::HeaderMap::from_iter(fields))),
+    ];
+    Body::new(http_body_util::StreamBody::new(futures_util::stream::iter(
+        frames,
+    )))
 }
 
 #[tokio::test]
@@ -214,11 +281,23 @@ async fn trailers_reach_the_handler_and_are_replayed() {
     let see = Arc::clone(&seen);
     let send = answers(&layer, &calls, move |request| {
         let (parts, body) = request.into_parts();
-        let extension = parts.extensions.get::<RequestTrailers>().map(|trailers| trailers.0.clone());
+        let extension = parts
+            .extensions
+            .get::<RequestTrailers>()
+            .map(|trailers| trailers.0.clone());
         *see.lock().unwrap() = Some((extension, body));
-        let head = Response::builder().header("trailer", "grpc-status").header("set-cookie", "a=1");
-        let head = head.header("date", "now").header("retry-after", "1").header("x-ratelimit-remaining", "0");
-        head.body(with_trailers(&[("grpc-status", "14"), ("x-ratelimit-remaining", "7")])).unwrap()
+        let head = Response::builder()
+            .header("trailer", "grpc-status")
+            .header("set-cookie", "a=1");
+        let head = head
+            .header("date", "now")
+            .header("retry-after", "1")
+            .header("x-ratelimit-remaining", "0");
+        head.body(with_trailers(&[
+            ("grpc-status", "14"),
+            ("x-ratelimit-remaining", "7"),
+        ]))
+        .unwrap()
     });
     for (is_replayed, limit) in [(false, Some("7")), (true, None)] {
         let response = send(post("key", with_trailers(&[("digest", "x")]))).await;
@@ -227,11 +306,19 @@ async fn trailers_reach_the_handler_and_are_replayed() {
         // Fields of one exchange are not replayed.
         let has = |name| response.headers().contains_key(name);
         assert!(has("set-cookie") && has("date"));
-        assert_eq!(["retry-after", "x-ratelimit-remaining"].map(has), [!is_replayed; 2]);
+        assert_eq!(
+            ["retry-after", "x-ratelimit-remaining"].map(has),
+            [!is_replayed; 2]
+        );
         let whole = response.into_body().collect().await.unwrap();
         let trailers = whole.trailers().unwrap();
         assert_eq!(trailers["grpc-status"], "14");
-        assert_eq!(trailers.get("x-ratelimit-remaining").map(|left| left.to_str().unwrap()), limit);
+        assert_eq!(
+            trailers
+                .get("x-ratelimit-remaining")
+                .map(|left| left.to_str().unwrap()),
+            limit
+        );
         assert_eq!(whole.to_bytes(), "body");
     }
     let (extension, body) = seen.lock().unwrap().take().unwrap();
@@ -244,10 +331,16 @@ async fn trailers_reach_the_handler_and_are_replayed() {
 
 #[tokio::test]
 async fn honest_retries_are_the_same_and_what_counts_can_be_chosen() {
-    let send_to = |layer: &IdempotencyLayer<Body>| answers(layer, &Arc::default(), |_| Response::default());
+    let send_to =
+        |layer: &IdempotencyLayer<Body>| answers(layer, &Arc::default(), |_| Response::default());
     let with = |host: &str, content_type: &str, body: &str| {
-        let request = Request::post("/").header("idempotency-key", "key").header("host", host);
-        request.header("content-type", content_type).body(Body::from(body.to_owned())).unwrap()
+        let request = Request::post("/")
+            .header("idempotency-key", "key")
+            .header("host", host);
+        request
+            .header("content-type", content_type)
+            .body(Body::from(body.to_owned()))
+            .unwrap()
     };
     let part = |boundary: &str, amount: &str| {
         format!(
@@ -256,24 +349,43 @@ async fn honest_retries_are_the_same_and_what_counts_can_be_chosen() {
     };
     let send = send_to(&builder(&Store::in_memory()).build().unwrap());
     let form = |host, boundary: &str, amount| {
-        with(host, &format!("multipart/form-data; boundary={boundary}"), &part(boundary, amount))
+        with(
+            host,
+            &format!("multipart/form-data; boundary={boundary}"),
+            &part(boundary, amount),
+        )
     };
-    assert_eq!(send(form("Shop.example", "x1", "10")).await.status(), StatusCode::OK);
-    assert_eq!(told(&send(form("shop.example:443", "y2", "10")).await), (200, Some("1"), true));
+    assert_eq!(
+        send(form("Shop.example", "x1", "10")).await.status(),
+        StatusCode::OK
+    );
+    assert_eq!(
+        told(&send(form("shop.example:443", "y2", "10")).await),
+        (200, Some("1"), true)
+    );
     let refused = send(form("shop.example", "x1", "11")).await;
     assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
 
     let store = Store::in_memory();
     let by_path = builder(&store).compare_by(|parts, _| parts.uri.path().as_bytes().to_vec());
     let send = send_to(&by_path.build().unwrap());
-    assert_eq!(send(with("a", "text/plain", "1")).await.status(), StatusCode::OK);
-    assert_eq!(told(&send(with("b", "text/html", "2")).await), (200, Some("1"), true));
+    assert_eq!(
+        send(with("a", "text/plain", "1")).await.status(),
+        StatusCode::OK
+    );
+    assert_eq!(
+        told(&send(with("b", "text/html", "2")).await),
+        (200, Some("1"), true)
+    );
     let mut other = with("a", "text/plain", "1");
     *other.uri_mut() = "/other".parse().unwrap();
     assert_eq!(send(other).await.status(), StatusCode::UNPROCESSABLE_ENTITY);
     // Half of the fleet compares in another way: neither 422 nor handled again.
     let send = send_to(&builder(&store).build().unwrap());
-    assert_eq!(send(with("a", "text/plain", "1")).await.status(), StatusCode::CONFLICT);
+    assert_eq!(
+        send(with("a", "text/plain", "1")).await.status(),
+        StatusCode::CONFLICT
+    );
 }
 
 #[tokio::test]
@@ -286,30 +398,72 @@ async fn methods_and_the_header_field_can_be_chosen() {
     let (layer, calls) = (chosen.build().unwrap(), Arc::default());
     let send = answers(&layer, &calls, |_| Response::default());
     let request = |method: Method, field: &str| {
-        Request::builder().method(method).header(field, "key").body(Body::empty()).unwrap()
+        Request::builder()
+            .method(method)
+            .header(field, "key")
+            .body(Body::empty())
+            .unwrap()
     };
     for (method, field, first, again) in [
-        (Method::PUT, "x-request-token", (200, Some("1"), false), (200, Some("1"), true)),
-        (Method::DELETE, "x-request-token", (422, None, false), (422, None, false)),
-        (Method::DELETE, "idempotency-key", (400, None, false), (400, None, false)),
-        (Method::POST, "x-request-token", (200, Some("2"), false), (200, Some("3"), false)),
+        (
+            Method::PUT,
+            "x-request-token",
+            (200, Some("1"), false),
+            (200, Some("1"), true),
+        ),
+        (
+            Method::DELETE,
+            "x-request-token",
+            (422, None, false),
+            (422, None, false),
+        ),
+        (
+            Method::DELETE,
+            "idempotency-key",
+            (400, None, false),
+            (400, None, false),
+        ),
+        (
+            Method::POST,
+            "x-request-token",
+            (200, Some("2"), false),
+            (200, Some("3"), false),
+        ),
     ] {
         for expected in [first, again] {
-            assert_eq!(told(&send(request(method.clone(), field)).await), expected, "{method} {field}");
+            assert_eq!(
+                told(&send(request(method.clone(), field)).await),
+                expected,
+                "{method} {field}"
+            );
         }
     }
     let missing = send(request(Method::PUT, "idempotency-key")).await;
-    let body = http_body_util::BodyExt::collect(missing.into_body()).await.unwrap().to_bytes();
-    assert!(std::str::from_utf8(&body).unwrap().contains("X-Request-Token is missing"), "{body:?}");
+    let body = http_body_util::BodyExt::collect(missing.into_body())
+        .await
+        .unwrap()
+        .to_bytes();
+    assert!(
+        std::str::from_utf8(&body)
+            .unwrap()
+            .contains("X-Request-Token is missing"),
+        "{body:?}"
+    );
     let store = Store::in_memory();
     for (bad, text) in [
         (builder(&store).methods([]), "at least one method"),
-        (builder(&store).methods([Method::POST, Method::GET]), "has GET"),
+        (
+            builder(&store).methods([Method::POST, Method::GET]),
+            "has GET",
+        ),
         (builder(&store).methods([Method::CONNECT]), "has CONNECT"),
         (builder(&store).header("a key"), "\"a key\""),
     ] {
         let error = bad.build().unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(text), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(text),
+            "{error}"
+        );
     }
 }
 
@@ -322,7 +476,11 @@ struct Gate {
 
 impl Gate {
     fn new(builder: IdempotencyBuilder<Body>) -> Self {
-        Self { layer: builder.build().unwrap(), calls: Arc::default(), opens: Arc::default() }
+        Self {
+            layer: builder.build().unwrap(),
+            calls: Arc::default(),
+            opens: Arc::default(),
+        }
     }
 
     fn send(&self) -> futures_util::future::BoxFuture<'static, StatusCode> {
@@ -360,7 +518,10 @@ async fn a_duplicate_waits_for_the_first_as_long_as_is_set() {
     let duplicate = tokio::spawn(gate.send());
     tokio::time::sleep(second).await;
     gate.opens.notify_one();
-    assert_eq!((first.await.unwrap(), duplicate.await.unwrap()), (StatusCode::OK, StatusCode::OK));
+    assert_eq!(
+        (first.await.unwrap(), duplicate.await.unwrap()),
+        (StatusCode::OK, StatusCode::OK)
+    );
     assert_eq!(gate.calls.load(Ordering::SeqCst), 1);
 }
 
@@ -376,7 +537,14 @@ async fn a_run_without_its_client_ends_at_its_time_limit() {
     first.abort();
     tokio::time::sleep(minute - Duration::from_secs(1)).await;
     assert_eq!(gate.send().await, StatusCode::CONFLICT);
-    assert!(store.shutdown(Duration::ZERO).await.unwrap_err().to_string().contains("payments"));
+    assert!(
+        store
+            .shutdown(Duration::ZERO)
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("payments")
+    );
     tokio::time::sleep(Duration::from_secs(2)).await;
     store.shutdown(Duration::ZERO).await.unwrap();
     let again = gate.begin(2).await;
@@ -389,8 +557,15 @@ async fn a_run_without_its_client_ends_at_its_time_limit() {
 async fn what_was_handled_is_not_handled_again_if_its_response_is_not_read() {
     let (layer, calls) = alone();
     let send = answers(&layer, &calls, |_| Response::new(stalled(16)));
-    assert!(tokio::time::timeout(Duration::from_secs(1), send(post("key", Body::empty()))).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_secs(1), send(post("key", Body::empty())))
+            .await
+            .is_err()
+    );
     tokio::time::sleep(Duration::from_secs(301)).await;
-    assert_eq!(told(&send(post("key", Body::empty())).await), (409, None, false));
+    assert_eq!(
+        told(&send(post("key", Body::empty())).await),
+        (409, None, false)
+    );
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }

@@ -47,7 +47,9 @@ pub(super) fn restore<B: From<Bytes> + 'static>(
     trailers: Option<HeaderMap>,
     extensions: &mut Extensions,
 ) -> B {
-    let Some(trailers) = trailers else { return B::from(whole) };
+    let Some(trailers) = trailers else {
+        return B::from(whole);
+    };
     extensions.insert(RequestTrailers(trailers.clone()));
     with_trailers(&whole, trailers).unwrap_or_else(|| B::from(whole))
 }
@@ -55,8 +57,13 @@ pub(super) fn restore<B: From<Bytes> + 'static>(
 #[cfg(feature = "axum")]
 fn with_trailers<B: 'static>(whole: &Bytes, trailers: HeaderMap) -> Option<B> {
     type Whole = FlightBody<axum::body::Body>;
-    let mut body = Some(axum::body::Body::new(Whole::whole(whole.clone(), Some(trailers))));
-    (&mut body as &mut dyn std::any::Any).downcast_mut::<Option<B>>()?.take()
+    let mut body = Some(axum::body::Body::new(Whole::whole(
+        whole.clone(),
+        Some(trailers),
+    )));
+    (&mut body as &mut dyn std::any::Any)
+        .downcast_mut::<Option<B>>()?
+        .take()
 }
 
 #[cfg(not(feature = "axum"))]
@@ -87,7 +94,8 @@ impl Limits {
         let (mut body, mut whole, mut taken) = (pin!(body), Vec::new(), self.room.begin());
         let mut trailers = None;
         while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
-            let frame = frame.map_err(|_| Error::malformed("the request body could not be read"))?;
+            let frame =
+                frame.map_err(|_| Error::malformed("the request body could not be read"))?;
             let data = match frame.into_data() {
                 Ok(data) => data,
                 Err(frame) => {
@@ -109,6 +117,10 @@ impl Limits {
             }
             whole.put(data);
         }
-        Ok(Upload { whole: whole.into(), trailers, taken })
+        Ok(Upload {
+            whole: whole.into(),
+            trailers,
+            taken,
+        })
     }
 }

@@ -45,13 +45,33 @@ pub(crate) struct Ask<Q = ()> {
 }
 
 impl<Q> Ask<Q> {
-    pub(crate) fn new(query: Q, subject: Subject, suffix: Suffix, rank: i64, wait: Option<Wait>) -> Self {
-        Self { subject, suffix, rank, wait, query, bypass: false, gives_up: false, early: None }
+    pub(crate) fn new(
+        query: Q,
+        subject: Subject,
+        suffix: Suffix,
+        rank: i64,
+        wait: Option<Wait>,
+    ) -> Self {
+        Self {
+            subject,
+            suffix,
+            rank,
+            wait,
+            query,
+            bypass: false,
+            gives_up: false,
+            early: None,
+        }
     }
 
     fn terms(&self, holding: &Holding) -> Terms {
         let max_waiters = self.wait.map_or(0, |wait| wait.max_waiters.into());
-        Terms { ttl: micros(holding.options.ttl), max_waiters, rank: self.rank, placed: self.early.is_some() }
+        Terms {
+            ttl: micros(holding.options.ttl),
+            max_waiters,
+            rank: self.rank,
+            placed: self.early.is_some(),
+        }
     }
 }
 
@@ -68,7 +88,10 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    pub(crate) const FOR_EVER: Self = Self { max_wait: None, max_waiters: u32::MAX };
+    pub(crate) const FOR_EVER: Self = Self {
+        max_wait: None,
+        max_waiters: u32::MAX,
+    };
 }
 
 impl<K: Kind> Leases<K> {
@@ -79,7 +102,9 @@ impl<K: Kind> Leases<K> {
         key: Key,
         mut ask: Ask<Query<K>>,
     ) -> Result<Got<Found<K>>, Error> {
-        let Some(Wait { max_wait, .. }) = ask.wait else { return self.ask_at_once(key, &ask).await };
+        let Some(Wait { max_wait, .. }) = ask.wait else {
+            return self.ask_at_once(key, &ask).await;
+        };
         // A deadline that overflows is no deadline.
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         loop {
@@ -114,18 +139,35 @@ impl<K: Kind> Leases<K> {
         let mut sent = None;
         let mut effects = admission.step(|now| {
             sent = Some(now);
-            Some(Event::Arrives { key: key.clone(), waiter: Arc::clone(&waiter) })
+            Some(Event::Arrives {
+                key: key.clone(),
+                waiter: Arc::clone(&waiter),
+            })
         });
         let (id, token) = match effects.pop() {
             Some(Effect::Acquire { id, token, .. }) => (Some(id), Some(token)),
             _ => (None, None),
         };
         let is_unanswered = id.is_some();
-        let mut leaver =
-            Leaver { admission, key, waiter: &waiter, received, id, is_unanswered, is_over: false };
+        let mut leaver = Leaver {
+            admission,
+            key,
+            waiter: &waiter,
+            received,
+            id,
+            is_unanswered,
+            is_over: false,
+        };
         let call = async {
-            let (Some(token), Some(sent)) = (token, sent) else { return pending().await };
-            (sent, admission.ask(key.clone(), token, self.holding(), &waiter.ask).await)
+            let (Some(token), Some(sent)) = (token, sent) else {
+                return pending().await;
+            };
+            (
+                sent,
+                admission
+                    .ask(key.clone(), token, self.holding(), &waiter.ask)
+                    .await,
+            )
         };
         tokio::pin!(call);
         let late = until(deadline);
@@ -173,20 +215,29 @@ impl<K: Kind> Leases<K> {
         match unanswered.filter(|_| self.outage(key).is_none()) {
             None => Some(self.waited_too_long(key, ask)),
             Some(since) if since.elapsed() < UNANSWERED => None,
-            Some(_) => Some(Error::unavailable(Cause::TimedOut, "no answer within the longest wait")),
+            Some(_) => Some(Error::unavailable(
+                Cause::TimedOut,
+                "no answer within the longest wait",
+            )),
         }
     }
 
     /// The error for a wait that ends without a lease.
     fn waited_too_long(&self, key: &Key, ask: &Ask<Query<K>>) -> Error {
-        let busy = Busy { subject: ask.subject, why: Why::WaitedTooLong, retry_after: None };
+        let busy = Busy {
+            subject: ask.subject,
+            why: Why::WaitedTooLong,
+            retry_after: None,
+        };
         self.outage(key).unwrap_or_else(|| busy.into())
     }
 
     /// Returns the error of the last call for the waiters of a key, if the store was unavailable. Also if that call is
     /// still under way, and is refused again and again.
     pub(crate) fn outage(&self, key: &Key) -> Option<Error> {
-        let outage = lock(&self.admission.tokens).tokens.outage(key, clock::now());
+        let outage = lock(&self.admission.tokens)
+            .tokens
+            .outage(key, clock::now());
         outage.or_else(|| self.admission.namespace.refused(key))
     }
 
@@ -202,15 +253,24 @@ impl<K: Kind> Leases<K> {
         let (id, token) = admission.token(self.holding(), &ask.suffix);
         if let Some(cells) = admission.namespace.cells() {
             let (scene, terms) = (&admission.scene, ask.terms(self.holding()));
-            let step =
-                |state: &mut _, now| scene.acquire(state, &token, Some(&ask.query), ask.bypass, terms, now);
+            let step = |state: &mut _, now| {
+                scene.acquire(state, &token, Some(&ask.query), ask.bypass, terms, now)
+            };
             let answer = cells.step(key.as_bytes(), step)?;
             let at = cells.time_of_leases(answer.now);
             return self.answered(key, id, token, ask, answer, (at, at));
         }
-        let mut undo = Undo { admission, options, key: &key, token: &token, is_armed: true };
+        let mut undo = Undo {
+            admission,
+            options,
+            key: &key,
+            token: &token,
+            is_armed: true,
+        };
         let sent = clock::recent();
-        let answer = admission.ask(key.clone(), token.clone(), self.holding(), ask).await;
+        let answer = admission
+            .ask(key.clone(), token.clone(), self.holding(), ask)
+            .await;
         // Without an answer, the acquire may still run. With one, a copy may, if there was one.
         let answer = answer.inspect_err(|error| undo.is_armed = !error.is_not_sent())?;
         let is_closed = self.holding().is_closed();
@@ -234,7 +294,13 @@ impl<K: Kind> Leases<K> {
         id: u64,
         token: Token,
         ask: &Ask<Query<K>>,
-        Answer { now, what, found, twice, .. }: Answer<Found<K>>,
+        Answer {
+            now,
+            what,
+            found,
+            twice,
+            ..
+        }: Answer<Found<K>>,
         (sent, at): (Instant, Instant),
     ) -> Result<Got<Found<K>>, Error> {
         let (admission, options) = (&self.admission, self.options());
@@ -247,7 +313,16 @@ impl<K: Kind> Leases<K> {
                     let text = "the lease was granted, but expired before the reply arrived";
                     return Err(Error::unavailable(Cause::TimedOut, text));
                 };
-                let grant = Grant { key, token, id, fence, twice, validity, at, offered: false };
+                let grant = Grant {
+                    key,
+                    token,
+                    id,
+                    fence,
+                    twice,
+                    validity,
+                    at,
+                    offered: false,
+                };
                 let lease = admission.hold(grant, self.holding());
                 Ok(Got::Lease(Lease::with(lease, self.keeper()), found))
             }
@@ -271,18 +346,29 @@ impl<K: Kind> Admission<K> {
         answer: &Answer<Found<K>>,
         deadline: Option<Instant>,
     ) -> Option<Error> {
-        let What::Acquired(Standing::Queued { before, .. }) = answer.what else { return None };
+        let What::Acquired(Standing::Queued { before, .. }) = answer.what else {
+            return None;
+        };
         // The place of a waiter that was there before is not known.
         let (at_once, now) = (ask.early.filter(|_| !answer.twice)?, Instant::now());
         let held = self.hold_time.recent(now)?;
-        let turns = u32::try_from(before.max(0)).unwrap_or(u32::MAX).saturating_add(1);
+        let turns = u32::try_from(before.max(0))
+            .unwrap_or(u32::MAX)
+            .saturating_add(1);
         let expected = held.saturating_mul(turns) / at_once.max(1);
         let late = expected.checked_sub(deadline?.saturating_duration_since(now))?;
         if self.hold_time.probes(now) {
             return None;
         }
         let retry_after = Some(late.max(held / at_once.max(1)));
-        Some(Busy { subject: ask.subject, why: Why::QueueTooLong, retry_after }.into())
+        Some(
+            Busy {
+                subject: ask.subject,
+                why: Why::QueueTooLong,
+                retry_after,
+            }
+            .into(),
+        )
     }
 
     /// Acquires for a token.
@@ -294,8 +380,13 @@ impl<K: Kind> Admission<K> {
         ask: &Ask<Query<K>>,
     ) -> Result<Answer<Found<K>>, Error> {
         let terms = ask.terms(holding);
-        let verb = Verb::Acquire { query: Some(ask.query.clone()), bypass: ask.bypass };
-        self.acquire_release.run(key, self.operation(token, verb, terms)).await
+        let verb = Verb::Acquire {
+            query: Some(ask.query.clone()),
+            bypass: ask.bypass,
+        };
+        self.acquire_release
+            .run(key, self.operation(token, verb, terms))
+            .await
     }
 }
 
@@ -333,7 +424,12 @@ impl<K: Kind> Drop for Leaver<'_, K> {
         self.received.close();
         let offered = self.received.try_recv();
         let (key, waiter) = (self.key.clone(), Arc::clone(self.waiter));
-        self.admission.handle(Event::Leaves { key, waiter, id: self.id, unanswered: self.is_unanswered });
+        self.admission.handle(Event::Leaves {
+            key,
+            waiter,
+            id: self.id,
+            unanswered: self.is_unanswered,
+        });
         offered.into_iter().for_each(decline);
     }
 }

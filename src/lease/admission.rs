@@ -55,7 +55,11 @@ fn grant_time(store: &Store) -> Duration {
 }
 
 pub(super) fn spans(store: &Store) -> Spans {
-    Spans { grant: micros(grant_time(store)), alive: micros(ALIVE), tombstone: micros(TOMBSTONE) }
+    Spans {
+        grant: micros(grant_time(store)),
+        alive: micros(ALIVE),
+        tombstone: micros(TOMBSTONE),
+    }
 }
 
 pub(crate) fn rules(store: &Store, has_outcomes: bool) -> Rules {
@@ -107,7 +111,11 @@ impl<K: Kind> Admission<K> {
     ) -> Arc<Self> {
         let admission = store.notifier().join(|ids| {
             let began = clock::now();
-            let local = Local { process: store.notifier().number(), ids, kind: PhantomData };
+            let local = Local {
+                process: store.notifier().number(),
+                ids,
+                kind: PhantomData,
+            };
             Arc::new(Self {
                 store: store.clone(),
                 acquire_release: namespace.client(),
@@ -170,12 +178,21 @@ impl<K: Kind> Admission<K> {
     /// Enters an outcome, releases the lease to the store, and tells the waiters to ask again. Returns whether the lease
     /// was still held, and how full the filter is, for kinds that have one; or why the outcome was not entered. Then nothing
     /// is changed. `again`: it was sent before, and the answer is not known.
-    pub(crate) async fn complete(&self, state: &LeaseState, entry: Entry<K>, again: bool) -> Completed<K> {
+    pub(crate) async fn complete(
+        &self,
+        state: &LeaseState,
+        entry: Entry<K>,
+        again: bool,
+    ) -> Completed<K> {
         if let Some(completed) = self.complete_in_memory(state, &entry) {
             return completed;
         }
         let operation = self.completion(state, entry, again);
-        completed::<K>(self.acquire_release.run(state.grant.key.clone(), operation).await)
+        completed::<K>(
+            self.acquire_release
+                .run(state.grant.key.clone(), operation)
+                .await,
+        )
     }
 
     /// The same in the next batch, whose reply calls `then`: no task waits for it.
@@ -188,21 +205,33 @@ impl<K: Kind> Admission<K> {
         if let Some(completed) = self.complete_in_memory(state, &entry) {
             return then(completed);
         }
-        let (here, operation) = (Handle::try_current().ok(), self.completion(state, entry, false));
+        let (here, operation) = (
+            Handle::try_current().ok(),
+            self.completion(state, entry, false),
+        );
         let key = state.grant.key.clone();
-        self.acquire_release.send(here, key, operation, |answer| then(completed::<K>(answer)));
+        self.acquire_release
+            .send(here, key, operation, |answer| then(completed::<K>(answer)));
     }
 
     /// `None` if the store is not in memory.
     fn complete_in_memory(&self, state: &LeaseState, entry: &Entry<K>) -> Option<Completed<K>> {
         let Grant { key, token, .. } = &state.grant;
         let step = |state: &mut _, now| self.scene.complete(state, token, entry, now);
-        Some(self.namespace.cells()?.step_with(key.as_bytes(), K::Outcome::payload(entry), step))
+        Some(
+            self.namespace
+                .cells()?
+                .step_with(key.as_bytes(), K::Outcome::payload(entry), step),
+        )
     }
 
     fn completion(&self, state: &LeaseState, entry: Entry<K>, again: bool) -> AcquireRelease<K> {
         let terms = Terms::usual(micros(state.ttl()));
-        self.operation(state.grant.token.clone(), Verb::Complete { entry, again }, terms)
+        self.operation(
+            state.grant.token.clone(),
+            Verb::Complete { entry, again },
+            terms,
+        )
     }
 
     /// Returns a new token without an entry here, and the id in it.
@@ -210,18 +239,33 @@ impl<K: Kind> Admission<K> {
         self.local.token(holding, suffix)
     }
 
-    pub(super) fn operation(&self, token: Token, verb: VerbOf<K>, terms: Terms) -> AcquireRelease<K> {
-        AcquireRelease { scene: Arc::clone(&self.scene), token, verb, terms }
+    pub(super) fn operation(
+        &self,
+        token: Token,
+        verb: VerbOf<K>,
+        terms: Terms,
+    ) -> AcquireRelease<K> {
+        AcquireRelease {
+            scene: Arc::clone(&self.scene),
+            token,
+            verb,
+            terms,
+        }
     }
 
     pub(crate) fn release_operation(&self, back: &Release) -> AcquireRelease<K> {
-        let verb = Verb::Release { withdraws: back.withdrawn };
+        let verb = Verb::Release {
+            withdraws: back.withdrawn,
+        };
         self.operation(back.token.clone(), verb, Terms::usual(back.ttl))
     }
 
     /// Releases. Returns also whether the call was sent twice.
     pub(crate) async fn release_token(&self, back: &Release) -> Result<(Was, bool), Error> {
-        let answer = self.acquire_release.run(back.key.clone(), self.release_operation(back)).await?;
+        let answer = self
+            .acquire_release
+            .run(back.key.clone(), self.release_operation(back))
+            .await?;
         match answer.what {
             What::Released(was) => Ok((was, answer.twice)),
             What::Acquired(_) | What::Completed(..) => Err(unexpected()),
@@ -229,7 +273,12 @@ impl<K: Kind> Admission<K> {
     }
 
     pub(crate) fn renewal(&self, token: &Token, ttl: i64, fence: i64) -> Renew<K> {
-        Renew { token: token.clone(), ttl, fence, kind: PhantomData }
+        Renew {
+            token: token.clone(),
+            ttl,
+            fence,
+            kind: PhantomData,
+        }
     }
 
     /// Releases a token that has no entry here, in the background.
@@ -240,7 +289,10 @@ impl<K: Kind> Admission<K> {
     /// Estimates the time until a lease is free, from the end of the next lease (in `left` µs) and the recent hold times
     /// of the waiters `before` it.
     pub(super) fn retry_after(&self, left: i64, before: i64) -> Option<Duration> {
-        let left = u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_micros);
+        let left = u64::try_from(left)
+            .ok()
+            .filter(|left| *left > 0)
+            .map(Duration::from_micros);
         let turns = u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1);
         let recent = self.hold_time.recent(Instant::now());
         let typical = recent.map_or(Duration::MAX, |held| held.saturating_mul(turns));
@@ -287,12 +339,18 @@ impl<K: Kind> Leases<K> {
 
     fn of(admission: Arc<Admission<K>>, holding: &Holding) -> Self {
         let watched: Weak<dyn Watched> = Arc::<Admission<K>>::downgrade(&admission);
-        let holding = Holding { watched: Some(watched), ..holding.clone() };
+        let holding = Holding {
+            watched: Some(watched),
+            ..holding.clone()
+        };
         let common = || {
             let keeper = Arc::clone(&admission) as Arc<dyn Keeper>;
             (Arc::new(holding.clone()), Arc::new(keeper))
         };
-        Self { common: Arc::new(Stripes::new(common)), admission }
+        Self {
+            common: Arc::new(Stripes::new(common)),
+            admission,
+        }
     }
 
     pub(crate) fn holding(&self) -> &Arc<Holding> {
@@ -344,7 +402,9 @@ where
 
 impl<K: Kind> fmt::Debug for Leases<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases").field("options", self.options()).finish_non_exhaustive()
+        f.debug_struct("Leases")
+            .field("options", self.options())
+            .finish_non_exhaustive()
     }
 }
 
@@ -366,7 +426,11 @@ mod tests {
     fn the_time_until_a_lease_is_free_is_estimated() {
         let admission = admission();
         let ns = Duration::from_nanos;
-        let estimated = |left, before| admission.retry_after(left, before).map(|span| span.as_nanos());
+        let estimated = |left, before| {
+            admission
+                .retry_after(left, before)
+                .map(|span| span.as_nanos())
+        };
         // The end of the next lease, until it is known how long leases are held.
         assert_eq!(
             [-1, 0, 1, 5000].map(|left| estimated(left, 0)),
@@ -374,10 +438,20 @@ mod tests {
         );
         admission.hold_time.note(ns(1788));
         // As many turns as there are waiters before, and its own.
-        let expected =
-            [(9, 0, 1788), (1, 0, 1000), (9, 3, 7152), (9, 9, 9000), (9, i64::MAX, 9000), (0, 0, 0)];
+        let expected = [
+            (9, 0, 1788),
+            (1, 0, 1000),
+            (9, 3, 7152),
+            (9, 9, 9000),
+            (9, i64::MAX, 9000),
+            (0, 0, 0),
+        ];
         for (left, before, nanos) in expected {
-            assert_eq!(estimated(left, before).unwrap_or(0), nanos, "{left} {before}");
+            assert_eq!(
+                estimated(left, before).unwrap_or(0),
+                nanos,
+                "{left} {before}"
+            );
         }
     }
 
@@ -388,11 +462,20 @@ mod tests {
         let on_redis = builder().redis("redis://127.0.0.1:1").unwrap();
         for (store, is_remote) in [(Store::in_memory(), false), (on_redis, true)] {
             let rules = rules(&store, true);
-            assert_eq!((rules.grant, rules.is_remote, rules.is_durable), (GRANT, is_remote, false));
+            assert_eq!(
+                (rules.grant, rules.is_remote, rules.is_durable),
+                (GRANT, is_remote, false)
+            );
         }
-        let durable = builder().replicas(1, Duration::from_millis(100)).redis("redis://127.0.0.1:1").unwrap();
+        let durable = builder()
+            .replicas(1, Duration::from_millis(100))
+            .redis("redis://127.0.0.1:1")
+            .unwrap();
         assert!(rules(&durable, true).is_durable);
-        assert_eq!(spans(&durable).grant, micros(GRANT + 3 * durable.durable_within().unwrap()));
+        assert_eq!(
+            spans(&durable).grant,
+            micros(GRANT + 3 * durable.durable_within().unwrap())
+        );
     }
 
     #[test]

@@ -60,7 +60,11 @@ const SEQUENCES: usize = 400;
 const IN_STEP: usize = 100;
 const STEPS: usize = 24;
 
-const SPANS: Spans = Spans { grant: 1_500_000, alive: 7_000_000, tombstone: 60_000_000 };
+const SPANS: Spans = Spans {
+    grant: 1_500_000,
+    alive: 7_000_000,
+    tombstone: 60_000_000,
+};
 
 const TTLS: [i64; 3] = [10_000, 1_000_000, 30_000_000];
 
@@ -100,7 +104,13 @@ impl<K: Tried> Side<K> {
     fn new(store: &Store, states: Option<States<K>>, alone: bool) -> Self {
         let namespace = K::namespace(store);
         let channels = SPANS.with(&store.channels());
-        let scene = |scope| Arc::new(Scene { channels: channels.clone(), spans: SPANS, scope });
+        let scene = |scope| {
+            Arc::new(Scene {
+                channels: channels.clone(),
+                spans: SPANS,
+                scope,
+            })
+        };
         Self {
             scenes: K::scopes(store).into_iter().map(scene).collect(),
             acquire_release: namespace.client(),
@@ -128,7 +138,9 @@ impl<K: Tried> Side<K> {
         key: &Key,
         operation: O,
     ) -> O::Reply {
-        let Some(states) = &self.states else { return client.run(key.clone(), operation).await.unwrap() };
+        let Some(states) = &self.states else {
+            return client.run(key.clone(), operation).await.unwrap();
+        };
         let mut of = lock(&states.of);
         let state = of.entry(key.as_bytes().to_vec()).or_default();
         let reply = operation.apply(state, states.clock.load(Ordering::Relaxed));
@@ -142,7 +154,12 @@ impl<K: Tried> Side<K> {
         match step {
             Step::Calls(terms, calls) => {
                 let calls = calls.into_iter().map(|(token, verb)| {
-                    let call = AcquireRelease { scene: Arc::clone(scene), token, verb, terms };
+                    let call = AcquireRelease {
+                        scene: Arc::clone(scene),
+                        token,
+                        verb,
+                        terms,
+                    };
                     self.run(&self.acquire_release, &key, call)
                 });
                 let mut answers = self.all(calls).await;
@@ -155,12 +172,21 @@ impl<K: Tried> Side<K> {
                 format!("{answers:?}")
             }
             Step::Renew(token, ttl, fence) => {
-                let renew = Renew { token, ttl, fence, kind: PhantomData };
+                let renew = Renew {
+                    token,
+                    ttl,
+                    fence,
+                    kind: PhantomData,
+                };
                 format!("{:?}", self.run(&self.renew, &key, renew).await)
             }
             Step::Heartbeat(tokens) => {
                 let limit = K::Outcome::told(&K::query(round, 0)).and_then(|told| told.limit);
-                let heartbeat = Heartbeat { scene: Arc::clone(scene), limit, tokens };
+                let heartbeat = Heartbeat {
+                    scene: Arc::clone(scene),
+                    limit,
+                    tokens,
+                };
                 let mut beaten = self.run(&self.heartbeat, &key, heartbeat).await;
                 beaten.granted.clear();
                 format!("{beaten:?}")
@@ -175,7 +201,11 @@ impl<K: Tried> Side<K> {
                 format!("{seen:?} {tokens:?}")
             }
             Step::Revoke(token) => {
-                let revoke = Revoke::new(Arc::clone(&scene.channels), scene.spans, token.text().as_bytes());
+                let revoke = Revoke::new(
+                    Arc::clone(&scene.channels),
+                    scene.spans,
+                    token.text().as_bytes(),
+                );
                 format!("{:?}", self.run(&self.revoke, &key, revoke).await)
             }
         }
@@ -183,7 +213,8 @@ impl<K: Tried> Side<K> {
 
     async fn round(&self, first: usize, steps: &[Step<K>], round: usize) -> Vec<String> {
         let steps = steps.iter().enumerate();
-        let all = self.all(steps.map(|(at, step)| self.take(K::key(first + at), step.clone(), round)));
+        let all =
+            self.all(steps.map(|(at, step)| self.take(K::key(first + at), step.clone(), round)));
         // In a task whose budget is spent, a call that its own task sends could be sent after the next one.
         tokio::task::unconstrained(all).await
     }
@@ -195,7 +226,11 @@ impl<K: Tried> Side<K> {
         let keys = (first..first + IN_STEP).map(K::key);
         let soonest = async |key| {
             let tokens = vec!["nobody".into()];
-            let nobody = Heartbeat { scene: Arc::clone(&self.scenes[0]), limit: None, tokens };
+            let nobody = Heartbeat {
+                scene: Arc::clone(&self.scenes[0]),
+                limit: None,
+                tokens,
+            };
             self.run(&self.heartbeat, &key, nobody).await.soonest
         };
         join_all(keys.map(soonest)).await
@@ -204,8 +239,16 @@ impl<K: Tried> Side<K> {
     /// Returns all messages to waiters, however they were sent.
     fn told(&self, store: &Store, published: Vec<Vec<u8>>) -> Vec<String> {
         let mut told = store.notifier().take_delivered();
-        told.extend(published.into_iter().map(|text| Push::parse(&text).unwrap()));
-        told.extend(self.states.iter().flat_map(|states| std::mem::take(&mut *lock(&states.pushed))));
+        told.extend(
+            published
+                .into_iter()
+                .map(|text| Push::parse(&text).unwrap()),
+        );
+        told.extend(
+            self.states
+                .iter()
+                .flat_map(|states| std::mem::take(&mut *lock(&states.pushed))),
+        );
         let mut told: Vec<_> = told.iter().map(|push| format!("{push:?}")).collect();
         told.sort();
         told
@@ -219,8 +262,13 @@ fn tokens<K: Tried>(suffixes: &[&str], rng: &mut StdRng, next: &mut u64) -> Vec<
             *next += 1;
             let process = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"][rng.random_range(0..2)];
             let suffix = suffixes.choose(rng).unwrap();
-            let ttl = ["", ".2710", ".f4240", ".1c9c380", ".ffffffff"].choose(rng).unwrap();
-            (format!("{process}-{next:x}{ttl}{suffix}").into(), K::rank(suffix))
+            let ttl = ["", ".2710", ".f4240", ".1c9c380", ".ffffffff"]
+                .choose(rng)
+                .unwrap();
+            (
+                format!("{process}-{next:x}{ttl}{suffix}").into(),
+                K::rank(suffix),
+            )
         })
         .collect()
 }
@@ -233,7 +281,10 @@ fn random_step<K: Tried>(
 ) -> Step<K> {
     let ttl = *TTLS.choose(rng).unwrap();
     if let Some(entry) = K::entry(sequence, rng).filter(|_| rng.random_bool(0.2)) {
-        let verb = Verb::Complete { entry, again: false };
+        let verb = Verb::Complete {
+            entry,
+            again: false,
+        };
         let complete = (tokens.choose(rng).unwrap().0.clone(), verb);
         return Step::Calls(terms, vec![complete]);
     }
@@ -245,10 +296,14 @@ fn random_step<K: Tried>(
                 let acquires = *rank == terms.rank && rng.random_bool(0.7);
                 let entry = K::entry(sequence, rng).filter(|_| rng.random_bool(0.2));
                 let verb = match (rng.random_range(0..10), entry) {
-                    (_, Some(entry)) => Verb::Complete { entry, again: false },
-                    (n, _) if acquires => {
-                        Verb::Acquire { query: Some(query.clone()), bypass: n == 0 && K::BYPASSES }
-                    }
+                    (_, Some(entry)) => Verb::Complete {
+                        entry,
+                        again: false,
+                    },
+                    (n, _) if acquires => Verb::Acquire {
+                        query: Some(query.clone()),
+                        bypass: n == 0 && K::BYPASSES,
+                    },
                     (n, _) => Verb::Release { withdraws: n < 3 },
                 };
                 (token.clone(), verb)
@@ -256,15 +311,26 @@ fn random_step<K: Tried>(
             Step::Calls(terms, chosen.into_iter().map(call).collect())
         }
         75..82 => {
-            let fence = *[0, 0, 7, now, now + 31, now + 3_000_000].choose(rng).unwrap();
+            let fence = *[0, 0, 7, now, now + 31, now + 3_000_000]
+                .choose(rng)
+                .unwrap();
             Step::Renew(tokens.choose(rng).unwrap().0.clone(), ttl, fence)
         }
         82..94 => {
             // All of one process, as in real heartbeats.
             let process = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"][rng.random_range(0..2)];
             let is_own = |token: &&Token| token.with_text(|text| text.starts_with(process));
-            let own: Vec<_> = tokens.iter().map(|(token, _)| token).filter(is_own).cloned().collect();
-            if own.is_empty() { Step::Look } else { Step::Heartbeat(own.sample(rng, 4).cloned().collect()) }
+            let own: Vec<_> = tokens
+                .iter()
+                .map(|(token, _)| token)
+                .filter(is_own)
+                .cloned()
+                .collect();
+            if own.is_empty() {
+                Step::Look
+            } else {
+                Step::Heartbeat(own.sample(rng, 4).cloned().collect())
+            }
         }
         96..98 => Step::Revoke(tokens.choose(rng).unwrap().0.clone()),
         _ => Step::Look,
@@ -338,52 +404,94 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
             time.flush();
         }
         let goes_back = K::GOES_BACK && batch % 2 == 0;
-        let states = || States { clock: in_process.clone(), of: Mutex::default(), pushed: Mutex::default() };
+        let states = || States {
+            clock: in_process.clone(),
+            of: Mutex::default(),
+            pushed: Mutex::default(),
+        };
         lua.alone = batch % 3 == 0;
         let rust = Side::<K>::new(&in_memory, goes_back.then(states), lua.alone);
-        let tokens: Vec<_> = (0..IN_STEP).map(|_| tokens::<K>(suffixes, &mut rng, &mut next)).collect();
+        let tokens: Vec<_> = (0..IN_STEP)
+            .map(|_| tokens::<K>(suffixes, &mut rng, &mut next))
+            .collect();
         let mut history: Vec<(i64, Vec<Step<K>>)> = Vec::new();
         for round in 0..STEPS {
             if goes_back && rng.random_bool(0.2) {
-                let by = *[1, 999, 400_000, 5_000_000, 45_000_000].choose(&mut rng).unwrap();
+                let by = *[1, 999, 400_000, 5_000_000, 45_000_000]
+                    .choose(&mut rng)
+                    .unwrap();
                 cut += time.set_back(by, first, &lua, &rust).await;
             } else {
-                let jumps = [0, 1, 999, 10_000, 400_000, 1_500_000, 3_000_000, 8_000_000, 31_000_000];
+                let jumps = [
+                    0, 1, 999, 10_000, 400_000, 1_500_000, 3_000_000, 8_000_000, 31_000_000,
+                ];
                 let half_a_day = 43_200_000_000;
-                let by = if rng.random_bool(0.02) { half_a_day } else { *jumps.choose(&mut rng).unwrap() };
+                let by = if rng.random_bool(0.02) {
+                    half_a_day
+                } else {
+                    *jumps.choose(&mut rng).unwrap()
+                };
                 time.set(time.now + by);
             }
             if let Some(states) = rust.states.as_ref().filter(|_| rng.random_bool(0.1)) {
-                let evicted: Vec<_> = (first..first + IN_STEP).filter(|_| rng.random_bool(0.3)).collect();
-                evicted.into_iter().for_each(|sequence| time.evict(sequence, states));
+                let evicted: Vec<_> = (first..first + IN_STEP)
+                    .filter(|_| rng.random_bool(0.3))
+                    .collect();
+                evicted
+                    .into_iter()
+                    .for_each(|sequence| time.evict(sequence, states));
             }
             let now = time.now;
             // Calls with other terms would leave apart, and may overtake.
-            let max_waiters = *[0, 2, 1000, 1000, 1000, 1000, 1000, 1000].choose(&mut rng).unwrap();
+            let max_waiters = *[0, 2, 1000, 1000, 1000, 1000, 1000, 1000]
+                .choose(&mut rng)
+                .unwrap();
             let rank = *K::RANKS.choose(&mut rng).unwrap();
-            let terms = Terms { ttl, max_waiters, rank, placed: rng.random_bool(0.5) };
-            let step =
-                |(at, tokens): (usize, &Vec<_>)| random_step(&mut rng, (first + at, now), tokens, terms);
+            let terms = Terms {
+                ttl,
+                max_waiters,
+                rank,
+                placed: rng.random_bool(0.5),
+            };
+            let step = |(at, tokens): (usize, &Vec<_>)| {
+                random_step(&mut rng, (first + at, now), tokens, terms)
+            };
             let steps: Vec<_> = tokens.iter().enumerate().map(step).collect();
             history.push((now, steps.clone()));
-            let answers = (lua.round(first, &steps, round).await, rust.round(first, &steps, round).await);
+            let answers = (
+                lua.round(first, &steps, round).await,
+                rust.round(first, &steps, round).await,
+            );
             for (at, (lua, rust)) in answers.0.iter().zip(&answers.1).enumerate() {
                 let so_far = || {
-                    let steps = history.iter().map(|(now, steps)| format!("{now}: {:?}", steps[at]));
+                    let steps = history
+                        .iter()
+                        .map(|(now, steps)| format!("{now}: {:?}", steps[at]));
                     steps.collect::<Vec<_>>().join("\n")
                 };
                 assert_eq!(lua, rust, "SEED={seed}\n{}", so_far());
             }
-            let told = (lua.told(&on_redis, time.published()), rust.told(&in_memory, Vec::new()));
+            let told = (
+                lua.told(&on_redis, time.published()),
+                rust.told(&in_memory, Vec::new()),
+            );
             assert_eq!(told.0, told.1, "SEED={seed} at {now}");
             grants += told.0.len();
             time.check_kept(K::slices());
-            rust.states.iter().for_each(|states| time.check_fences::<K>(states));
+            rust.states
+                .iter()
+                .for_each(|states| time.check_fences::<K>(states));
         }
     }
     // With claims, most messages say that there is nothing left to do.
-    assert!(grants > sequences / 2, "only {grants} messages to waiters: the test covers too little");
-    assert!(cut > sequences / 20 || !K::GOES_BACK, "only {cut} leases were cut: the test covers too little");
+    assert!(
+        grants > sequences / 2,
+        "only {grants} messages to waiters: the test covers too little"
+    );
+    assert!(
+        cut > sequences / 20 || !K::GOES_BACK,
+        "only {cut} leases were cut: the test covers too little"
+    );
     server.assert_both_ways_to_call();
     println!("{grants} messages to waiters, {cut} leases cut");
 }
@@ -427,7 +535,10 @@ async fn mutexes_agree() {
 
 #[tokio::test]
 async fn reader_writer_locks_agree() {
-    agree::<ReadWrite>(&of(&["/w1 /w2 /r /r /rteam/w5 ~3e8/w1 ~9c40@app/w2 ~3e8/r"])).await;
+    agree::<ReadWrite>(&of(&[
+        "/w1 /w2 /r /r /rteam/w5 ~3e8/w1 ~9c40@app/w2 ~3e8/r",
+    ]))
+    .await;
 }
 
 #[tokio::test]
@@ -475,24 +586,46 @@ impl Tried for Permits {
     /// The first sequence says nothing. Others are of processes whose settings differ, and change.
     fn query(sequence: usize, now: i64) -> Told {
         if sequence == 0 {
-            return Told { limit: None, rules: Rules { version: 1, ..Rules::default() }.into() };
+            return Told {
+                limit: None,
+                rules: Rules {
+                    version: 1,
+                    ..Rules::default()
+                }
+                .into(),
+            };
         }
         let nth = sequence + usize::try_from(now / 1000).unwrap_or(0);
         let limit = match nth % 8 {
             0 => Some((Source::Adaptive, 0, Some((nth / 8 % 3 + 1) as i64))),
-            1 => Some((Source::Fleet, (nth / 8 % 5) as i64, Some((nth / 64 % 5) as i64))),
+            1 => Some((
+                Source::Fleet,
+                (nth / 8 % 5) as i64,
+                Some((nth / 64 % 5) as i64),
+            )),
             2 => Some((Source::Fleet, (nth / 8 % 5) as i64, None)),
             _ => None,
         };
-        let limit = limit.map(|(source, version, limit)| KeyLimit { source, version, limit });
+        let limit = limit.map(|(source, version, limit)| KeyLimit {
+            source,
+            version,
+            limit,
+        });
         let of = |all: &[i64], by: usize| all[(sequence / by + nth % 2) % all.len()];
         let rules = Rules {
-            version: if sequence.is_multiple_of(3) { 1 } else { now - (nth % 5) as i64 * 1000 },
+            version: if sequence.is_multiple_of(3) {
+                1
+            } else {
+                now - (nth % 5) as i64 * 1000
+            },
             aging: of(&[0, 10_000, 1_000_000], 3),
             newest: of(&[0, 0, 0, 10_000, 1_000_000], 9),
             reserved: [0, of(&[0, 1], 2), of(&[0, 2, 1], 5), 0, 0, 0, 0, 1],
         };
-        Told { limit, rules: rules.into() }
+        Told {
+            limit,
+            rules: rules.into(),
+        }
     }
 
     fn entry(_: usize, _: &mut StdRng) -> Option<Infallible> {
@@ -511,16 +644,25 @@ impl Tried for Flight {
     fn query(sequence: usize, now: i64) -> answer::Asker {
         let since = [0, now - 400_000, now - 5_000_000, now + 7][sequence % 4];
         let ahead = [0, 300_000, 4_000_000][sequence / 4 % 3];
-        answer::Asker { since, takes_stale: !sequence.is_multiple_of(3), ahead }
+        answer::Asker {
+            since,
+            takes_stale: !sequence.is_multiple_of(3),
+            ahead,
+        }
     }
 
     fn entry(_: usize, rng: &mut StdRng) -> Option<answer::Entry> {
-        let fresh = Duration::from_micros(*[0, 1_000, 9_500, 400_000, 5_000_000].choose(rng).unwrap());
+        let fresh =
+            Duration::from_micros(*[0, 1_000, 9_500, 400_000, 5_000_000].choose(rng).unwrap());
         let stale = fresh + Duration::from_micros(*[0, 1_300_000, 40_000_000].choose(rng).unwrap());
         let mut bytes: Vec<u8> = (0..rng.random_range(0..6)).map(|_| rng.random()).collect();
         if let Some(first) = bytes.first_mut().filter(|_| rng.random_bool(0.7)) {
             *first = b'+';
         }
-        Some(answer::Entry { fresh, stale, bytes: bytes.into() })
+        Some(answer::Entry {
+            fresh,
+            stale,
+            bytes: bytes.into(),
+        })
     }
 }

@@ -78,13 +78,19 @@ impl AcquireAll {
             if state.holders.held(token, now).is_some() {
                 continue;
             }
-            if state.tombstones.get(token).is_some_and(|until| *until > now) {
+            if state
+                .tombstones
+                .get(token)
+                .is_some_and(|until| *until > now)
+            {
                 return All::Withdrawn;
             }
             state.grant(now, self.spans);
             if state.holders.used() > 0 {
-                let (soonest, before) =
-                    (state.holders.soonest(now), Holder::<true, ()>::counted(&state.queue, 0));
+                let (soonest, before) = (
+                    state.holders.soonest(now),
+                    Holder::<true, ()>::counted(&state.queue, 0),
+                );
                 return All::Refused { soonest, before };
             }
         }
@@ -121,10 +127,16 @@ impl Operation for AcquireAll {
         let twice = fields.sent_twice();
         let what = match fields.integer()? {
             1 => {
-                let each = self.tokens.iter().map(|_| Ok((fields.integer()?, fields.integer()?)));
+                let each = self
+                    .tokens
+                    .iter()
+                    .map(|_| Ok((fields.integer()?, fields.integer()?)));
                 All::Held(each.collect::<Result<_, _>>()?)
             }
-            0 => All::Refused { soonest: fields.integer()?, before: fields.integer()? },
+            0 => All::Refused {
+                soonest: fields.integer()?,
+                before: fields.integer()?,
+            },
             -2 => All::Withdrawn,
             _ => return Err(WRONG_TYPE),
         };
@@ -133,7 +145,11 @@ impl Operation for AcquireAll {
 
     fn apply(self, states: &mut States, now: i64) -> AllAnswer {
         states.0.resize(self.tokens.len(), State::default());
-        AllAnswer { now, what: self.step(&mut states.0, now), twice: false }
+        AllAnswer {
+            now,
+            what: self.step(&mut states.0, now),
+            twice: false,
+        }
     }
 }
 
@@ -162,10 +178,22 @@ impl Leases<Exclusive> {
             return Err(Error::interrupted());
         }
         let (admission, options) = (&self.admission, self.options());
-        let (ids, tokens): (Vec<_>, Vec<_>) =
-            suffixes.iter().map(|suffix| admission.token(self.holding(), suffix)).unzip();
-        let undo = |key, token| Undo { admission, options, key, token, is_armed: true };
-        let mut undos: Vec<_> = keys.iter().zip(&tokens).map(|(key, token)| undo(key, token)).collect();
+        let (ids, tokens): (Vec<_>, Vec<_>) = suffixes
+            .iter()
+            .map(|suffix| admission.token(self.holding(), suffix))
+            .unzip();
+        let undo = |key, token| Undo {
+            admission,
+            options,
+            key,
+            token,
+            is_armed: true,
+        };
+        let mut undos: Vec<_> = keys
+            .iter()
+            .zip(&tokens)
+            .map(|(key, token)| undo(key, token))
+            .collect();
         let acquire = AcquireAll {
             channels: Arc::clone(&admission.scene.channels),
             spans: admission.scene.spans,
@@ -183,7 +211,9 @@ impl Leases<Exclusive> {
             (None, None) => Err(unexpected()),
         };
         // Without an answer, the acquire may still run. With one, a copy may, if there was one.
-        let is_armed = answer.as_ref().map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
+        let is_armed = answer
+            .as_ref()
+            .map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
         let arm = |undos: &mut Vec<Undo<'_, Exclusive>>, is_armed| {
             undos.iter_mut().for_each(|undo| undo.is_armed = is_armed);
         };
@@ -193,7 +223,12 @@ impl Leases<Exclusive> {
             All::Held(held) => held,
             All::Refused { soonest, before } => {
                 let retry_after = admission.retry_after(soonest - now, before);
-                return Err(Busy { subject: Subject::Lock, why: Why::Taken, retry_after }.into());
+                return Err(Busy {
+                    subject: Subject::Lock,
+                    why: Why::Taken,
+                    retry_after,
+                }
+                .into());
             }
             All::Withdrawn => return Err(unexpected()),
         };
@@ -203,16 +238,30 @@ impl Leases<Exclusive> {
         }
         let (at, anchor) = (clock::now(), Anchor { sent, now });
         let until = |expiry| anchor.until(expiry, options.ttl, options.drift);
-        let validities = held.iter().map(|(expiry, _)| Validity::granted(until(*expiry), at));
+        let validities = held
+            .iter()
+            .map(|(expiry, _)| Validity::granted(until(*expiry), at));
         let Some(validities) = validities.collect::<Option<Vec<_>>>() else {
             let text = "the leases were granted, but expired before the reply arrived";
             return Err(Error::unavailable(Cause::TimedOut, text));
         };
         arm(&mut undos, false);
-        let grants = keys.iter().zip(tokens.iter().zip(ids)).zip(held.iter().zip(validities));
+        let grants = keys
+            .iter()
+            .zip(tokens.iter().zip(ids))
+            .zip(held.iter().zip(validities));
         let lease = grants.map(|((key, (token, id)), ((_, fence), validity))| {
             let (key, token) = (key.clone(), token.clone());
-            let grant = Grant { key, token, id, fence: *fence, twice, validity, at, offered: false };
+            let grant = Grant {
+                key,
+                token,
+                id,
+                fence: *fence,
+                twice,
+                validity,
+                at,
+                offered: false,
+            };
             let lease = admission.hold(grant, self.holding());
             Lease::with(lease, self.keeper())
         });

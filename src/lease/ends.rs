@@ -52,12 +52,14 @@ impl Holders {
 
     fn get_mut(&mut self, token: &Token) -> Option<&mut End> {
         let one = self.one.as_mut().filter(|(one, _)| one == token);
-        one.map(|(_, end)| end).or_else(|| self.others.get_mut(token))
+        one.map(|(_, end)| end)
+            .or_else(|| self.others.get_mut(token))
     }
 
     fn remove(&mut self, token: &Token) -> Option<End> {
         let one = self.one.take_if(|(one, _)| one == token);
-        one.map(|(_, end)| end).or_else(|| self.others.remove(token))
+        one.map(|(_, end)| end)
+            .or_else(|| self.others.remove(token))
     }
 
     fn retain(&mut self, mut keeps: impl FnMut(&End) -> bool) {
@@ -66,11 +68,17 @@ impl Holders {
     }
 
     fn iter(&self) -> impl Iterator<Item = (&Token, &End)> {
-        self.one.iter().map(|(token, end)| (token, end)).chain(&self.others)
+        self.one
+            .iter()
+            .map(|(token, end)| (token, end))
+            .chain(&self.others)
     }
 
     fn iter_mut(&mut self) -> impl Iterator<Item = (&Token, &mut End)> {
-        self.one.iter_mut().map(|(token, end)| (&*token, end)).chain(&mut self.others)
+        self.one
+            .iter_mut()
+            .map(|(token, end)| (&*token, end))
+            .chain(&mut self.others)
     }
 }
 
@@ -86,7 +94,11 @@ impl Ends {
     }
 
     pub(crate) fn insert(&mut self, token: &Token, expiry: i64, weight: i64) {
-        self.first = if self.until.is_empty() { expiry } else { self.first.min(expiry) };
+        self.first = if self.until.is_empty() {
+            expiry
+        } else {
+            self.first.min(expiry)
+        };
         self.used += weight;
         self.until.insert(token.clone(), (expiry, weight));
     }
@@ -157,7 +169,9 @@ impl Ends {
                 let ends = |token: &Token| until.get(token).map_or(0, |(expiry, _)| *expiry);
                 let expired = self.granted.extract_if(|token| ends(token) <= now);
                 self.lapsed.extend(
-                    expired.map(|token| (ends(&token), token)).map(|(expiry, token)| (token, expiry)),
+                    expired
+                        .map(|token| (ends(&token), token))
+                        .map(|(expiry, token)| (token, expiry)),
                 );
             }
             self.until.retain(|(expiry, _)| *expiry > now);
@@ -167,7 +181,12 @@ impl Ends {
     }
 
     fn find_first(&mut self) {
-        self.first = self.until.iter().map(|(_, (expiry, _))| *expiry).min().unwrap_or(0);
+        self.first = self
+            .until
+            .iter()
+            .map(|(_, (expiry, _))| *expiry)
+            .min()
+            .unwrap_or(0);
     }
 
     /// Implements [`Holders::soonest`](super::kind::Holders::soonest).
@@ -178,8 +197,15 @@ impl Ends {
         let by_end = |(token, (expiry, _)): &(&Token, &(i64, i64))| {
             (*expiry, granted.contains(*token), (*token).clone())
         };
-        let ends = [self.until.iter().min_by_key(by_end), self.until.iter().max_by_key(by_end)];
-        if ends.into_iter().flatten().any(|(token, (expiry, _))| *expiry > longest(token)) {
+        let ends = [
+            self.until.iter().min_by_key(by_end),
+            self.until.iter().max_by_key(by_end),
+        ];
+        if ends
+            .into_iter()
+            .flatten()
+            .any(|(token, (expiry, _))| *expiry > longest(token))
+        {
             let granted = &mut self.granted;
             self.until.iter_mut().for_each(|(token, (expiry, _))| {
                 if *expiry > longest(token) {
@@ -193,6 +219,7 @@ impl Ends {
     }
 
     pub(crate) fn have_ended(&self, now: i64) -> bool {
-        now >= self.first && self.until.iter().all(|(_, (expiry, _))| *expiry <= now) || self.until.is_empty()
+        now >= self.first && self.until.iter().all(|(_, (expiry, _))| *expiry <= now)
+            || self.until.is_empty()
     }
 }

@@ -117,7 +117,11 @@ impl Flows {
         let begins = self.counts[of_rank] == 0;
         if begins {
             self.pass(rank, i64::MAX);
-            (self.served[of_rank], self.others[of_rank], self.numbers[of_rank]) = (None, 0, 0);
+            (
+                self.served[of_rank],
+                self.others[of_rank],
+                self.numbers[of_rank],
+            ) = (None, 0, 0);
         }
         let time = self.served[of_rank].unwrap_or(0);
         let anew = time.saturating_add(flow.cost(flow.share) - 1);
@@ -125,7 +129,12 @@ impl Flows {
         let line = self.lines.entry((rank, flow.name)).or_insert_with(|| {
             let number = *next;
             *next += 1;
-            Line { number, tag: anew, waiters: 0, head: None }
+            Line {
+                number,
+                tag: anew,
+                waiters: 0,
+                head: None,
+            }
         });
         let before = line.waiters;
         if before == 0 {
@@ -145,12 +154,19 @@ impl Flows {
         if before > 0 {
             self.longest.insert((rank, -before, -number));
         }
-        Added { line: number, flows: self.counts[of_rank], before, begins }
+        Added {
+            line: number,
+            flows: self.counts[of_rank],
+            before,
+            begins,
+        }
     }
 
     /// Removes a waiter that is granted a lease. `next`: who is the first of its flow then. `share`: that of the flow.
     pub(super) fn serve(&mut self, rank: i64, flow: Flow, next: Option<Token>, share: i64) {
-        let Some(line) = self.lines.get(&(rank, flow.name)) else { return };
+        let Some(line) = self.lines.get(&(rank, flow.name)) else {
+            return;
+        };
         // No tag is below the virtual time, but for a fresh one.
         let time = line.tag + line.tag % 2;
         debug_assert!(
@@ -158,7 +174,9 @@ impl Flows {
             "virtual time ran back"
         );
         self.served[rank as usize] = Some(time);
-        self.remove(rank, flow.name, next, |_| Some(time.saturating_add(flow.cost(share))));
+        self.remove(rank, flow.name, next, |_| {
+            Some(time.saturating_add(flow.cost(share)))
+        });
     }
 
     /// A waiter without a flow is granted a lease.
@@ -184,7 +202,9 @@ impl Flows {
         let (next, of) = next.unzip();
         self.remove(rank, flow.name, next, |tag| match of {
             _ if tag % 2 == 0 => Some(tag),
-            Some(Some(next)) => Some((tag + next.cost(next.share) - flow.cost(flow.share)).max(time + 1)),
+            Some(Some(next)) => {
+                Some((tag + next.cost(next.share) - flow.cost(flow.share)).max(time + 1))
+            }
             Some(None) => Some(tag),
             None => None,
         });
@@ -192,8 +212,16 @@ impl Flows {
 
     /// Removes a waiter, and sets the first one and the tag of its flow. Without a tag the flow is forgotten, if that was its
     /// last waiter.
-    fn remove(&mut self, rank: i64, name: u128, next: Option<Token>, tag: impl FnOnce(i64) -> Option<i64>) {
-        let Some(line) = self.lines.get_mut(&(rank, name)) else { return };
+    fn remove(
+        &mut self,
+        rank: i64,
+        name: u128,
+        next: Option<Token>,
+        tag: impl FnOnce(i64) -> Option<i64>,
+    ) {
+        let Some(line) = self.lines.get_mut(&(rank, name)) else {
+            return;
+        };
         line.waiters -= 1;
         self.longest.remove(&(rank, -line.waiters, -line.number));
         if line.waiters > 1 {
@@ -241,7 +269,9 @@ impl Flows {
 
     /// Returns whether a flow has waiters in a rank.
     pub(super) fn waits_for(&self, rank: i64, flow: Flow) -> bool {
-        self.lines.get(&(rank, flow.name)).is_some_and(|line| line.waiters > 0)
+        self.lines
+            .get(&(rank, flow.name))
+            .is_some_and(|line| line.waiters > 0)
     }
 
     /// Returns how many waiters the longest flow of a rank has, and its number, if any has two.
@@ -253,7 +283,10 @@ impl Flows {
     /// Returns how many waiters of a rank are the first of their flows, and how many of these are served before this one, if it
     /// is one of them.
     pub(super) fn place(&self, rank: i64, token: &Token) -> (usize, Option<usize>) {
-        (self.counts[rank as usize] as usize, self.heads_of(rank).position(|(.., head)| head == token))
+        (
+            self.counts[rank as usize] as usize,
+            self.heads_of(rank).position(|(.., head)| head == token),
+        )
     }
 
     fn heads_of(&self, rank: i64) -> impl Iterator<Item = &(i64, i64, Token)> {
@@ -292,7 +325,9 @@ impl Flows {
     #[cfg(test)]
     pub(super) fn tag_ahead(&self, rank: i64, name: u128) -> i64 {
         let time = self.served[rank as usize].unwrap_or(0);
-        self.lines.get(&(rank, name)).map_or(-2, |line| (line.tag - time).max(-2))
+        self.lines
+            .get(&(rank, name))
+            .map_or(-2, |line| (line.tag - time).max(-2))
     }
 
     /// Returns how far the tag of those without a flow is ahead of the virtual time.

@@ -75,7 +75,10 @@ pub(crate) trait Keeper: Send + Sync {
     fn release(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>>;
 
     /// Releases the lease with the others that are released at the same time: in one call, where that is possible.
-    fn release_together(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>> {
+    fn release_together(
+        self: Arc<Self>,
+        lease: LeaseHandle,
+    ) -> BoxFuture<'static, Result<bool, Error>> {
         self.release(lease)
     }
 
@@ -115,7 +118,12 @@ impl Lease {
     fn of(handle: LeaseHandle, kept: Kept) -> Self {
         handle.state.counts().began();
         let at_least_for = handle.state.holding.options.at_least_for;
-        Self { handle, kept, at_least_for, beside: None }
+        Self {
+            handle,
+            kept,
+            at_least_for,
+            beside: None,
+        }
     }
 
     /// Returns the keeper of the lease, unless it was released.
@@ -180,7 +188,8 @@ impl Lease {
 
     /// The same, with the others that are released at the same time: in one call, where that is possible.
     pub(crate) async fn release_together(self) -> Result<bool, Error> {
-        self.release_by(<dyn Keeper as Keeper>::release_together).await
+        self.release_by(<dyn Keeper as Keeper>::release_together)
+            .await
     }
 
     async fn release_by(mut self, release: Releases) -> Result<bool, Error> {
@@ -189,7 +198,9 @@ impl Lease {
             self.release_at(due);
             return Ok(was_held);
         }
-        let Some(keeper) = self.keeper() else { return Ok(false) };
+        let Some(keeper) = self.keeper() else {
+            return Ok(false);
+        };
         let released = release(Arc::clone(keeper), self.handle()).await;
         if let Ok(was_held) = released {
             if !was_held {
@@ -223,7 +234,11 @@ impl Lease {
     ///
     /// As for [`release`](Self::release).
     pub async fn release_checked(self) -> Result<(), Error> {
-        if self.release().await? { Ok(()) } else { Err(Error::lost()) }
+        if self.release().await? {
+            Ok(())
+        } else {
+            Err(Error::lost())
+        }
     }
 
     /// Releases a lease under which nothing ran: its hold time does not count.
@@ -290,7 +305,9 @@ impl Lease {
     /// Ends the lease for its holder, and releases it to the store later. It is renewed until then, and expires after
     /// its ttl if this process ends before.
     fn release_at(&mut self, due: Instant) {
-        let Some(keeper) = self.take_keeper() else { return };
+        let Some(keeper) = self.take_keeper() else {
+            return;
+        };
         let (lease, background) = (self.handle(), keeper.background());
         lease.state.retain();
         let thread = background.clone();
@@ -325,7 +342,10 @@ impl Deref for Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("key", self.key()).field("token", &self.token()).finish_non_exhaustive()
+        f.debug_struct("Lease")
+            .field("key", self.key())
+            .field("token", &self.token())
+            .finish_non_exhaustive()
     }
 }
 

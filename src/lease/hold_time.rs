@@ -43,17 +43,34 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 impl HoldTime {
     pub(super) fn new(began: Instant) -> Self {
-        Self { began, noted: Padded::default(), seen_at: AtomicU64::new(0), probed_at: AtomicU64::new(0) }
+        Self {
+            began,
+            noted: Padded::default(),
+            seen_at: AtomicU64::new(0),
+            probed_at: AtomicU64::new(0),
+        }
     }
 
     /// Records how long a lease was held.
     pub(super) fn note(&self, held: Duration) {
-        let Padded(Noted { average, leases, is_new }) = &self.noted;
-        let held = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX / MOST).clamp(1, u64::MAX / MOST);
-        let (old, count) = (average.load(Ordering::Relaxed), leases.load(Ordering::Relaxed));
+        let Padded(Noted {
+            average,
+            leases,
+            is_new,
+        }) = &self.noted;
+        let held = u64::try_from(held.as_nanos())
+            .unwrap_or(u64::MAX / MOST)
+            .clamp(1, u64::MAX / MOST);
+        let (old, count) = (
+            average.load(Ordering::Relaxed),
+            leases.load(Ordering::Relaxed),
+        );
         let new_count = (count + 1).min(MOST);
         let new = old - old / new_count + held / new_count;
-        average.store(if count == 0 { held } else { new.max(1) }, Ordering::Relaxed);
+        average.store(
+            if count == 0 { held } else { new.max(1) },
+            Ordering::Relaxed,
+        );
         if new_count != count {
             leases.store(new_count, Ordering::Relaxed);
         }
@@ -86,7 +103,10 @@ impl HoldTime {
             return false;
         }
         let (order, failure) = (Ordering::Relaxed, Ordering::Relaxed);
-        let is_mine = self.probed_at.compare_exchange(probed_at, now, order, failure).is_ok();
+        let is_mine = self
+            .probed_at
+            .compare_exchange(probed_at, now, order, failure)
+            .is_ok();
         if is_mine {
             self.noted.0.leases.store(1, Ordering::Relaxed);
         }
@@ -145,11 +165,18 @@ mod tests {
         let began = Instant::now();
         let time = HoldTime::new(began);
         time.note(ms(6000));
-        let passes = |after| time.recent(began + ms(after)).is_some() && time.probes(began + ms(after));
-        assert_eq!([5, 1004, 1005, 1006, 2004, 2005].map(passes), [false, false, true, false, false, true]);
+        let passes =
+            |after| time.recent(began + ms(after)).is_some() && time.probes(began + ms(after));
+        assert_eq!(
+            [5, 1004, 1005, 1006, 2004, 2005].map(passes),
+            [false, false, true, false, false, true]
+        );
         time.note(ms(50));
         assert_eq!(time.average(), Some(ms(3025)));
-        assert_eq!([2006, 3005, 3006, 3007].map(passes), [false, false, true, false]);
+        assert_eq!(
+            [2006, 3005, 3006, 3007].map(passes),
+            [false, false, true, false]
+        );
         time.note(ms(50));
         assert_eq!([4000, 4001, 5000].map(passes), [false, false, true]);
         time.note(ms(50));

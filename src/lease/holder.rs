@@ -58,7 +58,9 @@ fn end(expiry: i64, now: i64) -> i64 {
 impl<const KEPT: bool, A> Holder<KEPT, A> {
     /// When the lock ends, as Redis reports it, rounded to ms. 0: the lock is free.
     fn ends(&self, now: i64) -> i64 {
-        self.holder.as_ref().map_or(0, |(_, expiry)| now + ((expiry - now) / 1000).max(1) * 1000)
+        self.holder
+            .as_ref()
+            .map_or(0, |(_, expiry)| now + ((expiry - now) / 1000).max(1) * 1000)
     }
 }
 
@@ -140,11 +142,18 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
 
     #[cfg(test)]
     fn fence_until(&self) -> i64 {
-        if KEPT && self.fence > 0 { self.fence_until } else { 0 }
+        if KEPT && self.fence > 0 {
+            self.fence_until
+        } else {
+            0
+        }
     }
 
     fn is_idle(&self, now: i64) -> bool {
-        let is_free = self.holder.as_ref().is_none_or(|(_, expiry)| *expiry <= now);
+        let is_free = self
+            .holder
+            .as_ref()
+            .is_none_or(|(_, expiry)| *expiry <= now);
         is_free
             && (!KEPT || self.fence + FENCES <= now || self.fence_until <= now)
             && self.outcome.is_idle(now)
@@ -172,24 +181,36 @@ mod tests {
         let mut holder = Holder::<true>::default();
         assert_eq!(hold(&mut holder, "a", 1000, NOW), NOW);
         assert_eq!(hold(&mut holder, "b", 1000, NOW), NOW + FENCES);
-        assert_eq!(hold(&mut holder, "c", 1000, NOW + 2 * FENCES + 1), NOW + 2 * FENCES + 1);
+        assert_eq!(
+            hold(&mut holder, "c", 1000, NOW + 2 * FENCES + 1),
+            NOW + 2 * FENCES + 1
+        );
         let fence = NOW + DAY;
         for (fence, after) in [(fence, 0), (fence - 1, 1), (fence, 2)] {
             holder.raise(fence, NOW + after);
         }
-        assert_eq!(holder.held(&token("c"), NOW).map(|(_, fence)| fence), Some(fence));
+        assert_eq!(
+            holder.held(&token("c"), NOW).map(|(_, fence)| fence),
+            Some(fence)
+        );
         holder.forget(&token("c"));
         holder.raise(fence + DAY, NOW);
         // It is forgotten once it is kept no longer, or once it is lower than any later one.
         let kept = NOW + 8 * DAY;
-        assert_eq!([fence + FENCES - 1, fence + FENCES].map(|now| holder.is_idle(now)), [false, true]);
+        assert_eq!(
+            [fence + FENCES - 1, fence + FENCES].map(|now| holder.is_idle(now)),
+            [false, true]
+        );
         holder.sweep(kept - 1);
         assert_eq!(hold(&mut holder.clone(), "d", 1000, NOW), fence + FENCES);
         holder.sweep(kept);
         assert_eq!(hold(&mut holder, "d", 1000, NOW), NOW);
         // That of a holder without kept fences is the time.
         let mut holder = Holder::<false>::default();
-        assert_eq!([(); 2].map(|()| hold(&mut holder, "a", 1000, NOW)), [NOW; 2]);
+        assert_eq!(
+            [(); 2].map(|()| hold(&mut holder, "a", 1000, NOW)),
+            [NOW; 2]
+        );
         holder.forget(&token("a"));
         assert!(holder.is_idle(NOW));
     }

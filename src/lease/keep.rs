@@ -32,14 +32,17 @@ impl<K: Kind> Admission<K> {
         if self.has_outages.load(Ordering::Relaxed) {
             let State { tokens, .. } = &mut *lock(&self.tokens);
             tokens.is_back(lease.key(), at);
-            self.has_outages.store(tokens.has_outages(), Ordering::Relaxed);
+            self.has_outages
+                .store(tokens.has_outages(), Ordering::Relaxed);
         }
         let renew = first_renewal(self.began, &lease.state.grant, &holding.options);
         let mut young = lock(&self.young[lease.state.stripe]);
         let earlier = young.due();
         young.insert(id, (lease.clone(), renew));
         drop(young);
-        if let Some(due) = renew.filter(|due| earlier.is_none_or(|earlier| *due < earlier || earlier <= at)) {
+        if let Some(due) =
+            renew.filter(|due| earlier.is_none_or(|earlier| *due < earlier || earlier <= at))
+        {
             self.store.scheduler().schedule(clock::without_suspend(due));
         }
         lease
@@ -54,7 +57,9 @@ impl<K: Kind> Admission<K> {
     }
 
     fn remove_young(&self, lease: &LeaseState) -> bool {
-        lock(&self.young[lease.stripe]).remove(lease.grant.id).is_some()
+        lock(&self.young[lease.stripe])
+            .remove(lease.grant.id)
+            .is_some()
     }
 
     /// Ends a lease that was acquired at once. Nobody waits for it here, so it is released to the store.
@@ -80,7 +85,9 @@ impl<K: Kind> Admission<K> {
             held = lease.stop(cells.time_of_leases(now));
             state.release(&lease.grant.token, false, now, self.scene.spans) == Was::Held
         };
-        let was_held = cells.step(lease.grant.key.as_bytes(), step).unwrap_or(false);
+        let was_held = cells
+            .step(lease.grant.key.as_bytes(), step)
+            .unwrap_or(false);
         self.has_ended(lease, held);
         was_held
     }
@@ -103,11 +110,19 @@ impl<K: Kind> Admission<K> {
         let mut effects = self.step(|now| {
             let release = lease.state.release(ALIVE, now.at);
             held = lease.state.stop(now.at);
-            Some(Event::Ends { release, id: lease.state.grant.id, fence: lease.state.grant.fence, detached })
+            Some(Event::Ends {
+                release,
+                id: lease.state.grant.id,
+                fence: lease.state.grant.fence,
+                detached,
+            })
         });
         self.has_ended(&lease.state, held);
         let release = match effects.pop() {
-            Some(Effect::Release { release, owed: None }) if !detached && effects.is_empty() => Some(release),
+            Some(Effect::Release {
+                release,
+                owed: None,
+            }) if !detached && effects.is_empty() => Some(release),
             last => {
                 effects.extend(last);
                 self.perform(effects);
@@ -119,7 +134,9 @@ impl<K: Kind> Admission<K> {
 
     /// Lets the waiter of an offered lease accept it. Returns `false` if the lease was taken back, or has ended.
     pub(super) fn accept(self: &Arc<Self>, lease: &LeaseHandle) -> bool {
-        let Grant { id, fence, offered, .. } = lease.state.grant;
+        let Grant {
+            id, fence, offered, ..
+        } = lease.state.grant;
         lease.state.belongs_to_current_work();
         if offered {
             self.step(|_| {
@@ -138,7 +155,15 @@ impl<K: Kind> Admission<K> {
 pub(super) fn holds<K: Kind>(tokens: &mut Tokens<Local<K>>, (lease, renew): Leased, now: Now) {
     let (grant, options) = (lease.state.grant.clone(), Arc::clone(&lease.state.holding));
     // Nothing follows but that it becomes due.
-    tokens.step(Event::Holds { grant, lease, options, renew }, now);
+    tokens.step(
+        Event::Holds {
+            grant,
+            lease,
+            options,
+            renew,
+        },
+        now,
+    );
 }
 
 impl<K: Kind> Keeper for Admission<K> {
@@ -165,22 +190,34 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     /// It leaves in the next batch, and not from the task of the caller, so that the others leave with it.
-    fn release_together(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>> {
+    fn release_together(
+        self: Arc<Self>,
+        lease: LeaseHandle,
+    ) -> BoxFuture<'static, Result<bool, Error>> {
         let (was_held, release) = self.end(&lease, false);
-        let Some(release) = release else { return Box::pin(ready(Ok(was_held))) };
+        let Some(release) = release else {
+            return Box::pin(ready(Ok(was_held)));
+        };
         let (answered, answer) = oneshot::channel();
         let (operation, here) = (self.release_operation(&release), Handle::try_current().ok());
-        self.acquire_release.send(here, release.key, operation, move |answer| drop(answered.send(answer)));
+        self.acquire_release
+            .send(here, release.key, operation, move |answer| {
+                drop(answered.send(answer))
+            });
         Box::pin(async move {
             let Answer { what, twice, .. } = answer.await.unwrap_or_else(|_| Err(unexpected()))?;
-            let What::Released(was) = what else { return Err(unexpected()) };
+            let What::Released(was) = what else {
+                return Err(unexpected());
+            };
             // Of a call that was sent twice, the first copy may have released the lease.
             Ok(was == Was::Held || was == Was::Neither && twice && was_held)
         })
     }
 
     fn release_at_once(&self, lease: &LeaseHandle) -> bool {
-        let Some(cells) = self.namespace.cells() else { return false };
+        let Some(cells) = self.namespace.cells() else {
+            return false;
+        };
         let is_young = self.remove_young(&lease.state);
         if is_young {
             self.end_in_memory(cells, &lease.state);
@@ -203,7 +240,10 @@ impl<K: Kind> Keeper for Admission<K> {
             }
             return;
         }
-        self.handle(Event::Forgotten { id: lease.state.grant.id, fence: lease.state.grant.fence });
+        self.handle(Event::Forgotten {
+            id: lease.state.grant.id,
+            fence: lease.state.grant.fence,
+        });
     }
 
     fn background(&self) -> Background {
@@ -212,10 +252,18 @@ impl<K: Kind> Keeper for Admission<K> {
 
     /// Renews the lease once more for its full ttl.
     fn let_go(self: Arc<Self>, lease: LeaseHandle) {
-        let renewal = Release { renews: true, ..lease.state.release(Duration::ZERO, clock::now()) };
+        let renewal = Release {
+            renews: true,
+            ..lease.state.release(Duration::ZERO, clock::now())
+        };
         lease.state.give_up();
         let Grant { id, fence, .. } = lease.state.grant;
         self.grow_up(id);
-        self.handle(Event::Ends { release: renewal, id, fence, detached: true });
+        self.handle(Event::Ends {
+            release: renewal,
+            id,
+            fence,
+            detached: true,
+        });
     }
 }

@@ -40,19 +40,30 @@ pub(crate) struct Terms {
 impl Terms {
     /// A number that only equal terms have.
     pub(super) fn number(self) -> u128 {
-        let [ttl, _, waiting] = self.written().map(|number| u128::from(number.unsigned_abs()));
+        let [ttl, _, waiting] = self
+            .written()
+            .map(|number| u128::from(number.unsigned_abs()));
         ttl << 48 | waiting
     }
 
     /// The arguments of `lua/leases.lua`.
     pub(super) fn written(self) -> [i64; 3] {
         let rank = self.rank + if self.placed { 16 } else { 0 };
-        [self.ttl, (self.ttl + 999) / 1000, 32 * self.max_waiters + rank]
+        [
+            self.ttl,
+            (self.ttl + 999) / 1000,
+            32 * self.max_waiters + rank,
+        ]
     }
 
     /// The terms that most acquires use.
     pub(crate) fn usual(ttl: i64) -> Self {
-        Self { ttl, max_waiters: u32::MAX.into(), rank: 0, placed: false }
+        Self {
+            ttl,
+            max_waiters: u32::MAX.into(),
+            rank: 0,
+            placed: false,
+        }
     }
 }
 
@@ -107,7 +118,12 @@ impl<H: Holders> KeyState<H> {
     pub(crate) fn acquire(
         &mut self,
         token: &Token,
-        Terms { ttl, max_waiters, rank, placed }: Terms,
+        Terms {
+            ttl,
+            max_waiters,
+            rank,
+            placed,
+        }: Terms,
         told: Option<&Told>,
         done: Option<bool>,
         now: i64,
@@ -150,12 +166,21 @@ impl<H: Holders> KeyState<H> {
             self.grant(now, spans);
             before = self.queue.ahead(rank);
         }
-        let of = At { rank, settings: &settings, now };
+        let of = At {
+            rank,
+            settings: &settings,
+            now,
+        };
         if before == 0
             && self.queue.due(rank, now).is_none()
-            && let Some(fence) = self.holders.hold_if_it_fits(token, now + ttl, of, &self.queue)
+            && let Some(fence) = self
+                .holders
+                .hold_if_it_fits(token, now + ttl, of, &self.queue)
         {
-            return Standing::Held { expiry: now + ttl, fence };
+            return Standing::Held {
+                expiry: now + ttl,
+                fence,
+            };
         }
         if done.is_some() {
             return Standing::Done;
@@ -165,10 +190,14 @@ impl<H: Holders> KeyState<H> {
         }
         let order = H::ORDERED.then(|| H::order(token));
         if H::counted(&self.queue, rank) >= max_waiters {
-            let longest =
-                order.filter(|_| max_waiters > 0).and_then(|order| self.queue.longest(rank, &order));
+            let longest = order
+                .filter(|_| max_waiters > 0)
+                .and_then(|order| self.queue.longest(rank, &order));
             let Some(last) = longest else {
-                return Standing::Refused { soonest: self.holders.soonest(now), before };
+                return Standing::Refused {
+                    soonest: self.holders.soonest(now),
+                    before,
+                };
             };
             self.refuse(&last, Refusal::QueueFull);
             before -= 1;
@@ -177,9 +206,12 @@ impl<H: Holders> KeyState<H> {
         self.tombstones.remove(token);
         if !self.queue.has_places() {
             self.queue.settings = Settings::default();
-            told.into_iter().for_each(|told| self.queue.settings.take_over(told, now));
+            told.into_iter()
+                .for_each(|told| self.queue.settings.take_over(told, now));
         }
-        let (is_new, place) = self.queue.line_up(token.clone(), (rank, order), now + spans.alive, now);
+        let (is_new, place) =
+            self.queue
+                .line_up(token.clone(), (rank, order), now + spans.alive, now);
         // Waiters may leave before their first heartbeat, so this renews a queue that is never empty, at half of its
         // time: that is longer than a waiter counts as alive.
         if is_new || (self.kept_until - now) / 1000 < spans.tombstone / 2000 {
@@ -193,25 +225,44 @@ impl<H: Holders> KeyState<H> {
                 return Standing::Held { expiry, fence };
             }
         }
-        Standing::Queued { soonest, before: place.filter(|_| placed).unwrap_or(before) }
+        Standing::Queued {
+            soonest,
+            before: place.filter(|_| placed).unwrap_or(before),
+        }
     }
 
     /// Returns whether a waiter can hold.
     fn fits(&self, token: &Token, rank: i64, now: i64) -> bool {
-        self.holders.fits(token, At { rank, settings: &self.queue.settings, now })
+        self.holders.fits(
+            token,
+            At {
+                rank,
+                settings: &self.queue.settings,
+                now,
+            },
+        )
     }
 
     /// Removes a waiter, and tells it that it is refused.
     fn refuse(&mut self, token: &Token, why: Refusal) {
         self.queue.leave(token);
         if let Some((_, id)) = token.waiter() {
-            self.pushes.push(Push { ids: vec![id], news: News::Refused(why) });
+            self.pushes.push(Push {
+                ids: vec![id],
+                news: News::Refused(why),
+            });
         }
     }
 
     /// Releases the lease of a token, or its place in the queue. `withdrawn`: an acquire of the token that runs
     /// later is refused, also a second copy of one that ran.
-    pub(crate) fn release(&mut self, token: &Token, withdrawn: bool, now: i64, spans: Spans) -> Was {
+    pub(crate) fn release(
+        &mut self,
+        token: &Token,
+        withdrawn: bool,
+        now: i64,
+        spans: Spans,
+    ) -> Was {
         self.sweep(now);
         let was = if self.holders.forget(token) {
             Was::Held
@@ -241,8 +292,17 @@ impl<H: Holders> KeyState<H> {
         enter: impl FnOnce(&mut H, Completing) -> Result<Entered, F>,
     ) -> Result<(bool, u64), F> {
         self.sweep(now);
-        let (is_held, has_waiters) = (self.holders.held(token, now).is_some(), self.queue.has_places());
-        let entered = enter(&mut self.holders, Completing { is_held, has_waiters })?;
+        let (is_held, has_waiters) = (
+            self.holders.held(token, now).is_some(),
+            self.queue.has_places(),
+        );
+        let entered = enter(
+            &mut self.holders,
+            Completing {
+                is_held,
+                has_waiters,
+            },
+        )?;
         if is_held {
             self.holders.forget(token);
         }
@@ -293,7 +353,8 @@ impl<H: Holders> KeyState<H> {
         for token in tokens {
             if let Some(rank) = self.queue.take_back(token) {
                 let order = H::ORDERED.then(|| H::order(token));
-                self.queue.line_up(token.clone(), (rank, order), now + spans.alive, now);
+                self.queue
+                    .line_up(token.clone(), (rank, order), now + spans.alive, now);
             }
         }
         self.queue.drop_behind(spans.alive, now);
@@ -303,8 +364,14 @@ impl<H: Holders> KeyState<H> {
         self.grant(now, spans);
         let standing = |token: &Token| match self.holders.held(token, now) {
             Some((expiry, fence)) => Standing::Held { expiry, fence },
-            None if self.queue.contains(token) => Standing::Queued { soonest: 0, before: 0 },
-            None => Standing::Refused { soonest: 0, before: 0 },
+            None if self.queue.contains(token) => Standing::Queued {
+                soonest: 0,
+                before: 0,
+            },
+            None => Standing::Refused {
+                soonest: 0,
+                before: 0,
+            },
         };
         let standings = tokens.iter().map(standing).collect();
         (self.holders.soonest(now), standings)
@@ -319,11 +386,20 @@ impl<H: Holders> KeyState<H> {
             let (expiry, fence) = state.holders.held(&token, now)?;
             Some((token, expiry, fence))
         };
-        let mut holders: Vec<_> = state.holders.tokens().into_iter().filter_map(held).collect();
+        let mut holders: Vec<_> = state
+            .holders
+            .tokens()
+            .into_iter()
+            .filter_map(held)
+            .collect();
         holders.sort_by_cached_key(|(token, expiry, _)| {
             (*expiry, state.holders.is_granted(token), token.clone())
         });
-        (state.holders.used(), H::counted(&state.queue, i64::MAX), holders)
+        (
+            state.holders.used(),
+            H::counted(&state.queue, i64::MAX),
+            holders,
+        )
     }
 
     /// Drops expired holders, and the queue and the tombstones once they have expired.
@@ -380,7 +456,14 @@ impl<H: Holders> KeyState<H> {
                 have_lapsed = true;
                 continue;
             }
-            if H::is_closed(&token, At { rank, settings: &self.queue.settings, now }) {
+            if H::is_closed(
+                &token,
+                At {
+                    rank,
+                    settings: &self.queue.settings,
+                    now,
+                },
+            ) {
                 self.refuse(&token, Refusal::Closed);
                 continue;
             }
@@ -392,7 +475,10 @@ impl<H: Holders> KeyState<H> {
             let fence = self.holders.hold(&token, expiry, now, &self.queue);
             self.holders.granted(&token);
             if let Some((_, id)) = token.waiter() {
-                self.pushes.push(Push { ids: vec![id], news: News::Granted { expiry, fence } });
+                self.pushes.push(Push {
+                    ids: vec![id],
+                    news: News::Granted { expiry, fence },
+                });
             }
         }
         have_lapsed
@@ -408,7 +494,10 @@ impl<H: Holders> Cell for KeyState<H> {
     fn clear(&mut self) {
         self.holders.clear();
         if self.kept_until > 0 {
-            *self = Self { holders: std::mem::take(&mut self.holders), ..Self::default() };
+            *self = Self {
+                holders: std::mem::take(&mut self.holders),
+                ..Self::default()
+            };
         }
     }
 

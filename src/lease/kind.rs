@@ -100,8 +100,15 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     /// Makes a token a holder. Returns its fence.
     fn hold(&mut self, token: &Token, expiry: i64, now: i64, queue: &Queue) -> i64;
     /// Makes a token a holder if it [fits](Self::fits). Returns its fence then.
-    fn hold_if_it_fits(&mut self, token: &Token, expiry: i64, of: At<'_>, queue: &Queue) -> Option<i64> {
-        self.fits(token, of).then(|| self.hold(token, expiry, of.now, queue))
+    fn hold_if_it_fits(
+        &mut self,
+        token: &Token,
+        expiry: i64,
+        of: At<'_>,
+        queue: &Queue,
+    ) -> Option<i64> {
+        self.fits(token, of)
+            .then(|| self.hold(token, expiry, of.now, queue))
     }
     /// A holder was a waiter, and has to renew its lease before it expires.
     fn granted(&mut self, _token: &Token) {}

@@ -41,7 +41,13 @@ impl<K: Kind> Scene<K> {
         let told = query.and_then(K::Outcome::told);
         let what = What::Acquired(state.acquire(token, terms, told, done, now, self.spans));
         // In memory, the cell pushes all messages.
-        Answer { now, what, found, heard: Vec::new(), twice: false }
+        Answer {
+            now,
+            what,
+            found,
+            heard: Vec::new(),
+            twice: false,
+        }
     }
 
     /// Enters an outcome in memory, and releases the lease. Returns whether it was still held, and how full the filter is now;
@@ -108,7 +114,13 @@ pub(crate) struct Answer<F> {
 impl<F> Answer<F> {
     /// The answer to an acquire.
     pub(super) fn acquired(now: i64, standing: Standing, found: Option<F>, twice: bool) -> Self {
-        Self { now, what: What::Acquired(standing), found, heard: Vec::new(), twice }
+        Self {
+            now,
+            what: What::Acquired(standing),
+            found,
+            heard: Vec::new(),
+            twice,
+        }
     }
 }
 
@@ -150,8 +162,9 @@ pub(crate) struct Standings {
     pub(crate) granted: Vec<Push>,
 }
 
-pub(super) const WRONG_TYPE: Garbled =
-    Garbled("WRONGTYPE a key of the lease is of another type: delete the key, or choose another name");
+pub(super) const WRONG_TYPE: Garbled = Garbled(
+    "WRONGTYPE a key of the lease is of another type: delete the key, or choose another name",
+);
 
 const OUT_OF_MEMORY: Garbled = Garbled("OOM the server is out of memory, so nothing was done");
 
@@ -165,20 +178,33 @@ const GARBLED: Garbled = Garbled("the script replied with something other than a
 fn standing(status: i64, time: i64, fence: i64, before: i64) -> Standing {
     let time = time.clamp(0, 1 << 53);
     match status {
-        1 => Standing::Held { expiry: time, fence },
-        2 => Standing::Queued { soonest: time, before },
+        1 => Standing::Held {
+            expiry: time,
+            fence,
+        },
+        2 => Standing::Queued {
+            soonest: time,
+            before,
+        },
         3 => Standing::Done,
         -2 => Standing::Withdrawn,
-        _ => Standing::Refused { soonest: time, before },
+        _ => Standing::Refused {
+            soonest: time,
+            before,
+        },
     }
 }
 
 /// Reads the messages to other waiters of this process: a list, or a number if there are none.
 pub(super) fn messages(field: Field<'_>) -> Result<Vec<Push>, Garbled> {
-    let Field::List(mut list) = field else { return Ok(Vec::new()) };
+    let Field::List(mut list) = field else {
+        return Ok(Vec::new());
+    };
     let mut messages = Vec::new();
     while let Ok(message) = list.next() {
-        let Field::Text(text) = message else { return Err(GARBLED) };
+        let Field::Text(text) = message else {
+            return Err(GARBLED);
+        };
         messages.push(Push::parse(text).ok_or(GARBLED)?);
     }
     Ok(messages)
@@ -191,7 +217,8 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     type Reply = Answer<Found<K>>;
     // A waiter that goes away withdraws its token itself, since the answer may be lost too.
     type Undo = Self;
-    const SCRIPT: Script = function!(Writes: "leases", K::NAME; LEASES, K::PIECES, &["leases", "runs"]);
+    const SCRIPT: Script =
+        function!(Writes: "leases", K::NAME; LEASES, K::PIECES, &["leases", "runs"]);
     const PARTS: &'static [&'static str] = K::PARTS;
     const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = K::Outcome::MOST_RUNS;
@@ -222,7 +249,10 @@ impl<K: Kind> Operation for AcquireRelease<K> {
         K::Outcome::write_scope(&self.scene.scope, call);
         // If there is an acquire in the call, it writes the shared arguments.
         if let Verb::Acquire { .. } = self.verb {
-            self.terms.written().into_iter().for_each(|number| call.integer(number));
+            self.terms
+                .written()
+                .into_iter()
+                .for_each(|number| call.integer(number));
         }
     }
 
@@ -236,7 +266,9 @@ impl<K: Kind> Operation for AcquireRelease<K> {
         });
         call.text(self.token.text());
         match &self.verb {
-            Verb::Acquire { query: Some(query), .. } => K::Outcome::write_query(query, call),
+            Verb::Acquire {
+                query: Some(query), ..
+            } => K::Outcome::write_query(query, call),
             Verb::Acquire { query: None, .. } | Verb::Release { .. } => {}
             Verb::Complete { entry, .. } => K::Outcome::write_entry(entry, call),
         }
@@ -247,7 +279,12 @@ impl<K: Kind> Operation for AcquireRelease<K> {
         let is_usual = fields.len() == 0;
         let mut numbers = match is_usual {
             true => [USUAL, 0, 0, 0],
-            false => [fields.integer()?, fields.integer()?, fields.integer()?, fields.integer()?],
+            false => [
+                fields.integer()?,
+                fields.integer()?,
+                fields.integer()?,
+                fields.integer()?,
+            ],
         };
         if numbers[0] == USUAL {
             numbers = match self.verb {
@@ -270,20 +307,41 @@ impl<K: Kind> Operation for AcquireRelease<K> {
                 u64::try_from(time).unwrap_or(0),
             ),
         };
-        let now = if matches!(what, What::Released(_)) { 0 } else { now };
+        let now = if matches!(what, What::Released(_)) {
+            0
+        } else {
+            now
+        };
         if is_usual {
-            return Ok(Answer { now, what, found: None, heard: Vec::new(), twice });
+            return Ok(Answer {
+                now,
+                what,
+                found: None,
+                heard: Vec::new(),
+                twice,
+            });
         }
         let heard = messages(fields.next()?)?;
         let found = match K::Outcome::KEPT.then(|| fields.next()).transpose()? {
             None | Some(Field::Integer(0)) => None,
             Some(field) => Some(K::Outcome::decode(field)?),
         };
-        Ok(Answer { now, what, found, heard, twice })
+        Ok(Answer {
+            now,
+            what,
+            found,
+            heard,
+            twice,
+        })
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
-        let Self { scene, token, verb, terms } = &self;
+        let Self {
+            scene,
+            token,
+            verb,
+            terms,
+        } = &self;
         let mut found = None;
         let what = match verb {
             Verb::Acquire { query, bypass } => {
@@ -291,7 +349,13 @@ impl<K: Kind> Operation for AcquireRelease<K> {
             }
             Verb::Release { withdraws } => {
                 let was = state.release(token, *withdraws, now, scene.spans);
-                return Answer { now: 0, what: What::Released(was), found, heard: Vec::new(), twice: false };
+                return Answer {
+                    now: 0,
+                    what: What::Released(was),
+                    found,
+                    heard: Vec::new(),
+                    twice: false,
+                };
             }
             Verb::Complete { entry, .. } => {
                 let completed = scene.complete(state, token, entry, now);
@@ -303,7 +367,13 @@ impl<K: Kind> Operation for AcquireRelease<K> {
             }
         };
         // In memory, the cell pushes all messages.
-        Answer { now, what, found, heard: Vec::new(), twice: false }
+        Answer {
+            now,
+            what,
+            found,
+            heard: Vec::new(),
+            twice: false,
+        }
     }
 
     fn pushes(reply: &mut Self::Reply) -> Vec<Push> {
@@ -377,12 +447,22 @@ impl<K: Kind> Operation for Heartbeat<K> {
             Ok(standing(status, time, fence, 0))
         });
         let each = each.collect::<Result<_, _>>()?;
-        Ok(Standings { now, soonest, each, granted: messages(fields.next()?)? })
+        Ok(Standings {
+            now,
+            soonest,
+            each,
+            granted: messages(fields.next()?)?,
+        })
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
         let (soonest, each) = state.heartbeat(&self.tokens, self.limit, now, self.scene.spans);
-        Standings { now, soonest, each, granted: Vec::new() }
+        Standings {
+            now,
+            soonest,
+            each,
+            granted: Vec::new(),
+        }
     }
 
     fn pushes(reply: &mut Self::Reply) -> Vec<Push> {

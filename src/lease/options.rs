@@ -62,24 +62,57 @@ const LONGEST_FENCE: Duration = Duration::from_secs(365 * 86_400);
 impl LeaseOptions {
     /// Checks the values that a user can set.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let Self { ttl, drift: Drift(factor), .. } = *self;
-        in_range("the ttl of a lease", SHORTEST..=LONGEST, "10 ms to 1 day", ttl)?;
+        let Self {
+            ttl,
+            drift: Drift(factor),
+            ..
+        } = *self;
+        in_range(
+            "the ttl of a lease",
+            SHORTEST..=LONGEST,
+            "10 ms to 1 day",
+            ttl,
+        )?;
         if !(0.0..1.0).contains(&factor) {
-            return Err(Error::invalid(format!("drift_factor must be from 0 to below 1, is {factor}")));
+            return Err(Error::invalid(format!(
+                "drift_factor must be from 0 to below 1, is {factor}"
+            )));
         }
-        in_range("max_hold", ttl.., format_args!("at least the ttl ({ttl:?})"), self.max_hold)?;
+        in_range(
+            "max_hold",
+            ttl..,
+            format_args!("at least the ttl ({ttl:?})"),
+            self.max_hold,
+        )?;
         if self.max_hold.is_some() && !self.watchdog {
-            return Err(Error::invalid("max_hold needs the watchdog: without it a lease lasts for its ttl"));
+            return Err(Error::invalid(
+                "max_hold needs the watchdog: without it a lease lasts for its ttl",
+            ));
         }
-        in_range("at_least_for", ..=ttl, format_args!("at most the ttl ({ttl:?})"), self.at_least_for)?;
+        in_range(
+            "at_least_for",
+            ..=ttl,
+            format_args!("at most the ttl ({ttl:?})"),
+            self.at_least_for,
+        )?;
         if self.drift.certain(ttl) < SHORTEST / 2 {
             return Err(Error::invalid(format!(
                 "the ttl less the drift must be at least 5 ms, is {:?} (ttl {ttl:?}, drift_factor {factor})",
                 self.drift.certain(ttl)
             )));
         }
-        in_range("fence_ttl", SHORTEST_FENCE..=LONGEST_FENCE, "1 s to 365 days", self.fence_ttl)?;
-        in_range("fence_ttl", ttl.., format_args!("at least the ttl ({ttl:?})"), self.fence_ttl)
+        in_range(
+            "fence_ttl",
+            SHORTEST_FENCE..=LONGEST_FENCE,
+            "1 s to 365 days",
+            self.fence_ttl,
+        )?;
+        in_range(
+            "fence_ttl",
+            ttl..,
+            format_args!("at least the ttl ({ttl:?})"),
+            self.fence_ttl,
+        )
     }
 }
 
@@ -117,7 +150,14 @@ pub(crate) trait Watched: Send + Sync {
 impl Holding {
     pub(crate) fn new(options: LeaseOptions, leases: Leases) -> Self {
         let (marks, (closed, unseen)) = (Marks::new(&options), watch::channel(false));
-        Self { options, leases, marks, closed, unseen, watched: None }
+        Self {
+            options,
+            leases,
+            marks,
+            closed,
+            unseen,
+            watched: None,
+        }
     }
 
     /// Whether waiters are sent away. Does not lock.
@@ -140,12 +180,29 @@ mod tests {
     #[test]
     fn settings_out_of_range_are_refused() {
         const NANO: Duration = Duration::from_nanos(1);
-        let (usual, ms, s) = (LeaseOptions::default, Duration::from_millis, Duration::from_secs);
+        let (usual, ms, s) = (
+            LeaseOptions::default,
+            Duration::from_millis,
+            Duration::from_secs,
+        );
         let of = |ttl| LeaseOptions { ttl, ..usual() };
-        let drift = |ttl, factor| LeaseOptions { drift: Drift(factor), ..of(ttl) };
-        let at_least_for = |at_least_for| LeaseOptions { at_least_for, ..of(s(2)) };
-        let fence = |ttl, span| LeaseOptions { fence_ttl: Some(span), ..of(ttl) };
-        let max_hold = |ttl, span, watchdog| LeaseOptions { max_hold: Some(span), watchdog, ..of(ttl) };
+        let drift = |ttl, factor| LeaseOptions {
+            drift: Drift(factor),
+            ..of(ttl)
+        };
+        let at_least_for = |at_least_for| LeaseOptions {
+            at_least_for,
+            ..of(s(2))
+        };
+        let fence = |ttl, span| LeaseOptions {
+            fence_ttl: Some(span),
+            ..of(ttl)
+        };
+        let max_hold = |ttl, span, watchdog| LeaseOptions {
+            max_hold: Some(span),
+            watchdog,
+            ..of(ttl)
+        };
         let day = s(86_400);
         for good in [
             usual(),
@@ -170,14 +227,20 @@ mod tests {
             (drift(s(1), f64::NAN), "drift_factor"),
             (drift(ms(10), 0.31), "the ttl less the drift"),
             (at_least_for(s(2) + NANO), "at_least_for"),
-            (max_hold(s(2), s(2) - NANO, true), "max_hold must be at least the ttl (2s)"),
+            (
+                max_hold(s(2), s(2) - NANO, true),
+                "max_hold must be at least the ttl (2s)",
+            ),
             (max_hold(s(2), s(9), false), "max_hold needs the watchdog"),
             (fence(ms(10), s(1) - NANO), "1 s to 365 days"),
             (fence(s(30), 365 * day + NANO), "1 s to 365 days"),
             (fence(s(2), s(2) - NANO), "at least the ttl"),
         ] {
             let error = bad.check().unwrap_err();
-            assert!(error.is_invalid() && error.to_string().contains(text), "{bad:?}: {error}");
+            assert!(
+                error.is_invalid() && error.to_string().contains(text),
+                "{bad:?}: {error}"
+            );
         }
     }
 

@@ -117,14 +117,22 @@ impl<H> Outcome<H> for () {
     }
 
     fn decode(_: Field<'_>) -> Result<Infallible, Garbled> {
-        Err(Garbled("the script replied with an outcome for a kind of lease that keeps none"))
+        Err(Garbled(
+            "the script replied with an outcome for a kind of lease that keeps none",
+        ))
     }
 
     fn look(_: &H, (): &(), (): &(), _: bool, _: i64) -> Look<Infallible> {
         Look::Open(None)
     }
 
-    fn enter(_: &mut H, (): &(), entry: &Infallible, _: Completing, _: i64) -> Result<Entered, Infallible> {
+    fn enter(
+        _: &mut H,
+        (): &(),
+        entry: &Infallible,
+        _: Completing,
+        _: i64,
+    ) -> Result<Entered, Infallible> {
         match *entry {}
     }
 }

@@ -72,7 +72,10 @@ impl<K: Kind> Party for Local<K> {
 impl<K: Kind> Admission<K> {
     /// The time and the state of the link, for a call that is sent now.
     pub(super) fn now(&self) -> Now {
-        Now { at: clock::now(), link: self.store.notifier().current_link() }
+        Now {
+            at: clock::now(),
+            link: self.store.notifier().current_link(),
+        }
     }
 
     /// Handles an event, and carries out what follows.
@@ -95,10 +98,15 @@ impl<K: Kind> Admission<K> {
             _ => None,
         };
         if let Some(until) = grown_up {
-            let grown_up = self.young.iter().flat_map(|young| lock(young).grown_up(until));
+            let grown_up = self
+                .young
+                .iter()
+                .flat_map(|young| lock(young).grown_up(until));
             grown_up.for_each(|leased| keep::holds(tokens, leased, now));
         }
-        let effects = event.map(|event| tokens.step(event, now)).unwrap_or_default();
+        let effects = event
+            .map(|event| tokens.step(event, now))
+            .unwrap_or_default();
         // Nothing follows most events.
         let in_background = !effects.is_empty() && sender(&effects).is_none();
         for effect in &effects {
@@ -107,15 +115,20 @@ impl<K: Kind> Admission<K> {
                 lease.state.end(*taken_back);
             }
             // Before the time to send it again, however late this thread runs on.
-            if let Effect::Release { owed: Some(owed), .. } = effect
+            if let Effect::Release {
+                owed: Some(owed), ..
+            } = effect
                 && in_background
             {
                 tokens.is_in_background(*owed);
             }
         }
-        let due = tokens.due().filter(|due| earlier.is_none_or(|earlier| *due < earlier));
+        let due = tokens
+            .due()
+            .filter(|due| earlier.is_none_or(|earlier| *due < earlier));
         let more = tokens.owed() as isize - owed as isize;
-        self.has_outages.store(tokens.has_outages(), Ordering::Relaxed);
+        self.has_outages
+            .store(tokens.has_outages(), Ordering::Relaxed);
         // The namespace lives until its releases are done.
         *keep = (tokens.owed() > 0).then(|| Arc::clone(self));
         // Before others can handle the answers.
@@ -135,12 +148,23 @@ impl<K: Kind> Admission<K> {
         let here = sender(&effects);
         for effect in effects {
             match effect {
-                Effect::Release { release, owed } => self.send_release(here.clone(), &release, owed),
-                Effect::Acquire { id, key, token, options } => self.send_acquire(id, key, token, &options),
+                Effect::Release { release, owed } => {
+                    self.send_release(here.clone(), &release, owed)
+                }
+                Effect::Acquire {
+                    id,
+                    key,
+                    token,
+                    options,
+                } => self.send_acquire(id, key, token, &options),
                 Effect::Heartbeat { key, waiters } => self.send_heartbeat(key, waiters),
                 Effect::Renew { lease, extends } => self.send_renewal(lease, extends),
                 Effect::Subscribe => self.store.subscribe(),
-                Effect::Give { waiter, lease, found } => {
+                Effect::Give {
+                    waiter,
+                    lease,
+                    found,
+                } => {
                     let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn Keeper>);
                     waiter.offer(Ok(Some(Got::Lease(lease, found))));
                 }
@@ -149,7 +173,10 @@ impl<K: Kind> Admission<K> {
                 Effect::Valid { lease, sent, until } => {
                     // Its holder may have seen it end since the step.
                     if !lease.state.renewed(sent, until, clock::now()) {
-                        self.handle(Event::Lost { id: lease.state.grant.id, fence: lease.state.grant.fence });
+                        self.handle(Event::Lost {
+                            id: lease.state.grant.id,
+                            fence: lease.state.grant.fence,
+                        });
                     }
                 }
             }
@@ -163,17 +190,32 @@ impl<K: Kind> Admission<K> {
             Told::Found(found) => Ok(Some(Got::Done(found))),
             Told::Failed(error) => Err(error),
             Told::Refused { left, before } => Err(self.refusal(ask, left, before)),
-            Told::Closed => Err(Busy { subject: ask.subject, why: Why::Closed, retry_after: None }.into()),
+            Told::Closed => Err(Busy {
+                subject: ask.subject,
+                why: Why::Closed,
+                retry_after: None,
+            }
+            .into()),
         }
     }
 
     /// The error for a caller that is refused. See [`Told::Refused`].
     pub(super) fn refusal(&self, ask: &Ask<Query<K>>, left: i64, before: i64) -> Error {
-        let why = if ask.wait.is_some() { Why::QueueFull } else { Why::Taken };
+        let why = if ask.wait.is_some() {
+            Why::QueueFull
+        } else {
+            Why::Taken
+        };
         // A permit is held for as long as a request takes, and renewed meanwhile: the end of its lease says nothing of that.
-        let is_known = ask.subject != Subject::Permit || self.hold_time.recent(Instant::now()).is_some();
+        let is_known =
+            ask.subject != Subject::Permit || self.hold_time.recent(Instant::now()).is_some();
         let retry_after = self.retry_after(left, before).filter(|_| is_known);
-        Busy { subject: ask.subject, why, retry_after }.into()
+        Busy {
+            subject: ask.subject,
+            why,
+            retry_after,
+        }
+        .into()
     }
 
     fn send_release(self: &Arc<Self>, here: Option<Handle>, release: &Release, owed: Option<u64>) {
@@ -185,34 +227,62 @@ impl<K: Kind> Admission<K> {
         };
         if release.renews {
             let renewal = self.renewal(&release.token, release.ttl, 0);
-            return self.renew.send(here, key, renewal, move |answer| then(answer.map(drop)));
+            return self
+                .renew
+                .send(here, key, renewal, move |answer| then(answer.map(drop)));
         }
         let operation = self.release_operation(release);
-        self.acquire_release.send(here, key, operation, move |answer| then(answer.map(drop)));
+        self.acquire_release
+            .send(here, key, operation, move |answer| then(answer.map(drop)));
     }
 
     fn send_acquire(self: &Arc<Self>, id: u64, key: Key, token: Token, options: &Holding) {
         let (this, sent) = (Arc::clone(self), self.now());
-        let (verb, ttl) = (Verb::Acquire { query: None, bypass: false }, micros(options.options.ttl));
+        let (verb, ttl) = (
+            Verb::Acquire {
+                query: None,
+                bypass: false,
+            },
+            micros(options.options.ttl),
+        );
         let operation = self.operation(token, verb, Terms::usual(ttl));
-        self.acquire_release.send(None, key, operation, move |answer| {
-            this.handle(match answer {
-                Ok(answer) => Event::Answered { id, sent, answer, polled: None },
-                Err(error) => Event::Failed { id, is_final: error.is_ended(), error },
+        self.acquire_release
+            .send(None, key, operation, move |answer| {
+                this.handle(match answer {
+                    Ok(answer) => Event::Answered {
+                        id,
+                        sent,
+                        answer,
+                        polled: None,
+                    },
+                    Err(error) => Event::Failed {
+                        id,
+                        is_final: error.is_ended(),
+                        error,
+                    },
+                });
             });
-        });
     }
 
     fn send_heartbeat(self: &Arc<Self>, key: Key, waiters: Vec<(u64, Token)>) {
         let (this, sent) = (Arc::clone(self), self.now());
         let (ids, tokens) = waiters.into_iter().unzip::<_, _, Vec<_>, _>();
         let limit = self.fleet_limit();
-        let heartbeat = Heartbeat { scene: Arc::clone(&self.scene), limit, tokens };
+        let heartbeat = Heartbeat {
+            scene: Arc::clone(&self.scene),
+            limit,
+            tokens,
+        };
         self.heartbeat.send(None, key, heartbeat, move |answer| {
             this.handle(match answer {
-                Ok(Standings { now, soonest, each, .. }) => {
-                    Event::Stands { sent, now, soonest, each: ids.into_iter().zip(each).collect() }
-                }
+                Ok(Standings {
+                    now, soonest, each, ..
+                }) => Event::Stands {
+                    sent,
+                    now,
+                    soonest,
+                    each: ids.into_iter().zip(each).collect(),
+                },
                 Err(error) => Event::Unanswered { ids, error },
             });
         });
@@ -221,11 +291,20 @@ impl<K: Kind> Admission<K> {
     fn send_renewal(self: &Arc<Self>, lease: LeaseHandle, extends: bool) {
         let (this, sent) = (Arc::clone(self), clock::now());
         // No renewal makes a lease shorter: a ttl of 0 asks until when it lasts.
-        let ttl = if extends { micros(lease.state.ttl()) } else { 0 };
+        let ttl = if extends {
+            micros(lease.state.ttl())
+        } else {
+            0
+        };
         let renewal = self.renewal(&lease.state.grant.token, ttl, 0);
-        self.renew.send(None, lease.state.grant.key.clone(), renewal, move |answer| {
-            drop(this.renewed(&lease, sent, answer, true));
-        });
+        self.renew.send(
+            None,
+            lease.state.grant.key.clone(),
+            renewal,
+            move |answer| {
+                drop(this.renewed(&lease, sent, answer, true));
+            },
+        );
     }
 
     /// Handles the answer to a renewal.
@@ -239,28 +318,51 @@ impl<K: Kind> Admission<K> {
         let renewed = match &answer {
             Ok((_, None)) => Renewed::Gone,
             Ok((now, Some(expiry))) => {
-                let (anchor, drift) = (Anchor { sent, now: *now }, lease.state.holding.options.drift);
-                Renewed::Valid { sent, until: anchor.until(*expiry, lease.state.ttl(), drift) }
+                let (anchor, drift) = (
+                    Anchor { sent, now: *now },
+                    lease.state.holding.options.drift,
+                );
+                Renewed::Valid {
+                    sent,
+                    until: anchor.until(*expiry, lease.state.ttl(), drift),
+                }
             }
             Err(_) => Renewed::Unknown,
         };
-        self.handle(Event::Renewed { id: lease.state.grant.id, renewed, scheduled });
+        self.handle(Event::Renewed {
+            id: lease.state.grant.id,
+            renewed,
+            scheduled,
+        });
         answer?;
         // The token may have been handed on.
-        if renewed != Renewed::Gone && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
+        if renewed != Renewed::Gone && lease.is_held() {
+            Ok(())
+        } else {
+            Err(Error::lost())
+        }
     }
 }
 
 /// Returns the runtime that sends the releases among these effects; `None`: the background does.
 fn sender<P: Party>(effects: &Effects<P>) -> Option<Handle> {
-    let is_followed = effects.iter().any(|effect| matches!(effect, Effect::Acquire { .. }));
-    if is_followed { None } else { Handle::try_current().ok() }
+    let is_followed = effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::Acquire { .. }));
+    if is_followed {
+        None
+    } else {
+        Handle::try_current().ok()
+    }
 }
 
 impl<K: Kind> PeriodicTask for Admission<K> {
     fn due(&self) -> Option<Instant> {
         let young = self.young.iter().filter_map(|young| lock(young).due());
-        young.chain(lock(&self.tokens).tokens.due()).min().map(clock::without_suspend)
+        young
+            .chain(lock(&self.tokens).tokens.due())
+            .min()
+            .map(clock::without_suspend)
     }
 
     fn signal(self: Arc<Self>, signal: Signal) {

@@ -64,7 +64,11 @@ impl Queue {
 
     /// Returns the first waiter of a rank, in the order of arrival.
     pub(crate) fn first_of(&self, rank: i64) -> Option<&Token> {
-        Some(self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?.1)
+        Some(
+            self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0))
+                .next()?
+                .1,
+        )
     }
 
     /// Returns the waiter that is served first: one of the lowest rank, or of a rank that has waited for too long.
@@ -73,10 +77,17 @@ impl Queue {
             return self.behind.first().map(|(_, token)| token.clone());
         };
         let rank = self.due(lowest, now).unwrap_or(lowest);
-        let (&(_, line, _), first) = self.range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0)).next()?;
+        let (&(_, line, _), first) = self
+            .range((rank, NO_FLOW, 0), (rank + 1, NO_FLOW, 0))
+            .next()?;
         let flows = self.flows.as_ref();
         if line != NO_FLOW {
-            return Some(flows.and_then(|flows| flows.first(rank)).unwrap_or(first).clone());
+            return Some(
+                flows
+                    .and_then(|flows| flows.first(rank))
+                    .unwrap_or(first)
+                    .clone(),
+            );
         }
         if rank >= CLASSES {
             return Some(first.clone());
@@ -86,7 +97,9 @@ impl Queue {
         }
         let first = first.clone();
         if self.settings.newest() > 0
-            && flows.and_then(|flows| flows.waits(rank)).is_none_or(|since| since > now)
+            && flows
+                .and_then(|flows| flows.waits(rank))
+                .is_none_or(|since| since > now)
         {
             // It is from before the clock was set back.
             self.flows().joins(rank, now);
@@ -100,8 +113,10 @@ impl Queue {
 
     /// Returns whether the newest waiter without a flow of a rank is served before the first one.
     fn is_newest_first(&self, rank: i64, now: i64) -> bool {
-        let (after, since) =
-            (self.settings.newest(), self.flows.as_ref().and_then(|flows| flows.waits(rank)));
+        let (after, since) = (
+            self.settings.newest(),
+            self.flows.as_ref().and_then(|flows| flows.waits(rank)),
+        );
         after > 0 && since.is_some_and(|since| since <= now && since.saturating_add(after) <= now)
     }
 
@@ -116,7 +131,9 @@ impl Queue {
     /// Returns the last waiter of the longest line of a rank, for one whose line is empty: one of two or more.
     pub(crate) fn longest(&self, rank: i64, order: &Order) -> Option<Token> {
         let (others, flows) = (*self.others.get(rank as usize)?, self.flows.as_ref()?);
-        let is_empty = order.flow.map_or(others == 0, |flow| !flows.waits_for(rank, flow));
+        let is_empty = order
+            .flow
+            .map_or(others == 0, |flow| !flows.waits_for(rank, flow));
         if rank >= CLASSES || !is_empty {
             return None;
         }
@@ -131,7 +148,9 @@ impl Queue {
 
     /// Returns whether a token has a place in the queue.
     pub(crate) fn has_place(&self, token: &Token) -> bool {
-        let Some(Waiter { place, .. }) = self.waiters.get(token) else { return false };
+        let Some(Waiter { place, .. }) = self.waiters.get(token) else {
+            return false;
+        };
         if place.0 == BEHIND {
             return self.behind.contains(&(place.1, token.clone()));
         }
@@ -150,11 +169,25 @@ impl Queue {
 
     /// Lets a waiter wait behind all others, until it comes back.
     pub(super) fn put_behind(&mut self, token: &Token, now: i64) {
-        let Some(Waiter { until, place, order }) = self.waiters.get(token).copied() else { return };
+        let Some(Waiter {
+            until,
+            place,
+            order,
+        }) = self.waiters.get(token).copied()
+        else {
+            return;
+        };
         self.remove(token, None);
         let line = line_behind(now) + place.0;
         self.behind.insert((line, token.clone()));
-        self.waiters.insert(token.clone(), Waiter { until, place: (BEHIND, line, 0), order });
+        self.waiters.insert(
+            token.clone(),
+            Waiter {
+                until,
+                place: (BEHIND, line, 0),
+                order,
+            },
+        );
     }
 
     /// Returns the rank of a waiter that waits behind all others, and removes its place there.
@@ -167,12 +200,18 @@ impl Queue {
     /// Forgets those that wait behind all others for longer than a heartbeat counts, or from before the clock was set back.
     pub(super) fn drop_behind(&mut self, alive: i64, now: i64) {
         let known = line_behind(now - alive)..line_behind(now) + 16;
-        while self.behind.first().is_some_and(|(line, _)| *line < known.start)
+        while self
+            .behind
+            .first()
+            .is_some_and(|(line, _)| *line < known.start)
             && let Some((_, token)) = self.behind.pop_first()
         {
             self.waiters.remove(&token);
         }
-        while self.behind.last().is_some_and(|(line, _)| *line >= known.end)
+        while self
+            .behind
+            .last()
+            .is_some_and(|(line, _)| *line >= known.end)
             && let Some((_, token)) = self.behind.pop_last()
         {
             self.waiters.remove(&token);
@@ -197,15 +236,27 @@ impl Queue {
     #[cfg(test)]
     pub(crate) fn tag_ahead(&self, rank: i64, flow: u128) -> i64 {
         // Where no flow of the rank has a waiter, all is forgotten with the next one.
-        let has_flows = self.range((rank, 0, 0), (rank + 1, NO_FLOW, 0)).next().is_some();
-        self.flows.as_ref().filter(|_| has_flows).map_or(-2, |flows| flows.tag_ahead(rank, flow))
+        let has_flows = self
+            .range((rank, 0, 0), (rank + 1, NO_FLOW, 0))
+            .next()
+            .is_some();
+        self.flows
+            .as_ref()
+            .filter(|_| has_flows)
+            .map_or(-2, |flows| flows.tag_ahead(rank, flow))
     }
 
     /// The same of those without a flow.
     #[cfg(test)]
     pub(crate) fn others_ahead(&self, rank: i64) -> i64 {
-        let has_flows = self.range((rank, 0, 0), (rank + 1, NO_FLOW, 0)).next().is_some();
-        self.flows.as_ref().filter(|_| has_flows).map_or(-2, |flows| flows.others_ahead(rank))
+        let has_flows = self
+            .range((rank, 0, 0), (rank + 1, NO_FLOW, 0))
+            .next()
+            .is_some();
+        self.flows
+            .as_ref()
+            .filter(|_| has_flows)
+            .map_or(-2, |flows| flows.others_ahead(rank))
     }
 
     #[cfg(test)]
@@ -215,7 +266,9 @@ impl Queue {
 
     /// Returns how many waiters have a lower score than a token.
     pub(crate) fn position(&self, token: &Token) -> i64 {
-        let Some(Waiter { place, .. }) = self.waiters.get(token) else { return 0 };
+        let Some(Waiter { place, .. }) = self.waiters.get(token) else {
+            return 0;
+        };
         let (rank, line, _) = *place;
         if rank == BEHIND {
             let before = self.behind.range(..(line, token.clone())).count();
@@ -236,7 +289,8 @@ impl Queue {
     /// Returns how many flows up to this one have waiters.
     fn lines_until(&self, rank: i64, line: i64) -> usize {
         let (mut next, mut count) = (0, 0);
-        while let Some(((_, line, _), _)) = self.range((rank, next, 0), (rank, line + 1, 0)).next() {
+        while let Some(((_, line, _), _)) = self.range((rank, next, 0), (rank, line + 1, 0)).next()
+        {
             (next, count) = (line + 1, count + 1);
         }
         count
@@ -244,7 +298,11 @@ impl Queue {
 
     /// Returns how many waiters have this rank or a lower one.
     pub(crate) fn ahead(&self, rank: i64) -> i64 {
-        self.counts.iter().zip(0..=rank).map(|(count, _)| count).sum()
+        self.counts
+            .iter()
+            .zip(0..=rank)
+            .map(|(count, _)| count)
+            .sum()
     }
 
     /// Appends a token to its line. Returns whether the keys of the queue have to be kept for longer; and how many waiters
@@ -285,21 +343,36 @@ impl Queue {
                 (NO_FLOW, begins, is_first.then_some(lower))
             }
         };
-        let last = self.line(rank, line).next_back().map(|((.., ticket), _)| *ticket);
+        let last = self
+            .line(rank, line)
+            .next_back()
+            .map(|((.., ticket), _)| *ticket);
         let place_of = (rank, line, last.map_or(0, |ticket| ticket + 1));
         self.places.insert(place_of, token.clone());
-        self.waiters.insert(token, Waiter { until, place: place_of, order });
+        self.waiters.insert(
+            token,
+            Waiter {
+                until,
+                place: place_of,
+                order,
+            },
+        );
         (begins, place)
     }
 
     /// Marks a token as alive. Returns whether it waits.
     pub(crate) fn heartbeat(&mut self, token: &Token, until: i64) -> bool {
-        self.waiters.get_mut(token).map(|waiter| waiter.until = until).is_some()
+        self.waiters
+            .get_mut(token)
+            .map(|waiter| waiter.until = until)
+            .is_some()
     }
 
     /// Returns whether a token sent a heartbeat recently.
     pub(crate) fn is_alive(&self, token: &Token, now: i64) -> bool {
-        self.waiters.get(token).is_some_and(|waiter| waiter.until > now)
+        self.waiters
+            .get(token)
+            .is_some_and(|waiter| waiter.until > now)
     }
 
     /// A grant of a process has expired, and was not renewed. Until its next heartbeat, a waiter of it waits behind all others.
@@ -321,9 +394,12 @@ impl Queue {
             return false;
         }
         // A time ahead of the clock is from before the clock was set back.
-        let last =
-            token.waiter().and_then(|(process, _)| self.lapsed.get(&process)).filter(|last| **last <= now);
-        last.zip(self.waiters.get(token)).is_some_and(|(last, waiter)| waiter.until < last + alive)
+        let last = token
+            .waiter()
+            .and_then(|(process, _)| self.lapsed.get(&process))
+            .filter(|last| **last <= now);
+        last.zip(self.waiters.get(token))
+            .is_some_and(|(last, waiter)| waiter.until < last + alive)
     }
 
     /// Removes a token. Returns until when it counted as alive, if it waited.
@@ -343,7 +419,11 @@ impl Queue {
 
     /// `served`: when it is granted a lease, and its weight.
     fn remove(&mut self, token: &Token, served: Option<(i64, i64)>) -> Option<i64> {
-        let Waiter { until, place, order } = self.waiters.remove(token)?;
+        let Waiter {
+            until,
+            place,
+            order,
+        } = self.waiters.remove(token)?;
         if place.0 == BEHIND {
             self.behind.remove(&(place.1, token.clone()));
             return Some(until);
@@ -371,11 +451,17 @@ impl Queue {
         };
         let of = |token: &Token| self.waiters.get(token)?.order.flow;
         let mut behind = self.line(rank, line);
-        let next = behind.next().map(|(next, token)| (*next > place, token.clone()));
+        let next = behind
+            .next()
+            .map(|(next, token)| (*next > place, token.clone()));
         if served.is_some() {
-            let newest = behind.next_back().map(|(_, token)| token).or(next.as_ref().map(|(_, next)| next));
+            let newest = behind
+                .next_back()
+                .map(|(_, token)| token)
+                .or(next.as_ref().map(|(_, next)| next));
             let share = newest.and_then(of).map_or(flow.share, |flow| flow.share);
-            self.flows().serve(rank, flow, next.map(|(_, next)| next), share);
+            self.flows()
+                .serve(rank, flow, next.map(|(_, next)| next), share);
             return Some(until);
         }
         let next = next.map(|(was_first, next)| {
@@ -388,7 +474,8 @@ impl Queue {
 
     /// Removes the waiters that stopped sending heartbeats.
     pub(crate) fn drop_dead(&mut self, now: i64) {
-        let dead = |(token, waiter): (&Token, &Waiter)| (waiter.until <= now).then(|| token.clone());
+        let dead =
+            |(token, waiter): (&Token, &Waiter)| (waiter.until <= now).then(|| token.clone());
         for token in self.waiters.iter().filter_map(dead).collect::<Vec<_>>() {
             self.leave(&token);
         }
@@ -403,7 +490,13 @@ impl Queue {
         for (process, id) in tokens.filter_map(Token::waiter) {
             match heard.iter_mut().find(|(other, _)| *other == process) {
                 Some((_, push)) => push.ids.push(id),
-                None => heard.push((process, Push { ids: vec![id], news: news.clone() })),
+                None => heard.push((
+                    process,
+                    Push {
+                        ids: vec![id],
+                        news: news.clone(),
+                    },
+                )),
             }
         }
         heard.into_iter().map(|(_, push)| push).collect()
@@ -418,7 +511,11 @@ impl Queue {
         self.range((rank, line, 0), (rank, line + 1, 0))
     }
 
-    fn range(&self, from: Place, to: Place) -> std::collections::btree_map::Range<'_, Place, Token> {
+    fn range(
+        &self,
+        from: Place,
+        to: Place,
+    ) -> std::collections::btree_map::Range<'_, Place, Token> {
         self.places.range(from..to)
     }
 }

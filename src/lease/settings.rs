@@ -66,8 +66,15 @@ impl Settings {
     pub(super) fn take_over(&mut self, told: &Told, now: i64) {
         self.hear(told.limit, now);
         let version = told.rules.version.min(now);
-        if self.rules.as_ref().is_none_or(|known| known.version > now || known.version < version) {
-            self.rules = Some(Rules { version, ..(*told.rules).clone() });
+        if self
+            .rules
+            .as_ref()
+            .is_none_or(|known| known.version > now || known.version < version)
+        {
+            self.rules = Some(Rules {
+                version,
+                ..(*told.rules).clone()
+            });
         }
     }
 
@@ -116,10 +123,21 @@ impl Settings {
             (Some(told), None) => told,
             (None, _) => own,
         };
-        let of_rank =
-            |rules: &Rules| usize::try_from(rank).ok().and_then(|rank| rules.reserved.get(rank).copied());
-        let reserved = self.rules.as_ref().map_or(Some(order.reserve), of_rank).unwrap_or(0);
-        if most == 0 { 0 } else { most.saturating_sub(reserved).max(1) }
+        let of_rank = |rules: &Rules| {
+            usize::try_from(rank)
+                .ok()
+                .and_then(|rank| rules.reserved.get(rank).copied())
+        };
+        let reserved = self
+            .rules
+            .as_ref()
+            .map_or(Some(order.reserve), of_rank)
+            .unwrap_or(0);
+        if most == 0 {
+            0
+        } else {
+            most.saturating_sub(reserved).max(1)
+        }
     }
 }
 
@@ -143,12 +161,20 @@ impl FleetSet {
     }
 
     pub(crate) fn known(&self) -> Option<KeyLimit> {
-        if self.is_set.load(Ordering::Relaxed) { *lock(&self.limit) } else { None }
+        if self.is_set.load(Ordering::Relaxed) {
+            *lock(&self.limit)
+        } else {
+            None
+        }
     }
 
     /// `version`: 0 if this process does not follow the setting any more.
     pub(crate) fn set(&self, version: i64, limit: Option<i64>) {
-        let known = KeyLimit { source: Source::Fleet, version, limit };
+        let known = KeyLimit {
+            source: Source::Fleet,
+            version,
+            limit,
+        };
         *lock(&self.limit) = Some(known).filter(|_| version > 0);
         self.is_set.store(true, Ordering::Relaxed);
         let watchers: Vec<_> = {
@@ -171,7 +197,11 @@ debug!(FleetSet, limit);
 impl KeyLimit {
     /// The argument that `lua/settings.lua` reads.
     pub(crate) fn text(self) -> String {
-        let Self { source, version, limit } = self;
+        let Self {
+            source,
+            version,
+            limit,
+        } = self;
         let limit = limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
         format!("{} {version} {limit}", source as u8)
     }
@@ -180,9 +210,17 @@ impl KeyLimit {
 impl Told {
     /// The argument that `lua/settings.lua` reads.
     pub(crate) fn text(&self) -> String {
-        let Rules { version, aging, newest, reserved } = &*self.rules;
+        let Rules {
+            version,
+            aging,
+            newest,
+            reserved,
+        } = &*self.rules;
         let mut text = self.limit.map(KeyLimit::text).unwrap_or_default();
-        let used = reserved.iter().rposition(|permits| *permits > 0).map_or(0, |last| last + 1);
+        let used = reserved
+            .iter()
+            .rposition(|permits| *permits > 0)
+            .map_or(0, |last| last + 1);
         // A `String` takes any text.
         let _ = write!(text, "|{version} {aging} {newest}");
         for permits in &reserved[..used] {
@@ -199,7 +237,11 @@ mod tests {
     const SECOND: i64 = 1_000_000;
 
     fn limit(source: Source, version: i64, limit: i64) -> Option<KeyLimit> {
-        Some(KeyLimit { source, version, limit: Some(limit) })
+        Some(KeyLimit {
+            source,
+            version,
+            limit: Some(limit),
+        })
     }
 
     fn for_all(settings: &Settings, now: i64) -> i64 {
@@ -207,7 +249,8 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_of_the_fleet_counts_before_the_adaptive_one_and_both_before_that_of_the_caller() {
+    fn the_setting_of_the_fleet_counts_before_the_adaptive_one_and_both_before_that_of_the_caller()
+    {
         let mut settings = Settings::default();
         assert_eq!(for_all(&settings, 0), 9);
         for (told, counts) in [
@@ -218,11 +261,25 @@ mod tests {
             (limit(Source::Adaptive, 0, 4), 20),
             (limit(Source::Fleet, 1, 3), 20),
             (limit(Source::Fleet, 3, 2), 2),
-            (Some(KeyLimit { source: Source::Fleet, version: 4, limit: None }), 9),
+            (
+                Some(KeyLimit {
+                    source: Source::Fleet,
+                    version: 4,
+                    limit: None,
+                }),
+                9,
+            ),
             (limit(Source::Fleet, 3, 2), 9),
             // What is undone leaves the key to the adaptive one.
             (limit(Source::Adaptive, 0, 4), 4),
-            (Some(KeyLimit { source: Source::Fleet, version: 4, limit: None }), 4),
+            (
+                Some(KeyLimit {
+                    source: Source::Fleet,
+                    version: 4,
+                    limit: None,
+                }),
+                4,
+            ),
             (limit(Source::Fleet, 5, 8), 8),
         ] {
             settings.hear(told, SECOND);
@@ -234,7 +291,10 @@ mod tests {
     fn a_limit_that_nobody_tells_any_more_is_forgotten() {
         let mut settings = Settings::default();
         settings.hear(limit(Source::Fleet, 1, 3), SECOND);
-        assert_eq!([31, 30, 1, 0].map(|at| for_all(&settings, at * SECOND)), [9, 3, 3, 9]);
+        assert_eq!(
+            [31, 30, 1, 0].map(|at| for_all(&settings, at * SECOND)),
+            [9, 3, 3, 9]
+        );
         settings.hear(limit(Source::Fleet, 1, 3), 20 * SECOND);
         assert_eq!([31, 50].map(|at| for_all(&settings, at * SECOND)), [3, 9]);
         settings.hear(limit(Source::Adaptive, 0, 4), 50 * SECOND);
@@ -243,11 +303,24 @@ mod tests {
 
     #[test]
     fn the_settings_of_the_last_one_that_was_built_count() {
-        let rules =
-            |version, aging| Told { limit: None, rules: Rules { version, aging, ..Rules::default() }.into() };
+        let rules = |version, aging| Told {
+            limit: None,
+            rules: Rules {
+                version,
+                aging,
+                ..Rules::default()
+            }
+            .into(),
+        };
         let mut settings = Settings::default();
         assert_eq!(settings.aging(), (USUAL_AGING, false));
-        for (version, aging, counts) in [(5, 7, 7), (4, 6, 7), (5, 8, 7), (9, 3, 3), (10, 0, USUAL_AGING)] {
+        for (version, aging, counts) in [
+            (5, 7, 7),
+            (4, 6, 7),
+            (5, 8, 7),
+            (9, 3, 3),
+            (10, 0, USUAL_AGING),
+        ] {
             settings.take_over(&rules(version, aging), 100);
             assert_eq!(settings.aging().0, counts, "{version}");
         }

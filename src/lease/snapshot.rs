@@ -80,7 +80,9 @@ impl Snapshot {
 impl Holder {
     fn new<K: Kind>(token: Token, ends: i64, fence: i64, now: i64) -> Self {
         Self {
-            fence: u64::try_from(fence).ok().filter(|fence| K::FENCED && *fence > 0),
+            fence: u64::try_from(fence)
+                .ok()
+                .filter(|fence| K::FENCED && *fence > 0),
             weight: unsigned(K::weight(&token)),
             is_exclusive: K::is_exclusive(&token),
             time_left: Duration::from_micros(unsigned(ends.saturating_sub(now))),
@@ -107,7 +109,13 @@ fn unsigned(number: i64) -> u64 {
 
 impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fence, weight, is_exclusive, time_left, .. } = self;
+        let Self {
+            fence,
+            weight,
+            is_exclusive,
+            time_left,
+            ..
+        } = self;
         f.debug_struct("Holder")
             .field("token", &self.token())
             .field("fence", fence)
@@ -128,7 +136,10 @@ pub(crate) struct Look<K> {
 
 impl<K> Look<K> {
     pub(crate) fn all() -> Self {
-        Self { most: MOST_HOLDERS, kind: PhantomData }
+        Self {
+            most: MOST_HOLDERS,
+            kind: PhantomData,
+        }
     }
 }
 
@@ -144,7 +155,12 @@ pub(crate) struct Revoke<K> {
 impl<K: Kind> Revoke<K> {
     /// `channels`: see [`Spans::with`].
     pub(crate) fn new(channels: Arc<str>, spans: Spans, token: &[u8]) -> Self {
-        Self { channels, spans, token: token.into(), kind: PhantomData }
+        Self {
+            channels,
+            spans,
+            token: token.into(),
+            kind: PhantomData,
+        }
     }
 }
 
@@ -168,21 +184,39 @@ impl<K: Kind> Operation for Look<K> {
         let waiting = fields.integer()?;
         let (mut list, mut holders) = (fields.list()?, Vec::new());
         while let Ok(token) = list.next() {
-            let Field::Text(token) = token else { return Err(Garbled("a token is not a text")) };
+            let Field::Text(token) = token else {
+                return Err(Garbled("a token is not a text"));
+            };
             let (ends, fence) = (list.integer()?, list.integer()?);
             let bytes = std::str::from_utf8(token).is_err().then(|| token.into());
-            let holder =
-                Holder::new::<K>(String::from_utf8_lossy(token).into_owned().into(), ends, fence, now);
+            let holder = Holder::new::<K>(
+                String::from_utf8_lossy(token).into_owned().into(),
+                ends,
+                fence,
+                now,
+            );
             holders.push(Holder { bytes, ..holder });
         }
-        Ok(Snapshot { holders, in_use: unsigned(in_use), waiting: unsigned(waiting) })
+        Ok(Snapshot {
+            holders,
+            in_use: unsigned(in_use),
+            waiting: unsigned(waiting),
+        })
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Snapshot {
         let (in_use, waiting, holders) = state.look(now);
         let holder = |(token, ends, fence)| Holder::new::<K>(token, ends, fence, now);
-        let holders = holders.into_iter().take(usize::try_from(self.most).unwrap_or(0)).map(holder).collect();
-        Snapshot { holders, in_use: unsigned(in_use), waiting: unsigned(waiting) }
+        let holders = holders
+            .into_iter()
+            .take(usize::try_from(self.most).unwrap_or(0))
+            .map(holder)
+            .collect();
+        Snapshot {
+            holders,
+            in_use: unsigned(in_use),
+            waiting: unsigned(waiting),
+        }
     }
 }
 
@@ -217,18 +251,26 @@ impl<K: Kind> Operation for Revoke<K> {
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Was {
         // In memory all tokens are texts.
-        let Ok(token) = std::str::from_utf8(&self.token) else { return Was::Neither };
+        let Ok(token) = std::str::from_utf8(&self.token) else {
+            return Was::Neither;
+        };
         let token = Token::from(token);
         let was = state.release(&token, false, now, self.spans);
         if let (Was::Held, Some((_, id))) = (was, token.waiter()) {
-            state.pushes.push(Push { ids: vec![id], news: News::Gone });
+            state.pushes.push(Push {
+                ids: vec![id],
+                news: News::Gone,
+            });
         }
         was
     }
 }
 
 /// Reads the holders of a key.
-pub(crate) async fn look<K: Kind>(namespace: &Namespace<StateOf<K>>, key: Key) -> Result<Snapshot, Error> {
+pub(crate) async fn look<K: Kind>(
+    namespace: &Namespace<StateOf<K>>,
+    key: Key,
+) -> Result<Snapshot, Error> {
     namespace.client::<Look<K>>().run(key, Look::all()).await
 }
 
@@ -252,7 +294,17 @@ impl<K: Kind> Admission<K> {
 
     /// Returns the sum of the weights held.
     pub(crate) async fn in_use(&self, key: Key) -> Result<u64, Error> {
-        Ok(self.look.run(key, Look { most: 0, kind: PhantomData }).await?.in_use)
+        Ok(self
+            .look
+            .run(
+                key,
+                Look {
+                    most: 0,
+                    kind: PhantomData,
+                },
+            )
+            .await?
+            .in_use)
     }
 
     /// Releases the lease or the place of a token, which may be of another process. Returns whether it was held.
@@ -271,13 +323,24 @@ mod tests {
     fn a_holder_is_shown_as_its_kind_says() {
         let lock = Holder::new::<Exclusive>("token:alice".into(), 9, 5, 4);
         assert_eq!(
-            (lock.fence, lock.weight, lock.is_exclusive, lock.time_left.as_micros()),
+            (
+                lock.fence,
+                lock.weight,
+                lock.is_exclusive,
+                lock.time_left.as_micros()
+            ),
             (Some(5), 1, true, 5)
         );
-        assert_eq!((lock.token(), lock.whole_token()), ("alice", &b"token:alice"[..]));
+        assert_eq!(
+            (lock.token(), lock.whole_token()),
+            ("alice", &b"token:alice"[..])
+        );
         let foreign = Holder::new::<Exclusive>("token".into(), 4, 0, 5);
         assert_eq!((foreign.fence, foreign.time_left), (None, Duration::ZERO));
         let permit = Holder::new::<Permits>("0123456789abcdef-1/3/5".into(), 9, 5, 4);
-        assert_eq!((permit.fence, permit.weight, permit.is_exclusive), (None, 3, false));
+        assert_eq!(
+            (permit.fence, permit.weight, permit.is_exclusive),
+            (None, 3, false)
+        );
     }
 }

@@ -59,7 +59,11 @@ pub(super) enum Slot {
 
 impl LeaseHandle {
     pub(crate) fn new(grant: Grant, holding: &Arc<Holding>) -> Self {
-        let state = State { validity: grant.validity.clone(), phase: Phase::Held, slot: None };
+        let state = State {
+            validity: grant.validity.clone(),
+            phase: Phase::Held,
+            slot: None,
+        };
         let state = Arc::new(LeaseState {
             grant,
             holding: Arc::clone(holding),
@@ -72,7 +76,10 @@ impl LeaseHandle {
             state: Mutex::new(state),
             changed: Notify::new(),
         });
-        Self { state, slot: Slot::Nowhere }
+        Self {
+            state,
+            slot: Slot::Nowhere,
+        }
     }
 
     /// Returns the key that the lease is for.
@@ -88,7 +95,11 @@ impl LeaseHandle {
     /// returns the value that the user's function made.
     #[must_use]
     pub fn token(&self) -> &str {
-        token::name(self.state.text.get_or_init(|| self.state.grant.token.text()))
+        token::name(
+            self.state
+                .text
+                .get_or_init(|| self.state.grant.token.text()),
+        )
     }
 
     /// Returns the fencing token of a mutex or a writer. For a reader, it is that of the last writer before it.
@@ -96,7 +107,9 @@ impl LeaseHandle {
     /// [`fence_ttl`](crate::rw_lock::RwLockBuilder::fence_ttl).
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
-        u64::try_from(self.state.grant.fence).ok().filter(|fence| *fence > 0)
+        u64::try_from(self.state.grant.fence)
+            .ok()
+            .filter(|fence| *fence > 0)
     }
 
     /// Returns until when the lease is valid if it is not renewed. Renewals move this time.
@@ -110,8 +123,19 @@ impl LeaseHandle {
     pub fn time_left(&self) -> Duration {
         let now = clock::now();
         let mut state = lock(&self.state.state);
-        let State { validity, phase: Phase::Held, .. } = &mut *state else { return Duration::ZERO };
-        if validity.holds(now) { validity.until() - now } else { Duration::ZERO }
+        let State {
+            validity,
+            phase: Phase::Held,
+            ..
+        } = &mut *state
+        else {
+            return Duration::ZERO;
+        };
+        if validity.holds(now) {
+            validity.until() - now
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Returns whether the lease is valid now. Once it is not, it never is again.
@@ -201,11 +225,20 @@ impl LeaseHandle {
     #[cfg(feature = "http")]
     pub(crate) fn within(&self, around: Option<&Self>) -> Self {
         let slot = match (&self.slot, around) {
-            (Slot::Nowhere, Some(Self { slot: Slot::Here, state })) => Slot::Around(Arc::clone(state)),
+            (
+                Slot::Nowhere,
+                Some(Self {
+                    slot: Slot::Here,
+                    state,
+                }),
+            ) => Slot::Around(Arc::clone(state)),
             (Slot::Nowhere, Some(Self { slot, .. })) => slot.clone(),
             (slot, _) => slot.clone(),
         };
-        Self { state: Arc::clone(&self.state), slot }
+        Self {
+            state: Arc::clone(&self.state),
+            slot,
+        }
     }
 
     /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
@@ -374,7 +407,9 @@ impl LeaseState {
 
     /// Ends the lease. Its tasks learn of that by [`notify`](Self::notify).
     pub(super) fn end(&self, taken_back: bool) {
-        let State { validity, phase, .. } = &mut *lock(&self.state);
+        let State {
+            validity, phase, ..
+        } = &mut *lock(&self.state);
         validity.end();
         if taken_back {
             *phase = Phase::Ended;
@@ -412,7 +447,9 @@ impl LeaseState {
     /// Ends the lease for this holder. Returns for how long it was held, if that was until now. Its tasks learn of that by
     /// [`notify`](Self::notify).
     pub(super) fn stop(&self, now: Instant) -> Option<Duration> {
-        let State { validity, phase, .. } = &mut *lock(&self.state);
+        let State {
+            validity, phase, ..
+        } = &mut *lock(&self.state);
         let was_held = validity.holds(now);
         validity.end();
         if was_held {
@@ -423,8 +460,13 @@ impl LeaseState {
 
     /// Returns what to release.
     pub(super) fn release(&self, alive: Duration, now: Instant) -> Release {
-        let lasts = lock(&self.state).validity.until().saturating_duration_since(now);
-        let Grant { key, token, twice, .. } = &self.grant;
+        let lasts = lock(&self.state)
+            .validity
+            .until()
+            .saturating_duration_since(now);
+        let Grant {
+            key, token, twice, ..
+        } = &self.grant;
         Release::new(key, token, *twice, self.ttl(), lasts + alive)
     }
 }
@@ -452,12 +494,20 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_for_the_loss_of_a_lease_learns_of_an_earlier_end() {
-        let lock = Locks::new(&Store::in_memory(), "m").unwrap().try_lock("k").await.unwrap();
+        let lock = Locks::new(&Store::in_memory(), "m")
+            .unwrap()
+            .try_lock("k")
+            .await
+            .unwrap();
         let (state, now) = (&lock.handle().state, clock::now());
         let woken = Arc::new(Woken::default());
         let waker = Arc::clone(&woken).into();
         let mut lost = pin!(lock.lost());
-        let mut is_over = || lost.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let mut is_over = || {
+            lost.as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_ready()
+        };
         let is_woken = || woken.0.swap(false, Ordering::Relaxed);
         assert!(!is_over());
         for (seconds, is_earlier) in [(40, false), (20, true), (25, false)] {

@@ -93,11 +93,19 @@ impl<'a> Parsed<'a> {
         let is_process = process.bytes().all(|byte| byte.is_ascii_hexdigit());
         let (id, rest) = hex(rest.strip_prefix('-').filter(|_| is_process)?)?;
         let process = u64::from_str_radix(process, 16).ok()?;
-        let mut parsed = Self { process, id, ttl: None, fence_ttl: None, rest };
+        let mut parsed = Self {
+            process,
+            id,
+            ttl: None,
+            fence_ttl: None,
+            rest,
+        };
         if let Some((ttl, rest)) = rest.strip_prefix('.').and_then(hex) {
             (parsed.ttl, parsed.rest) = (Some(ttl).filter(|ttl| i64::try_from(*ttl).is_ok()), rest);
-            parsed.fence_ttl =
-                rest.strip_prefix('~').and_then(hex).and_then(|(ttl, _)| i64::try_from(ttl).ok());
+            parsed.fence_ttl = rest
+                .strip_prefix('~')
+                .and_then(hex)
+                .and_then(|(ttl, _)| i64::try_from(ttl).ok());
         }
         Some(parsed)
     }
@@ -105,19 +113,35 @@ impl<'a> Parsed<'a> {
 
 impl Marks {
     pub(crate) fn new(options: &LeaseOptions) -> Self {
-        let LeaseOptions { ttl, fence_ttl, signature, .. } = options;
+        let LeaseOptions {
+            ttl,
+            fence_ttl,
+            signature,
+            ..
+        } = options;
         let fence_ttl = fence_ttl.map(|span| format!("~{:x}", span.as_nanos().div_ceil(1_000_000)));
         let ttl = micros(*ttl).unsigned_abs();
-        Self { ttl, rest: format!("{}{signature}", fence_ttl.unwrap_or_default()) }
+        Self {
+            ttl,
+            rest: format!("{}{signature}", fence_ttl.unwrap_or_default()),
+        }
     }
 }
 
 impl Token {
     pub(crate) fn new(process: u64, id: u64, marks: &Marks, suffix: &Suffix) -> Self {
         let Marks { ttl, rest } = marks;
-        debug_assert!(i64::try_from(*ttl).is_ok(), "no text of it would be numbers");
+        debug_assert!(
+            i64::try_from(*ttl).is_ok(),
+            "no text of it would be numbers"
+        );
         if let (Suffix::Ending(ending), "") = (suffix, &**rest) {
-            return Self::Numbers { process, id, ttl: *ttl, ending: *ending };
+            return Self::Numbers {
+                process,
+                id,
+                ttl: *ttl,
+                ending: *ending,
+            };
         }
         format!("{process:016x}-{id:x}.{ttl:x}{rest}{suffix}").into()
     }
@@ -139,9 +163,15 @@ impl Token {
         match self {
             Self::Text(text) => with(text),
             // All of it is ASCII.
-            Self::Numbers { process, id, ttl, ending } => {
-                with(std::str::from_utf8(&Self::written(*process, *id, *ttl, *ending)).unwrap_or_default())
-            }
+            Self::Numbers {
+                process,
+                id,
+                ttl,
+                ending,
+            } => with(
+                std::str::from_utf8(&Self::written(*process, *id, *ttl, *ending))
+                    .unwrap_or_default(),
+            ),
         }
     }
 
@@ -193,7 +223,9 @@ impl Token {
             Self::Text(text) => text,
         };
         // A loop beats the search of `str` in texts as short as these.
-        let Some(mark) = text.bytes().position(|byte| byte == b'/') else { return Ok(Ending::Nothing) };
+        let Some(mark) = text.bytes().position(|byte| byte == b'/') else {
+            return Ok(Ending::Nothing);
+        };
         Ending::parse(&text[mark..]).ok_or(&text[mark + 1..])
     }
 }
@@ -235,8 +267,13 @@ impl Ending {
             None => Self::Nothing,
             Some("r") => Self::Reader,
             Some(rest) => match rest.split_once('/') {
-                None => Self::Writer { row: parse(rest.strip_prefix('w')?)? },
-                Some((weight, limit)) => Self::Permit { weight: parse(weight)?, limit: parse(limit)? },
+                None => Self::Writer {
+                    row: parse(rest.strip_prefix('w')?)?,
+                },
+                Some((weight, limit)) => Self::Permit {
+                    weight: parse(weight)?,
+                    limit: parse(limit)?,
+                },
             },
         };
         let mut written = Text::new();
@@ -248,10 +285,21 @@ impl Ending {
 impl From<&str> for Token {
     fn from(token: &str) -> Self {
         let numbers = || {
-            let Parsed { process, id, ttl, rest, .. } = Parsed::new(token)?;
+            let Parsed {
+                process,
+                id,
+                ttl,
+                rest,
+                ..
+            } = Parsed::new(token)?;
             let (ttl, ending) = (ttl?, Ending::parse(rest)?);
             let is_all = *Self::written(process, id, ttl, ending) == *token.as_bytes();
-            is_all.then_some(Self::Numbers { process, id, ttl, ending })
+            is_all.then_some(Self::Numbers {
+                process,
+                id,
+                ttl,
+                ending,
+            })
         };
         numbers().unwrap_or_else(|| Self::Text(token.into()))
     }
@@ -349,13 +397,26 @@ mod tests {
     /// However the rest of the token is written.
     #[test]
     fn a_token_is_read_in_parts() {
-        let ids = [("-1f.a", Some(31), Some(10)), ("-0.a~3e8@b", Some(0), Some(10)), ("-a", Some(10), None)];
-        let others =
-            [("-01.0a", Some(1), Some(10)), ("-1.8000000000000000", Some(1), None), ("", None, None)];
+        let ids = [
+            ("-1f.a", Some(31), Some(10)),
+            ("-0.a~3e8@b", Some(0), Some(10)),
+            ("-a", Some(10), None),
+        ];
+        let others = [
+            ("-01.0a", Some(1), Some(10)),
+            ("-1.8000000000000000", Some(1), None),
+            ("", None, None),
+        ];
         let known = ids.into_iter().chain(others);
         let known = known.map(|(way, id, ttl)| (format!("0123456789abcdef{way}"), id, ttl));
-        let nonsense =
-            ["", "a", "0123456789abcdef-", "äääääääääääää", "billing-service--1.5", "0123456789abcdef:1.5"];
+        let nonsense = [
+            "",
+            "a",
+            "0123456789abcdef-",
+            "äääääääääääää",
+            "billing-service--1.5",
+            "0123456789abcdef:1.5",
+        ];
         for (way, id, ttl) in known.chain(nonsense.map(|text| (text.to_owned(), None, None))) {
             for (text, ending) in [
                 ("", Ok(Ending::Nothing)),
@@ -371,16 +432,31 @@ mod tests {
                 ("/w04", Err("w04")),
             ] {
                 let token = token(&format!("{way}{text}"));
-                let says = (token.waiter().map(|(_, id)| id), token.ttl(), token.ending());
+                let says = (
+                    token.waiter().map(|(_, id)| id),
+                    token.ttl(),
+                    token.ending(),
+                );
                 assert_eq!(says, (id, ttl, ending), "{way}{text}");
             }
         }
-        for (way, ms) in [("-0.a~3e8@b~1/2/5", Some(1000)), ("-0~3e8", None), ("-0.a:0.a~3e8", None)] {
+        for (way, ms) in [
+            ("-0.a~3e8@b~1/2/5", Some(1000)),
+            ("-0~3e8", None),
+            ("-0.a:0.a~3e8", None),
+        ] {
             let text = format!("0123456789abcdef{way}");
-            assert_eq!(Parsed::new(&text).and_then(|parsed| parsed.fence_ttl), ms, "{text}");
+            assert_eq!(
+                Parsed::new(&text).and_then(|parsed| parsed.fence_ttl),
+                ms,
+                "{text}"
+            );
         }
         // A token with a value is named by it.
-        for (text, expected) in [("-1f.a~3e9@app/w4", None), ("-1f.a:host-7:a/b", Some("host-7:a/b"))] {
+        for (text, expected) in [
+            ("-1f.a~3e9@app/w4", None),
+            ("-1f.a:host-7:a/b", Some("host-7:a/b")),
+        ] {
             let text = format!("0123456789abcdef{text}");
             assert_eq!(
                 (name(&text), token(&text).has_value()),
@@ -393,11 +469,20 @@ mod tests {
     #[test]
     fn a_fence_is_kept_as_its_token_says() {
         const DAY: i64 = 86_400_000_000;
-        let kept = |marks: &str, lasts| token(&format!("0123456789abcdef-1{marks}")).kept_until(5 + lasts, 5);
-        assert_eq!([".a", "", ".a@app"].map(|marks| kept(marks, 10 * DAY)), [5 + 8 * DAY; 3]);
-        for (lasts, until) in
-            [(0, 10_000), (9000, 10_000), (9001, 11_000), (10_000, 11_000), (10_001, 12_000)]
-        {
+        let kept = |marks: &str, lasts| {
+            token(&format!("0123456789abcdef-1{marks}")).kept_until(5 + lasts, 5)
+        };
+        assert_eq!(
+            [".a", "", ".a@app"].map(|marks| kept(marks, 10 * DAY)),
+            [5 + 8 * DAY; 3]
+        );
+        for (lasts, until) in [
+            (0, 10_000),
+            (9000, 10_000),
+            (9001, 11_000),
+            (10_000, 11_000),
+            (10_001, 12_000),
+        ] {
             assert_eq!(kept(".a~a", lasts), 5 + until, "{lasts}");
         }
     }
@@ -406,16 +491,31 @@ mod tests {
     #[track_caller]
     fn assert_is(token: &Token, text: &str) {
         assert_eq!((token, &*token.text()), (&text.into(), text));
-        assert_eq!([format!("{token}"), format!("{token:?}")], [text.to_owned(), format!("{text:?}")]);
+        assert_eq!(
+            [format!("{token}"), format!("{token:?}")],
+            [text.to_owned(), format!("{text:?}")]
+        );
         let hasher = RandomState::new();
-        assert_eq!(hasher.hash_one(token), hasher.hash_one(Token::from(text.to_owned())), "{text:?}");
+        assert_eq!(
+            hasher.hash_one(token),
+            hasher.hash_one(Token::from(text.to_owned())),
+            "{text:?}"
+        );
     }
 
     #[test]
     fn a_usual_token_is_numbers() {
-        let processes = [("0123456789abcdef", OWN), ("0000000000000000", 0), ("ffffffffffffffff", u64::MAX)];
+        let processes = [
+            ("0123456789abcdef", OWN),
+            ("0000000000000000", 0),
+            ("ffffffffffffffff", u64::MAX),
+        ];
         let ids = [("0", 0), ("1f", 0x1f), ("ffffffffffffffff", u64::MAX)];
-        let ttls = [("0", 0), ("1c9c380", 30_000_000), ("7fffffffffffffff", i64::MAX)];
+        let ttls = [
+            ("0", 0),
+            ("1c9c380", 30_000_000),
+            ("7fffffffffffffff", i64::MAX),
+        ];
         let most = u32::MAX;
         let endings = [
             ("", Ending::Nothing),
@@ -427,15 +527,28 @@ mod tests {
             ("/w0", Ending::Writer { row: 0 }),
             ("/w4294967295", Ending::Writer { row: most }),
         ];
-        for (process, id) in processes.into_iter().flat_map(|process| ids.map(|id| (process, id))) {
-            for (ttl, ending) in ttls.into_iter().flat_map(|ttl| endings.map(|ending| (ttl, ending))) {
+        for (process, id) in processes
+            .into_iter()
+            .flat_map(|process| ids.map(|id| (process, id)))
+        {
+            for (ttl, ending) in ttls
+                .into_iter()
+                .flat_map(|ttl| endings.map(|ending| (ttl, ending)))
+            {
                 let text = format!("{}-{}.{}{}", process.0, id.0, ttl.0, ending.0);
                 let read = token(&text);
                 assert!(matches!(read, Token::Numbers { .. }), "{text}");
                 assert_is(&read, &text);
                 let says = (read.waiter(), read.ttl(), read.ending());
-                assert_eq!(says, (Some((process.1, id.1)), Some(ttl.1), Ok(ending.1)), "{text}");
-                assert!(!Token::written(process.1, id.1, ttl.1 as u64, ending.1).spilled(), "{text}");
+                assert_eq!(
+                    says,
+                    (Some((process.1, id.1)), Some(ttl.1), Ok(ending.1)),
+                    "{text}"
+                );
+                assert!(
+                    !Token::written(process.1, id.1, ttl.1 as u64, ending.1).spilled(),
+                    "{text}"
+                );
             }
         }
     }
@@ -449,12 +562,23 @@ mod tests {
         let of_process = "- -1f -1f/r -1f. -1f./r -.1c9c380 .1c9c380 -1F.1c9c380 -1f.1C9C380 -01f.1c9c380 -00.1c9c380 \
             -1f.01c9c380 -1f.00 -+1f.1c9c380 -1f.+1c9c380 -1f.8000000000000000 -1f.ffffffffffffffff \
             -1f.10000000000000000 -10000000000000000.1c9c380";
-        let processes =
-            "0123456789ABCDEF 123456789abcdef 00123456789abcdef +123456789abcdef é123456789abcde é g";
+        let processes = "0123456789ABCDEF 123456789abcdef 00123456789abcdef +123456789abcdef é123456789abcde é g";
         let rest = rest.split(' ').map(|rest| format!("{usual}{rest}"));
-        let of_process = of_process.split(' ').map(|rest| format!("0123456789abcdef{rest}"));
-        let of_others = processes.split(' ').map(|process| format!("{process}-1f.1c9c380"));
-        let others = ["", "a", "a/r", "/r", "0123456789abcdef", &format!(" {usual}")].map(str::to_owned);
+        let of_process = of_process
+            .split(' ')
+            .map(|rest| format!("0123456789abcdef{rest}"));
+        let of_others = processes
+            .split(' ')
+            .map(|process| format!("{process}-1f.1c9c380"));
+        let others = [
+            "",
+            "a",
+            "a/r",
+            "/r",
+            "0123456789abcdef",
+            &format!(" {usual}"),
+        ]
+        .map(str::to_owned);
         for text in rest.chain(of_process).chain(of_others).chain(others) {
             let read = token(&text);
             assert!(matches!(read, Token::Text(_)), "{text:?}");
@@ -471,16 +595,43 @@ mod tests {
             ("/r", Ending::Reader),
             ("/w4", Ending::Writer { row: 4 }),
         ];
-        let texts = ["", "/2/5", "/r", "/w4", ":host-7", ":r", "/2/5/..f4240", "/idle", "/rgroup"];
+        let texts = [
+            "",
+            "/2/5",
+            "/r",
+            "/w4",
+            ":host-7",
+            ":r",
+            "/2/5/..f4240",
+            "/idle",
+            "/rgroup",
+        ];
         // Also values that are longer than usual.
-        let texts: Vec<_> =
-            texts.map(str::to_owned).into_iter().chain((90..130).map(|n| "x".repeat(n))).collect();
-        let marks = [("", None, ""), ("~3e8", Some(1_000_000), ""), ("@app", None, "@app")];
-        for (mark, micros, signature) in marks.into_iter().chain([("~3e9@app", Some(1_000_500), "@app")]) {
+        let texts: Vec<_> = texts
+            .map(str::to_owned)
+            .into_iter()
+            .chain((90..130).map(|n| "x".repeat(n)))
+            .collect();
+        let marks = [
+            ("", None, ""),
+            ("~3e8", Some(1_000_000), ""),
+            ("@app", None, "@app"),
+        ];
+        for (mark, micros, signature) in
+            marks
+                .into_iter()
+                .chain([("~3e9@app", Some(1_000_500), "@app")])
+        {
             let (fence_ttl, signature) = (micros.map(Duration::from_micros), signature.into());
-            let marks = Marks::new(&LeaseOptions { fence_ttl, signature, ..LeaseOptions::default() });
+            let marks = Marks::new(&LeaseOptions {
+                fence_ttl,
+                signature,
+                ..LeaseOptions::default()
+            });
             let endings = endings.map(|(text, ending)| (text, Suffix::from(ending)));
-            let suffixes = endings.into_iter().chain(texts.iter().map(|text| (&**text, text.clone().into())));
+            let suffixes = endings
+                .into_iter()
+                .chain(texts.iter().map(|text| (&**text, text.clone().into())));
             for (text, suffix) in suffixes {
                 assert_eq!(suffix.to_string(), text);
                 for (process, id) in [(OWN, 0xf), (OWN, 0x10), (0, 0), (u64::MAX, u64::MAX)] {

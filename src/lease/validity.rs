@@ -26,7 +26,13 @@ impl Anchor {
 
     /// The same for a grant that was pushed after the call. The call may be long ago, so the ttl counts from the
     /// arrival of the push. `lasts`: how long a grant lasts at most.
-    pub(crate) fn until_granted(self, expiry: i64, lasts: Duration, now: Instant, drift: Drift) -> Instant {
+    pub(crate) fn until_granted(
+        self,
+        expiry: i64,
+        lasts: Duration,
+        now: Instant,
+        drift: Drift,
+    ) -> Instant {
         (self.sent + drift.certain(self.left(expiry))).min(now + drift.certain(lasts))
     }
 
@@ -49,7 +55,11 @@ pub(crate) struct Validity {
 impl Validity {
     /// The validity of a granted lease. Returns `None` if the lease expired before its grant arrived.
     pub(crate) fn granted(until: Instant, now: Instant) -> Option<Self> {
-        (now < until).then_some(Self { until, sent: None, over: false })
+        (now < until).then_some(Self {
+            until,
+            sent: None,
+            over: false,
+        })
     }
 
     pub(crate) fn until(&self) -> Instant {
@@ -106,18 +116,29 @@ mod tests {
     #[test]
     fn a_lease_is_valid_for_what_is_certain() {
         let (sent, drift) = (Instant::now(), Drift(0.25));
-        let anchor = Anchor { sent, now: 7_000_000 };
+        let anchor = Anchor {
+            sent,
+            now: 7_000_000,
+        };
         let after = |until: Instant| until - sent;
-        for (left, ttl, valid) in
-            [(100, 200, 73), (400, 200, 148), (200, 200, 148), (2, 200, 0), (-1, 200, 0)]
-        {
+        for (left, ttl, valid) in [
+            (100, 200, 73),
+            (400, 200, 148),
+            (200, 200, 148),
+            (2, 200, 0),
+            (-1, 200, 0),
+        ] {
             let until = anchor.until(7_000_000 + left * 1000, ms(ttl), drift);
             assert_eq!(after(until), ms(valid), "{left}");
         }
-        assert_eq!(after(anchor.until(i64::MIN, ms(200), drift)), Duration::ZERO);
+        assert_eq!(
+            after(anchor.until(i64::MIN, ms(200), drift)),
+            Duration::ZERO
+        );
         // A pushed grant ends by the call before it, and by its arrival at 50 ms.
         for (left, lasts, valid) in [(100, 200, 73), (400, 200, 198), (-1, 200, 0)] {
-            let until = anchor.until_granted(7_000_000 + left * 1000, ms(lasts), sent + ms(50), drift);
+            let until =
+                anchor.until_granted(7_000_000 + left * 1000, ms(lasts), sent + ms(50), drift);
             assert_eq!(after(until), ms(valid), "{left}");
         }
     }

@@ -26,7 +26,14 @@ impl<K: Kind> Waiter<K> {
     ) -> (Arc<Self>, oneshot::Receiver<Received<Found<K>>>) {
         let (sender, receiver) = oneshot::channel();
         let (holding, result) = (Arc::clone(holding), Mutex::new(Some(sender)));
-        (Arc::new(Self { holding, ask, result }), receiver)
+        (
+            Arc::new(Self {
+                holding,
+                ask,
+                result,
+            }),
+            receiver,
+        )
     }
 
     /// Offers a result. Drops it if the waiter has gone away, or was offered another one before.

@@ -23,7 +23,11 @@ pub(crate) struct Watch {
 impl Watch {
     /// `None`: watches nothing.
     pub(crate) fn new(lease: Option<LeaseHandle>) -> Self {
-        Self { lease, is_fresh: false, lost: None }
+        Self {
+            lease,
+            is_fresh: false,
+            lost: None,
+        }
     }
 
     /// Says that the lease was acquired in this poll.
@@ -37,7 +41,9 @@ impl Watch {
         work: Pin<&mut F>,
         context: &mut Context<'_>,
     ) -> Poll<Result<F::Output, Error>> {
-        let Some(lease) = &self.lease else { return work.poll(context).map(Ok) };
+        let Some(lease) = &self.lease else {
+            return work.poll(context).map(Ok);
+        };
         let is_fresh = std::mem::take(&mut self.is_fresh);
         let is_lost = match &mut self.lost {
             Some(lost) => lost.as_mut().poll(context).is_ready(),
@@ -57,7 +63,10 @@ impl Watch {
     }
 
     /// Does the work. Fails if the lease is lost before the work is done.
-    pub(crate) async fn run<F: Future>(mut self, mut work: Pin<&mut F>) -> Result<F::Output, Error> {
+    pub(crate) async fn run<F: Future>(
+        mut self,
+        mut work: Pin<&mut F>,
+    ) -> Result<F::Output, Error> {
         poll_fn(|context| self.poll(work.as_mut(), context)).await
     }
 }
@@ -71,10 +80,19 @@ mod tests {
 
     #[tokio::test]
     async fn work_does_not_begin_without_its_lease() {
-        let lock = Mutex::new(&Store::in_memory(), "watched").unwrap().lock("42").await.unwrap();
+        let lock = Mutex::new(&Store::in_memory(), "watched")
+            .unwrap()
+            .lock("42")
+            .await
+            .unwrap();
         let watch = Watch::new(Some(lock.handle()));
         lock.unlock().await.unwrap();
         let work = async { unreachable!("the lease is lost") };
-        assert!(watch.run(pin!(work)).await.is_err_and(|error: Error| error.is_lost()));
+        assert!(
+            watch
+                .run(pin!(work))
+                .await
+                .is_err_and(|error: Error| error.is_lost())
+        );
     }
 }

@@ -38,8 +38,12 @@ impl Young {
         if now.is_some_and(|now| self.next.is_none_or(|next| next > now)) {
             return Vec::new();
         }
-        let is_grown_up = |due: Option<Instant>| now.is_none_or(|now| due.is_some_and(|due| due <= now));
-        let grown_up = self.leases.extract_if(|_, (_, due)| is_grown_up(*due)).map(|(_, leased)| leased);
+        let is_grown_up =
+            |due: Option<Instant>| now.is_none_or(|now| due.is_some_and(|due| due <= now));
+        let grown_up = self
+            .leases
+            .extract_if(|_, (_, due)| is_grown_up(*due))
+            .map(|(_, leased)| leased);
         let grown_up = grown_up.collect();
         self.next = self.leases.values().filter_map(|(_, due)| *due).min();
         grown_up

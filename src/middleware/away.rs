@@ -20,10 +20,13 @@ impl<L: Clone> Away<L> {
         match on_store_failure {
             StoreFailure::FailClosed => Self::FailClosed,
             StoreFailure::FailOpen => Self::FailOpen,
-            StoreFailure::LocalShare { replicas } => Self::LocalShare(local(Sharing::Named(replicas))),
-            StoreFailure::CountedShare { replicas: first, at_least } => {
-                Self::LocalShare(local(Sharing::Counted { first, at_least }))
+            StoreFailure::LocalShare { replicas } => {
+                Self::LocalShare(local(Sharing::Named(replicas)))
             }
+            StoreFailure::CountedShare {
+                replicas: first,
+                at_least,
+            } => Self::LocalShare(local(Sharing::Counted { first, at_least })),
         }
     }
 

@@ -30,7 +30,12 @@ pub(crate) struct Detach {
 impl Detach {
     pub(crate) fn new(store: &Store, kind: &str, namespace: &str, limit: Duration) -> Self {
         let name = format!("{kind} \"{namespace}\"").into();
-        Self { work: Arc::clone(store.detached()), namespace: namespace.into(), name, limit }
+        Self {
+            work: Arc::clone(store.detached()),
+            namespace: namespace.into(),
+            name,
+            limit,
+        }
     }
 
     /// Sets how long a run goes on without its caller.
@@ -52,7 +57,9 @@ impl Detach {
         work: Work,
         run: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Error> {
-        let Ok(runtime) = Handle::try_current() else { return Ok(work.run(run).await) };
+        let Ok(runtime) = Handle::try_current() else {
+            return Ok(work.run(run).await);
+        };
         let (mut caller, outcome) = oneshot::channel();
         let (namespace, limit) = (Arc::clone(&self.namespace), self.limit);
         let part = work.run(async move {

@@ -143,7 +143,9 @@ impl Extracted {
         match self {
             Self::Ready(Ok(Some(key))) => Self::Ready(change(key)),
             Self::Ready(known) => Self::Ready(known),
-            Self::Pending(key) => Self::Pending(Box::pin(async move { key.await?.map_or(Ok(None), change) })),
+            Self::Pending(key) => {
+                Self::Pending(Box::pin(async move { key.await?.map_or(Ok(None), change) }))
+            }
         }
     }
 
@@ -155,7 +157,9 @@ impl Extracted {
             Self::Pending(one) => {
                 let other = other();
                 Self::Pending(Box::pin(async move {
-                    let Some(one) = one.await? else { return Ok(None) };
+                    let Some(one) = one.await? else {
+                        return Ok(None);
+                    };
                     Ok(other.await?.map(|other| Key::of([one, other])))
                 }))
             }
@@ -164,7 +168,8 @@ impl Extracted {
 
     /// Returns this key, or another one if it is `None` or [a part of it is missing](Error::is_missing_part).
     pub(crate) fn or(self, other: impl FnOnce() -> Self) -> Self {
-        let is_absent = |key: &Result<_, Error>| key.as_ref().map_or_else(Error::is_absence, Option::is_none);
+        let is_absent =
+            |key: &Result<_, Error>| key.as_ref().map_or_else(Error::is_absence, Option::is_none);
         match self {
             Self::Ready(key) if is_absent(&key) => other(),
             Self::Ready(known) => Self::Ready(known),
@@ -233,7 +238,11 @@ debug!(SkipIf<K, F>);
 
 impl<Req, K: KeyExtractor<Req>, F: Fn(&Req) -> bool> KeyExtractor<Req> for SkipIf<K, F> {
     fn extract(&self, request: &Req) -> Extracted {
-        if (self.1)(request) { Extracted::NONE } else { self.0.extract(request) }
+        if (self.1)(request) {
+            Extracted::NONE
+        } else {
+            self.0.extract(request)
+        }
     }
 }
 

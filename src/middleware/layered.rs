@@ -58,7 +58,10 @@ pub trait Middleware<S: Service<Req>, Req> {
 
 impl<S, L> Layered<S, L> {
     pub(crate) fn new(inner: S, layer: impl Into<Arc<L>>) -> Self {
-        Self { inner, layer: layer.into() }
+        Self {
+            inner,
+            layer: layer.into(),
+        }
     }
 
     /// Returns a reference to the inner service.

@@ -26,5 +26,9 @@ pub(crate) type Choose<Req, T> = std::sync::Arc<dyn Fn(&Req) -> T + Send + Sync>
 /// `None`: it would have to wait, for example because the budget of the task is spent. It is dropped then, which withdraws
 /// what it asked for, and the request is made anew.
 pub(crate) fn at_once<F: Future>(asked: Pin<&mut F>) -> Option<F::Output> {
-    if has_budget_remaining() { asked.now_or_never() } else { None }
+    if has_budget_remaining() {
+        asked.now_or_never()
+    } else {
+        None
+    }
 }

@@ -139,7 +139,11 @@ impl Refusal {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let known = self.error.retry_after();
-        if self.error.busy().is_some() { known.map(|left| left.min(LONGEST_ESTIMATE)) } else { known }
+        if self.error.busy().is_some() {
+            known.map(|left| left.min(LONGEST_ESTIMATE))
+        } else {
+            known
+        }
     }
 
     /// Returns the underlying error.

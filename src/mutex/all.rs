@@ -53,7 +53,8 @@ impl Mutex {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<MutexGuards, Error> {
         let keys = Keys::new(keys);
-        self.decisions.admitted(self.all(keys, Some(self.settings.wait)).await)
+        self.decisions
+            .admitted(self.all(keys, Some(self.settings.wait)).await)
     }
 
     /// Locks the mutexes of several keys, if all of them are free and have no waiters. Does not wait.
@@ -89,7 +90,11 @@ impl Mutex {
         self.decisions.admitted(self.all(keys, None).await)
     }
 
-    async fn all(&self, keys: Result<Keys, Error>, wait: Option<Wait>) -> Result<MutexGuards, Error> {
+    async fn all(
+        &self,
+        keys: Result<Keys, Error>,
+        wait: Option<Wait>,
+    ) -> Result<MutexGuards, Error> {
         let keys = keys?;
         keys.each.iter().try_for_each(|key| self.check(key))?;
         if self.quorum.is_none() && self.leases.are_in_one_place(&keys.each) {
@@ -110,11 +115,21 @@ impl Mutex {
     }
 
     async fn in_one_step(&self, keys: &Keys) -> Result<MutexGuards, Error> {
-        let values = keys.each.iter().map(|key| self.suffix(key)).collect::<Result<Vec<_>, _>>()?;
+        let values = keys
+            .each
+            .iter()
+            .map(|key| self.suffix(key))
+            .collect::<Result<Vec<_>, _>>()?;
         let (suffixes, in_use): (Vec<_>, Vec<_>) = values.into_iter().unzip();
         let client = self.several.get_or_init(|| self.leases.several());
-        let leases = self.leases.acquire_all(client.as_ref(), &keys.each, &suffixes).await?;
-        let guards = leases.into_iter().zip(in_use).map(|(lease, in_use)| MutexGuard::new(lease, in_use));
+        let leases = self
+            .leases
+            .acquire_all(client.as_ref(), &keys.each, &suffixes)
+            .await?;
+        let guards = leases
+            .into_iter()
+            .zip(in_use)
+            .map(|(lease, in_use)| MutexGuard::new(lease, in_use));
         Ok(MutexGuards(guards.collect()))
     }
 
@@ -135,7 +150,8 @@ impl Mutex {
             let guard = match wait {
                 None => self.ask(key, None).await?,
                 Some(wait) => {
-                    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                    let left =
+                        deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                     tokio::select! {
                         biased;
                         guard = self.wait(key, Wait { max_wait: left, ..wait }) => guard?,
@@ -147,15 +163,25 @@ impl Mutex {
         }
         if taken.0.iter().all(|(_, guard)| guard.is_held()) {
             taken.0.sort_unstable_by_key(|(position, _)| *position);
-            return Ok(Some(MutexGuards(taken.0.drain(..).map(|(_, guard)| guard).collect())));
+            return Ok(Some(MutexGuards(
+                taken.0.drain(..).map(|(_, guard)| guard).collect(),
+            )));
         }
-        if wait.is_some() { Ok(None) } else { Err(Error::lost()) }
+        if wait.is_some() {
+            Ok(None)
+        } else {
+            Err(Error::lost())
+        }
     }
 }
 
 fn in_time(deadline: Option<Instant>) -> Result<(), Error> {
     let is_over = deadline.is_some_and(|deadline| deadline <= Instant::now());
-    if is_over { Err(waited_too_long(None)) } else { Ok(()) }
+    if is_over {
+        Err(waited_too_long(None))
+    } else {
+        Ok(())
+    }
 }
 
 /// The keys of one call, at least one. No two are equal.
@@ -169,9 +195,17 @@ struct Keys {
 impl Keys {
     fn new<K: Into<Key>>(keys: impl IntoIterator<Item = K>) -> Result<Self, Error> {
         // No more than can be locked are read.
-        let each: Vec<Key> = keys.into_iter().map(Into::into).take(MOST_KEYS + 1).collect();
+        let each: Vec<Key> = keys
+            .into_iter()
+            .map(Into::into)
+            .take(MOST_KEYS + 1)
+            .collect();
         if each.is_empty() || each.len() > MOST_KEYS {
-            let count = if each.is_empty() { "0".to_owned() } else { format!("more than {MOST_KEYS}") };
+            let count = if each.is_empty() {
+                "0".to_owned()
+            } else {
+                format!("more than {MOST_KEYS}")
+            };
             return Err(Error::invalid(format!(
                 "the keys of lock_all must be 1 to {MOST_KEYS}, are {count}"
             )));
@@ -194,12 +228,16 @@ struct Taken(Vec<(usize, MutexGuard)>);
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(|(_, guard)| Lease::from(guard).decline());
+        self.0
+            .drain(..)
+            .for_each(|(_, guard)| Lease::from(guard).decline());
     }
 }
 
 /// Completes when one of the locks is lost.
-fn any_lost<'a>(guards: impl Iterator<Item = &'a MutexGuard>) -> impl Future<Output = ()> + Send + 'static {
+fn any_lost<'a>(
+    guards: impl Iterator<Item = &'a MutexGuard>,
+) -> impl Future<Output = ()> + Send + 'static {
     let lost: Vec<_> = guards.map(|guard| guard.lost().boxed()).collect();
     async move {
         match lost.is_empty() {
@@ -263,7 +301,9 @@ impl MutexGuards {
     /// * [`is_lost`](Error::is_lost): one of the locks is no longer held.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable. Some locks may have been renewed.
     pub async fn extend(&self) -> Result<(), Error> {
-        try_join_all(self.0.iter().map(|guard| guard.extend())).await.map(drop)
+        try_join_all(self.0.iter().map(|guard| guard.extend()))
+            .await
+            .map(drop)
     }
 
     /// Unlocks all mutexes. Returns whether all of them were still held.
@@ -278,8 +318,14 @@ impl MutexGuards {
     ///
     /// Once the future was polled, the mutexes are unlocked even if the future is dropped.
     pub async fn unlock(self) -> Result<bool, Error> {
-        let releases = self.0.into_iter().map(|guard| Lease::from(guard).release_together());
-        join_all(releases).await.into_iter().try_fold(true, |all, held| Ok(held? && all))
+        let releases = self
+            .0
+            .into_iter()
+            .map(|guard| Lease::from(guard).release_together());
+        join_all(releases)
+            .await
+            .into_iter()
+            .try_fold(true, |all, held| Ok(held? && all))
     }
 }
 

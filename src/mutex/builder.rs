@@ -256,14 +256,36 @@ impl MutexBuilder {
         Ok(self.mutex(leases, None, name))
     }
 
-    pub(super) fn mutex(self, leases: Leases<Exclusive>, quorum: Option<Arc<Quorum>>, name: &str) -> Mutex {
-        let values = leases.admission.store.shared(self.settings.shared_name(name), Arc::default);
+    pub(super) fn mutex(
+        self,
+        leases: Leases<Exclusive>,
+        quorum: Option<Arc<Quorum>>,
+        name: &str,
+    ) -> Mutex {
+        let values = leases
+            .admission
+            .store
+            .shared(self.settings.shared_name(name), Arc::default);
         let (settings, decisions) = (Arc::new(self.settings), Decisions::new("mutex", name));
-        Mutex { leases, quorum, name: name.into(), settings, values, decisions, several: Arc::default() }
+        Mutex {
+            leases,
+            quorum,
+            name: name.into(),
+            settings,
+            values,
+            decisions,
+            several: Arc::default(),
+        }
     }
 
     pub(super) fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {
-        let Settings { tries, exact_names, strict_fifo, wait, .. } = self.settings;
+        let Settings {
+            tries,
+            exact_names,
+            strict_fifo,
+            wait,
+            ..
+        } = self.settings;
         self.options.check()?;
         check_name("the name of a namespace", name)?;
         in_range("tries", 1.., "at least 1", tries)?;
@@ -295,7 +317,13 @@ impl MutexBuilder {
             false => Namespace::new(store, name)?,
         };
         let counts = telemetry::Leases::new("mutex", name);
-        Ok(Leases::shared(store, self.settings.shared_name(name), || namespace, options, counts))
+        Ok(Leases::shared(
+            store,
+            self.settings.shared_name(name),
+            || namespace,
+            options,
+            counts,
+        ))
     }
 }
 

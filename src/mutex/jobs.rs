@@ -50,7 +50,9 @@ impl Mutex {
         work: impl FnOnce(LeaseHandle) -> F,
     ) -> Result<Option<F::Output>, Error> {
         if period.is_zero() {
-            return Err(Error::invalid("the period of a job must be above zero, is 0ns"));
+            return Err(Error::invalid(
+                "the period of a job must be above zero, is 0ns",
+            ));
         }
         let locked = match self.quorum {
             None => self.ask(key.into(), None).await,
@@ -63,7 +65,12 @@ impl Mutex {
             Err(error) => return Err(error),
         };
         let at_least = (period / 2).min(guard.ttl()).max(guard.at_least_for());
-        in_range("at_least_for", ..period, format_args!("below the period of a job ({period:?})"), at_least)?;
+        in_range(
+            "at_least_for",
+            ..period,
+            format_args!("below the period of a job ({period:?})"),
+            at_least,
+        )?;
         guard.0.hold_at_least(at_least);
         guard.run(work).await.map(Some)
     }
@@ -96,7 +103,10 @@ impl MutexGuard {
     /// # Errors
     ///
     /// [`is_lost`](Error::is_lost) if the lock was lost before the work was done: another holder may have overlapped with it.
-    pub async fn run<F: Future>(self, work: impl FnOnce(LeaseHandle) -> F) -> Result<F::Output, Error> {
+    pub async fn run<F: Future>(
+        self,
+        work: impl FnOnce(LeaseHandle) -> F,
+    ) -> Result<F::Output, Error> {
         let watch = Watch::new(Some(self.handle()));
         let outcome = watch.run(pin!(work(self.handle()))).await?;
         match self.unlock().await {

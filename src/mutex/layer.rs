@@ -54,7 +54,10 @@ impl<Req> MutexLayer<Req> {
     /// Creates a layer that handles each request under the mutex of its key.
     #[must_use]
     pub fn new(mutex: Mutex, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
-        let locks = Locks { mutex, away: Away::FailClosed };
+        let locks = Locks {
+            mutex,
+            away: Away::FailClosed,
+        };
         Self::of(Leased::of(locks), key).cancel_when_lost(true)
     }
 }

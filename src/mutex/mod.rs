@@ -87,7 +87,8 @@ impl Mutex {
     /// * [`is_invalid`](Error::is_invalid): the key is not allowed with [`exact_names`](MutexBuilder::exact_names),
     ///   or the value of [`value_with`](MutexBuilder::value_with) is empty or already in use for this key.
     pub async fn lock(&self, key: impl Into<Key>) -> Result<MutexGuard, Error> {
-        self.decisions.admitted(self.wait(key.into(), self.settings.wait).await)
+        self.decisions
+            .admitted(self.wait(key.into(), self.settings.wait).await)
     }
 
     /// Locks the mutex of a key if it is free and has no waiters. Does not wait.
@@ -178,7 +179,9 @@ impl Mutex {
     /// The same errors as [`inspect`](Self::inspect). If the store is unavailable, the lock may have been revoked.
     pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
         let key = key.into();
-        self.one_store(&key)?.revoke(key, holder.whole_token()).await
+        self.one_store(&key)?
+            .revoke(key, holder.whole_token())
+            .await
     }
 
     /// The leases in the one store of this value.
@@ -226,19 +229,36 @@ impl Mutex {
     /// For a quorum, it replaces all stores.
     fn local_share(&self) -> Self {
         let name = self.settings.shared_name(&self.name);
-        let leases = self.leases.local_share(name, |store| match self.settings.exact_names {
-            true => Namespace::exact(store),
-            false => Namespace::open(store, name),
-        });
+        let leases = self
+            .leases
+            .local_share(name, |store| match self.settings.exact_names {
+                true => Namespace::exact(store),
+                false => Namespace::open(store, name),
+            });
         let values = leases.admission.store.shared(name, Arc::default);
-        Self { leases, quorum: None, values, several: Arc::default(), ..self.clone() }
+        Self {
+            leases,
+            quorum: None,
+            values,
+            several: Arc::default(),
+            ..self.clone()
+        }
     }
 
     /// Locks, and waits for up to `max_wait` (`None`: does not wait). Does not count a decision.
     async fn acquire(&self, key: Key, max_wait: Option<Duration>) -> Result<MutexGuard, Error> {
         match max_wait {
             None => self.ask(key, None).await,
-            max_wait => self.wait(key, Wait { max_wait, ..self.settings.wait }).await,
+            max_wait => {
+                self.wait(
+                    key,
+                    Wait {
+                        max_wait,
+                        ..self.settings.wait
+                    },
+                )
+                .await
+            }
         }
     }
 
@@ -271,14 +291,24 @@ impl Mutex {
     /// What is added to the token of a lock: the value of the user, which is in use then.
     fn suffix(&self, key: &Key) -> Result<(Suffix, Option<InUse>), Error> {
         match self.settings.value.as_ref().map(|value| value()) {
-            Some(value) if value.is_empty() => Err(Error::invalid("the value of a lock must not be empty")),
-            Some(value) => Ok((format!(":{value}").into(), Some(self.values.take(key, &value)?))),
+            Some(value) if value.is_empty() => {
+                Err(Error::invalid("the value of a lock must not be empty"))
+            }
+            Some(value) => Ok((
+                format!(":{value}").into(),
+                Some(self.values.take(key, &value)?),
+            )),
             None => Ok((Suffix::default(), None)),
         }
     }
 
     /// Makes up to `tries` attempts, with pauses between them.
-    async fn try_often(&self, key: Key, max_wait: Option<Duration>, tries: u32) -> Result<MutexGuard, Error> {
+    async fn try_often(
+        &self,
+        key: Key,
+        max_wait: Option<Duration>,
+        tries: u32,
+    ) -> Result<MutexGuard, Error> {
         let settings = &self.settings;
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         let mut closed = self.leases.holding().closed.subscribe();
@@ -297,7 +327,11 @@ impl Mutex {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let delay = (tried < tries).then(|| (settings.retry_delay)(tried));
             let Some(delay) = delay.filter(|delay| left.is_none_or(|left| *delay <= left)) else {
-                return Err(if error.is_refused() { waited_too_long(error.retry_after()) } else { error });
+                return Err(if error.is_refused() {
+                    waited_too_long(error.retry_after())
+                } else {
+                    error
+                });
             };
             tokio::select! {
                 () = sleep(delay) => {}
@@ -308,7 +342,12 @@ impl Mutex {
 }
 
 fn waited_too_long(retry_after: Option<Duration>) -> Error {
-    Busy { subject: Subject::Lock, why: Why::WaitedTooLong, retry_after }.into()
+    Busy {
+        subject: Subject::Lock,
+        why: Why::WaitedTooLong,
+        retry_after,
+    }
+    .into()
 }
 
 /// A guard of a locked mutex. Dropping it unlocks the mutex in the background.

@@ -26,12 +26,19 @@ async fn waiter(mutex: &Mutex) -> JoinHandle<Result<MutexGuard, Error>> {
     assert!(poll!(call.as_mut()).is_pending());
     let waiter = tokio::spawn(call);
     let leases = &mutex.leases;
-    eventually("the waiter to have its place", LONG, async || leases.is_placed(&"k".into())).await;
+    eventually("the waiter to have its place", LONG, async || {
+        leases.is_placed(&"k".into())
+    })
+    .await;
     waiter
 }
 
 async fn got(waiter: JoinHandle<Result<MutexGuard, Error>>) -> MutexGuard {
-    tokio::time::timeout(LONG, waiter).await.expect("the waiter was never served").unwrap().unwrap()
+    tokio::time::timeout(LONG, waiter)
+        .await
+        .expect("the waiter was never served")
+        .unwrap()
+        .unwrap()
 }
 
 /// Two stores act as two processes: they share only the server.
@@ -72,12 +79,25 @@ async fn a_pause_is_asked_for_once() {
         builder.clone().build(&stores[0], "one"),
         builder.clone().exact_names().build(&stores[0], "exact"),
         builder.clone().build_quorum(stores.clone(), "quorum"),
-        builder.exact_names().build_quorum(stores.clone(), "exact-quorum"),
+        builder
+            .exact_names()
+            .build_quorum(stores.clone(), "exact-quorum"),
     ] {
         let mutex = mutex.unwrap();
         let _held = mutex.lock(mutex.name()).await.unwrap();
-        assert!(mutex.lock(mutex.name()).await.unwrap_err().is_waited_too_long());
-        assert_eq!(std::mem::take(&mut *asked.lock().unwrap()), [1, 2], "{}", mutex.name());
+        assert!(
+            mutex
+                .lock(mutex.name())
+                .await
+                .unwrap_err()
+                .is_waited_too_long()
+        );
+        assert_eq!(
+            std::mem::take(&mut *asked.lock().unwrap()),
+            [1, 2],
+            "{}",
+            mutex.name()
+        );
     }
 }
 
@@ -86,28 +106,46 @@ async fn a_pause_is_asked_for_once() {
 async fn all_locks_are_given_back_at_once_and_who_waits_gets_them() {
     let server = RedisServer::start().await;
     for (store, watchdog) in [(Store::in_memory(), false), (patient!(server.url()), true)] {
-        let mutex = Mutex::builder().watchdog(watchdog).build(&store, "m").unwrap();
+        let mutex = Mutex::builder()
+            .watchdog(watchdog)
+            .build(&store, "m")
+            .unwrap();
         let keys: Vec<_> = (0..10).map(|n| n.to_string()).collect();
         let guards = join_all(keys.iter().map(|key| mutex.lock(key.as_str()))).await;
         let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
-        let mut waiters: Vec<_> =
-            keys.iter().step_by(2).map(|key| Box::pin(mutex.lock(key.as_str()))).collect();
+        let mut waiters: Vec<_> = keys
+            .iter()
+            .step_by(2)
+            .map(|key| Box::pin(mutex.lock(key.as_str())))
+            .collect();
         for waiter in &mut waiters {
             assert!(poll!(waiter).is_pending());
         }
         let lost = guards[0].lost();
         mutex.leases.admission.store.scheduler().shut_down();
-        tokio::time::timeout(LONG, lost).await.expect("the holder was not told");
+        tokio::time::timeout(LONG, lost)
+            .await
+            .expect("the holder was not told");
         assert!(guards.iter().all(|guard| !guard.is_held()));
         let all_are_served = async {
             for waiter in waiters {
                 assert!(waiter.await.unwrap().unlock().await.unwrap());
             }
             for key in &keys {
-                assert!(mutex.lock(key.as_str()).await.unwrap().unlock().await.unwrap());
+                assert!(
+                    mutex
+                        .lock(key.as_str())
+                        .await
+                        .unwrap()
+                        .unlock()
+                        .await
+                        .unwrap()
+                );
             }
         };
-        tokio::time::timeout(LONG, all_are_served).await.expect("a lock is not free");
+        tokio::time::timeout(LONG, all_are_served)
+            .await
+            .expect("a lock is not free");
     }
 }
 
@@ -122,13 +160,17 @@ async fn a_panic_in_what_follows_an_answer_loses_no_other_answer() {
     for n in 0..8 {
         let answered = answered.clone();
         let release = admission.release_operation(&release);
-        admission.acquire_release.send(None, "k".into(), release, move |answer| {
-            answered.send(answer.is_ok()).unwrap();
-            panic!("after answer {n}");
-        });
+        admission
+            .acquire_release
+            .send(None, "k".into(), release, move |answer| {
+                answered.send(answer.is_ok()).unwrap();
+                panic!("after answer {n}");
+            });
     }
     for _ in 0..8 {
-        let answer = tokio::time::timeout(LONG, answers.recv()).await.expect("an answer is lost");
+        let answer = tokio::time::timeout(LONG, answers.recv())
+            .await
+            .expect("an answer is lost");
         assert_eq!(answer, Some(true));
     }
 }

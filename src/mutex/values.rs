@@ -25,7 +25,10 @@ impl Values {
     pub(super) fn take(self: &Arc<Self>, key: &Key, value: &str) -> Result<InUse, Error> {
         let name: Name = (key.clone(), value.into());
         if lock(&self.0).insert(name.clone()) {
-            return Ok(InUse { values: Arc::clone(self), name });
+            return Ok(InUse {
+                values: Arc::clone(self),
+                name,
+            });
         }
         Err(Error::invalid(format!(
             "the lock value {value:?} is already in use for this key in this process: each holder needs its own \

@@ -69,8 +69,10 @@ impl Kind {
     /// Returns whether a state of this kind has holders, which can be [revoked](super::Operator::revoke).
     #[must_use]
     pub fn has_holders(self) -> bool {
-        !matches!(self, Self::TokenBucket | Self::Dedupe | Self::BloomFilter | Self::RefusedKeys)
-            && !self.is_setting()
+        !matches!(
+            self,
+            Self::TokenBucket | Self::Dedupe | Self::BloomFilter | Self::RefusedKeys
+        ) && !self.is_setting()
     }
 
     /// Whether a listing shows a namespace of this kind as one entry.
@@ -80,7 +82,10 @@ impl Kind {
 
     /// Whether it is a setting of the fleet.
     fn is_setting(self) -> bool {
-        matches!(self, Self::FleetQuotas | Self::FleetTable | Self::FleetLimit)
+        matches!(
+            self,
+            Self::FleetQuotas | Self::FleetTable | Self::FleetLimit
+        )
     }
 
     fn name(self) -> &'static str {
@@ -157,10 +162,13 @@ impl FromStr for Kind {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            Error::invalid(format!("a kind must be one of {names}, is {text:?}"))
-        })
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| {
+                let names = Self::ALL.map(Self::name).join(", ");
+                Error::invalid(format!("a kind must be one of {names}, is {text:?}"))
+            })
     }
 }
 
@@ -199,9 +207,15 @@ impl Entry {
             )));
         }
         if kind == Kind::BloomFilter || kind.is_setting() {
-            return Err(Error::invalid(format!("a {kind} has no keys: name only its namespace")));
+            return Err(Error::invalid(format!(
+                "a {kind} has no keys: name only its namespace"
+            )));
         }
-        Ok(Self { namespace, kind, stem: Some(Stem::Key(key)) })
+        Ok(Self {
+            namespace,
+            kind,
+            stem: Some(Stem::Key(key)),
+        })
     }
 
     /// Returns the entry of a whole namespace: of a filter, of all handled items of a `Dedupe`, or of a setting.
@@ -213,9 +227,15 @@ impl Entry {
     pub fn whole(kind: Kind, namespace: &str) -> Result<Self, Error> {
         check_name("the name of a namespace", namespace)?;
         if !kind.is_whole() {
-            return Err(Error::invalid(format!("a {kind} has a key: name its namespace and its key")));
+            return Err(Error::invalid(format!(
+                "a {kind} has a key: name its namespace and its key"
+            )));
         }
-        Ok(Self { namespace: namespace.to_owned(), kind, stem: None })
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            kind,
+            stem: None,
+        })
     }
 
     /// Returns the entry of a key in the form of [`key_text`](Self::key_text).
@@ -233,7 +253,10 @@ impl Entry {
                 )));
             }
             if is_digest(digest) {
-                return Ok(Self { stem: Some(Stem::Digest(Key::from(digest))), ..entry });
+                return Ok(Self {
+                    stem: Some(Stem::Digest(Key::from(digest))),
+                    ..entry
+                });
             }
         }
         let key = bytes_of(text).ok_or_else(|| {
@@ -245,9 +268,19 @@ impl Entry {
     }
 
     /// Returns the entry of a part of a state in Redis. Several parts have the same entry, and most have none.
-    pub(super) fn of(Found { namespace, stem, part }: Found) -> Option<Self> {
+    pub(super) fn of(
+        Found {
+            namespace,
+            stem,
+            part,
+        }: Found,
+    ) -> Option<Self> {
         let (kind, stem) = Kind::of_part(stem, &part)?;
-        Some(Self { namespace, kind, stem: (!kind.is_whole()).then_some(stem) })
+        Some(Self {
+            namespace,
+            kind,
+            stem: (!kind.is_whole()).then_some(stem),
+        })
     }
 
     /// Returns the kind.
@@ -308,7 +341,10 @@ mod tests {
             assert_eq!(kind.to_string().parse::<Kind>().unwrap(), kind);
         }
         let error = "nothing".parse::<Kind>().unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains("\"nothing\""), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains("\"nothing\""),
+            "{error}"
+        );
     }
 
     #[test]
@@ -334,11 +370,22 @@ mod tests {
         assert_eq!((entry.key(), entry.key_text()), (None, digest.clone()));
         for bad in ["%", "%2", "%zz", "%#0a", "%+1"] {
             let error = Entry::parse(Kind::Mutex, "x", bad).unwrap_err();
-            assert!(error.is_invalid() && error.to_string().contains(bad), "{error}");
+            assert!(
+                error.is_invalid() && error.to_string().contains(bad),
+                "{error}"
+            );
         }
-        assert!(Entry::new(Kind::FilterClaim, "x", "order-7").unwrap_err().is_invalid());
+        assert!(
+            Entry::new(Kind::FilterClaim, "x", "order-7")
+                .unwrap_err()
+                .is_invalid()
+        );
         // It would be taken for the whole namespace.
-        assert!(Entry::parse(Kind::Dedupe, "x", &digest).unwrap_err().is_invalid());
+        assert!(
+            Entry::parse(Kind::Dedupe, "x", &digest)
+                .unwrap_err()
+                .is_invalid()
+        );
     }
 
     /// The parts of leases: `suite::operators`.
@@ -347,7 +394,12 @@ mod tests {
         let claim = format!("{}:claim", "0123456789abcdef".repeat(2));
         let kind_of = |place: &str, part: &str| {
             let (namespace, part) = ("x".to_owned(), part.to_owned());
-            Entry::of(Found { namespace, stem: Stem::Key(place.into()), part }).map(|entry| entry.kind)
+            Entry::of(Found {
+                namespace,
+                stem: Stem::Key(place.into()),
+                part,
+            })
+            .map(|entry| entry.kind)
         };
         for (place, part, kind) in [
             ("k", "permits:limit", Some(Kind::WaitGroup)),

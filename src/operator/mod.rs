@@ -44,7 +44,9 @@ impl Operator {
     /// [prefix](crate::StoreBuilder::prefix).
     #[must_use]
     pub fn new(store: &Store) -> Self {
-        Self { store: store.clone() }
+        Self {
+            store: store.clone(),
+        }
     }
 
     /// Returns the command that gives a user of Redis the permissions that an operator needs, and no others. See
@@ -103,7 +105,12 @@ impl Operator {
         match entry.kind {
             Kind::TokenBucket => {
                 let (namespace, key) = self.place(entry)?;
-                Ok(namespace.client().run(key, Peek).await?.under_its_own().map(State::Bucket))
+                Ok(namespace
+                    .client()
+                    .run(key, Peek)
+                    .await?
+                    .under_its_own()
+                    .map(State::Bucket))
             }
             Kind::SingleFlight => {
                 let runs = self.leases(entry).await?;
@@ -112,9 +119,11 @@ impl Operator {
                 let is_there = answer.is_some() || !runs.is_free();
                 Ok(is_there.then_some(State::Flight(FlightState { runs, answer })))
             }
-            Kind::BloomFilter => {
-                Ok(bloom_filter::look::look(&Namespace::open(&self.store, name)).await?.map(State::Filter))
-            }
+            Kind::BloomFilter => Ok(
+                bloom_filter::look::look(&Namespace::open(&self.store, name))
+                    .await?
+                    .map(State::Filter),
+            ),
             Kind::Dedupe => {
                 let Some(layout) = exact::stored(&self.store, name).await?.map(Arc::new) else {
                     return Ok(None);
@@ -127,12 +136,19 @@ impl Operator {
                     None => None,
                 };
                 let (capacity, remember_for) = (layout.capacity(), layout.remember_for());
-                Ok(Some(State::Dedupe(DedupeState { capacity, remember_for, is_handled })))
+                Ok(Some(State::Dedupe(DedupeState {
+                    capacity,
+                    remember_for,
+                    is_handled,
+                })))
             }
             Kind::FleetQuotas => self.setting::<Quotas>(name).await,
             Kind::FleetTable => self.setting::<QuotaTable>(name).await,
             Kind::FleetLimit => self.setting::<u32>(name).await,
-            Kind::RefusedKeys => Ok(self.refused(entry).await?.map(|list| State::Refused(list.into()))),
+            Kind::RefusedKeys => Ok(self
+                .refused(entry)
+                .await?
+                .map(|list| State::Refused(list.into()))),
             Kind::WaitGroup => {
                 let leases = self.leases(entry).await?;
                 let (namespace, key) = self.place(entry)?;
@@ -168,7 +184,9 @@ impl Operator {
             Kind::SingleFlight => self.revoke_from::<Flight>(entry, holder).await,
             Kind::ExactClaim => self.revoke_from::<exact::ExactClaims>(entry, holder).await,
             Kind::FilterClaim => self.revoke_from::<FilterClaims>(entry, holder).await,
-            kind => Err(Error::invalid(format!("{kind} entries have no holders, so none can be revoked"))),
+            kind => Err(Error::invalid(format!(
+                "{kind} entries have no holders, so none can be revoked"
+            ))),
         }
     }
 
@@ -183,7 +201,10 @@ impl Operator {
     /// * [`is_unavailable`](Error::is_unavailable): the bucket may have been reset.
     pub async fn reset(&self, entry: &Entry) -> Result<(), Error> {
         if entry.kind != Kind::TokenBucket {
-            return Err(Error::invalid(format!("only a token_bucket can be reset, not a {}", entry.kind)));
+            return Err(Error::invalid(format!(
+                "only a token_bucket can be reset, not a {}",
+                entry.kind
+            )));
         }
         let (namespace, key) = self.place(entry)?;
         namespace.client().run(key, Reset).await
@@ -216,9 +237,9 @@ impl Operator {
                 }
                 None => Ok(false),
             },
-            (Kind::Dedupe, None) => {
-                Err(Error::invalid("name the item of the Dedupe that is to be forgotten"))
-            }
+            (Kind::Dedupe, None) => Err(Error::invalid(
+                "name the item of the Dedupe that is to be forgotten",
+            )),
             (Kind::BloomFilter, _) => Err(cannot_forget(name)),
             (kind, _) => Err(Error::invalid(format!(
                 "only an answer of a single_flight and an item of a dedupe can be forgotten, not a {kind}"
@@ -284,7 +305,11 @@ impl Operator {
         look::<K>(&namespace, key).await
     }
 
-    async fn revoke_from<K: LeaseKind>(&self, entry: &Entry, holder: &Holder) -> Result<bool, Error> {
+    async fn revoke_from<K: LeaseKind>(
+        &self,
+        entry: &Entry,
+        holder: &Holder,
+    ) -> Result<bool, Error> {
         let (namespace, key) = self.place::<StateOf<K>>(entry)?;
         revoke::<K>(&self.store, &namespace, key, holder.whole_token()).await
     }
@@ -297,11 +322,13 @@ impl Operator {
                 Ok((Namespace::beside(store, name), key.clone()))
             }
             Some(Stem::Key(key)) => Ok((Namespace::open(store, name), key.clone())),
-            Some(Stem::Digest(_)) if store.is_in_memory() => {
-                Err(Error::invalid("a store in memory has keys, and no digests of them"))
-            }
+            Some(Stem::Digest(_)) if store.is_in_memory() => Err(Error::invalid(
+                "a store in memory has keys, and no digests of them",
+            )),
             Some(Stem::Digest(digest)) => Ok((Namespace::by_digest(store, name), digest.clone())),
-            None => Err(Error::invalid(format!("{entry} is a whole namespace: name a key"))),
+            None => Err(Error::invalid(format!(
+                "{entry} is a whole namespace: name a key"
+            ))),
         }
     }
 }

@@ -41,7 +41,10 @@ impl Operator {
     pub async fn top_refused(&self, namespace: &str, n: usize) -> Result<Vec<RefusedKey>, Error> {
         let (mut scan, mut entries) = (self.scan_namespace(namespace)?, BTreeSet::new());
         while let Some(page) = scan.next().await? {
-            entries.extend(page.into_iter().filter(|entry| entry.kind == Kind::RefusedKeys));
+            entries.extend(
+                page.into_iter()
+                    .filter(|entry| entry.kind == Kind::RefusedKeys),
+            );
             if entries.len() >= MOST {
                 break;
             }
@@ -50,8 +53,13 @@ impl Operator {
             Err(error) if error.is_wrong_type() => Ok(None),
             list => list,
         };
-        let lists = stream::iter(entries.into_iter().take(MOST)).map(read).buffered(AT_ONCE);
-        let lists: Vec<_> = lists.try_filter_map(async |list| Ok(list)).try_collect().await?;
+        let lists = stream::iter(entries.into_iter().take(MOST))
+            .map(read)
+            .buffered(AT_ONCE);
+        let lists: Vec<_> = lists
+            .try_filter_map(async |list| Ok(list))
+            .try_collect()
+            .await?;
         Ok(List::combined(lists).top(n).into())
     }
 

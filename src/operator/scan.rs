@@ -79,7 +79,11 @@ fn in_memory(store: &Store, namespace: Option<&str>) -> Vec<Entry> {
     let mut add = |kind: Kind, keys: Vec<(String, Key)>| {
         for (name, key) in keys.into_iter().filter(|(name, _)| is_wanted(name)) {
             let stem = (!kind.is_whole()).then_some(Stem::Key(key));
-            entries.insert(Entry { namespace: name, kind, stem });
+            entries.insert(Entry {
+                namespace: name,
+                kind,
+                stem,
+            });
         }
     };
     add(Kind::TokenBucket, store.keys_of::<Bucket>(|_, _| true));
@@ -87,18 +91,29 @@ fn in_memory(store: &Store, namespace: Option<&str>) -> Vec<Entry> {
     add(Kind::WaitGroup, store.keys_of::<Adapted>(|_, _| true));
     add(Kind::Mutex, leased::<Exclusive>(store));
     add(Kind::RwLock, leased::<ReadWrite>(store));
-    let flights = store
-        .keys_of::<StateOf<Flight>>(|state, now| state.is_in_use(now) || state.holders.outcome.is_some(now));
+    let flights = store.keys_of::<StateOf<Flight>>(|state, now| {
+        state.is_in_use(now) || state.holders.outcome.is_some(now)
+    });
     add(Kind::SingleFlight, flights);
     add(Kind::BloomFilter, store.keys_of::<Bits>(|_, _| true));
     add(Kind::Dedupe, store.keys_of::<Stored>(|_, _| true));
-    add(Kind::FleetQuotas, store.keys_of::<Versions<Quotas>>(|_, _| true));
-    add(Kind::FleetTable, store.keys_of::<Versions<QuotaTable>>(|_, _| true));
-    add(Kind::FleetLimit, store.keys_of::<Versions<u32>>(|_, _| true));
+    add(
+        Kind::FleetQuotas,
+        store.keys_of::<Versions<Quotas>>(|_, _| true),
+    );
+    add(
+        Kind::FleetTable,
+        store.keys_of::<Versions<QuotaTable>>(|_, _| true),
+    );
+    add(
+        Kind::FleetLimit,
+        store.keys_of::<Versions<u32>>(|_, _| true),
+    );
     add(Kind::RefusedKeys, store.keys_of::<Refused>(|_, _| true));
     // Both kinds of claims have the same cells.
-    let (exact, filters): (Vec<_>, Vec<_>) =
-        leased::<ExactClaims>(store).into_iter().partition(|(name, _)| is_exact(store, name));
+    let (exact, filters): (Vec<_>, Vec<_>) = leased::<ExactClaims>(store)
+        .into_iter()
+        .partition(|(name, _)| is_exact(store, name));
     add(Kind::ExactClaim, exact);
     add(Kind::FilterClaim, filters);
     entries.into_iter().collect()

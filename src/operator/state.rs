@@ -39,7 +39,11 @@ impl State {
             Self::Leases(leases) => Some(leases),
             Self::Permits(permits) => Some(&permits.leases),
             Self::Flight(flight) => Some(&flight.runs),
-            Self::Bucket(_) | Self::Filter(_) | Self::Dedupe(_) | Self::Setting(_) | Self::Refused(_) => None,
+            Self::Bucket(_)
+            | Self::Filter(_)
+            | Self::Dedupe(_)
+            | Self::Setting(_)
+            | Self::Refused(_) => None,
         }
     }
 }

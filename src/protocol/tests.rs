@@ -12,7 +12,10 @@ const RULES: usize = 26;
 
 /// The rules: each with its number, its text, and the names behind *Tests:*.
 fn rules() -> Vec<(usize, String, Vec<String>)> {
-    let section = PAGE.split("\n# ").find(|section| section.starts_with("The rules\n")).unwrap();
+    let section = PAGE
+        .split("\n# ")
+        .find(|section| section.starts_with("The rules\n"))
+        .unwrap();
     let begins = |line: &str| {
         let (number, _) = line.split_once(". **")?;
         number.parse::<usize>().ok()
@@ -35,8 +38,9 @@ fn rules() -> Vec<(usize, String, Vec<String>)> {
 /// The names of tests in a text: what stands in backticks and has `::`, other than methods.
 fn names(text: &str) -> Vec<String> {
     let quoted = text.split('`').skip(1).step_by(2);
-    let is_test =
-        |quoted: &&str| quoted.contains("::") && quoted.starts_with(|c: char| c.is_ascii_lowercase());
+    let is_test = |quoted: &&str| {
+        quoted.contains("::") && quoted.starts_with(|c: char| c.is_ascii_lowercase())
+    };
     quoted.filter(is_test).map(str::to_owned).collect()
 }
 
@@ -53,14 +57,22 @@ fn file_of(folder: &Path, module: &str) -> Option<PathBuf> {
 /// A text without its comments.
 fn code(file: &Path) -> String {
     let text = fs::read_to_string(file).unwrap();
-    text.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
+    text.lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 /// Whether a text has this function as a test, by an attribute.
 fn has_attribute(text: &str, function: &str) -> bool {
-    let Some((before, _)) = text.split_once(&format!("fn {function}(")) else { return false };
+    let Some((before, _)) = text.split_once(&format!("fn {function}(")) else {
+        return false;
+    };
     let before = before.rsplit_once('\n').map_or("", |(before, _)| before);
-    let attributes = before.lines().rev().take_while(|line| line.trim_start().starts_with('#'));
+    let attributes = before
+        .lines()
+        .rev()
+        .take_while(|line| line.trim_start().starts_with('#'));
     attributes.into_iter().any(|line| line.contains("test"))
 }
 
@@ -78,7 +90,11 @@ fn find(name: &str) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut parts = name.split("::").peekable();
     let is_unit = |part: &&str| file_of(&root.join("src"), part).is_some();
-    let mut folder = root.join(if parts.peek().is_some_and(is_unit) { "src" } else { "tests" });
+    let mut folder = root.join(if parts.peek().is_some_and(is_unit) {
+        "src"
+    } else {
+        "tests"
+    });
     let (mut file, mut target) = (None::<PathBuf>, String::new());
     while let Some(next) = parts.peek().and_then(|part| file_of(&folder, part)) {
         folder = folder.join(parts.next().unwrap());
@@ -87,7 +103,9 @@ fn find(name: &str) -> Result<(), String> {
         }
         file = Some(next);
     }
-    let Some(file) = file else { return Err("there is no such file".to_owned()) };
+    let Some(file) = file else {
+        return Err("there is no such file".to_owned());
+    };
     let text = code(&file);
     let rest: Vec<_> = parts.collect();
     let is_test = |function| {
@@ -100,21 +118,37 @@ fn find(name: &str) -> Result<(), String> {
         [module, function] => is_inline(module) && is_test(function),
         _ => false,
     };
-    if is_found { Ok(()) } else { Err(format!("{} has no test {}", file.display(), rest.join("::"))) }
+    if is_found {
+        Ok(())
+    } else {
+        Err(format!(
+            "{} has no test {}",
+            file.display(),
+            rest.join("::")
+        ))
+    }
 }
 
 #[test]
 fn the_rules_are_numbered_and_each_has_tests() {
     let rules = rules();
-    assert!(rules.iter().map(|(number, ..)| *number).eq(1..=RULES), "{rules:?}");
+    assert!(
+        rules.iter().map(|(number, ..)| *number).eq(1..=RULES),
+        "{rules:?}"
+    );
     for (number, text, tests) in rules {
-        assert!(text.matches("**").count() == 2 && !tests.is_empty(), "{number}: {text}");
+        assert!(
+            text.matches("**").count() == 2 && !tests.is_empty(),
+            "{number}: {text}"
+        );
     }
 }
 
 #[test]
 fn each_test_that_the_page_names_exists() {
-    let missing = names(PAGE).into_iter().filter_map(|name| Some(format!("{name}: {}", find(&name).err()?)));
+    let missing = names(PAGE)
+        .into_iter()
+        .filter_map(|name| Some(format!("{name}: {}", find(&name).err()?)));
     let missing: Vec<_> = missing.collect();
     assert!(missing.is_empty(), "{missing:#?}");
 }

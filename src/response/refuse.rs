@@ -77,7 +77,10 @@ impl Refuse {
     /// service has room.
     #[must_use]
     pub fn permits_per_client(self) -> Self {
-        Self { permits_per_client: true, ..self }
+        Self {
+            permits_per_client: true,
+            ..self
+        }
     }
 
     /// Adds a random time from zero to `jitter` to each `Retry-After`, so that clients that are refused at the same time
@@ -99,7 +102,10 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
         let mut response = Response::new(B::from(problem(&refusal, status)));
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         if let Some(after) = refusal.retry_after() {
             let after = after.saturating_add(self.jitter.mul_f64(random::fraction()));
             headers.insert(RETRY_AFTER, seconds(after).max(1).into());
@@ -136,8 +142,10 @@ fn status(refusal: &Refusal) -> StatusCode {
 }
 
 /// The types of problems that IANA registers, and their titles.
-const QUOTA_EXCEEDED: (&str, &str) =
-    ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Quota exceeded");
+const QUOTA_EXCEEDED: (&str, &str) = (
+    "https://iana.org/assignments/http-problem-types#quota-exceeded",
+    "Quota exceeded",
+);
 const REDUCED_CAPACITY: (&str, &str) = (
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
     "Temporarily reduced capacity",
@@ -153,21 +161,35 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
         RefusalKind::Invalid if cfg!(debug_assertions) && refusal.get_ref().is_no_extension() => {
             (reason, detail(refusal))
         }
-        RefusalKind::Locked | RefusalKind::Invalid | RefusalKind::LookUpFailed => (reason, String::new()),
+        RefusalKind::Locked | RefusalKind::Invalid | RefusalKind::LookUpFailed => {
+            (reason, String::new())
+        }
         RefusalKind::NoPermit if status == StatusCode::TOO_MANY_REQUESTS => (reason, String::new()),
         // The text of an extractor of the service may be private.
         RefusalKind::BadRequest if !refusal.get_ref().is_for_clients() => (reason, String::new()),
-        RefusalKind::StoreUnavailable => (reason, ",\"detail\":\"the limit cannot be checked\"".to_owned()),
+        RefusalKind::StoreUnavailable => (
+            reason,
+            ",\"detail\":\"the limit cannot be checked\"".to_owned(),
+        ),
         // What of the service is overloaded does not concern its clients.
         RefusalKind::Overloaded => (REDUCED_CAPACITY, String::new()),
-        RefusalKind::NoPermit | RefusalKind::WaitedTooLong | RefusalKind::LeaseLost | RefusalKind::Closed => {
-            (REDUCED_CAPACITY, detail(refusal))
-        }
+        RefusalKind::NoPermit
+        | RefusalKind::WaitedTooLong
+        | RefusalKind::LeaseLost
+        | RefusalKind::Closed => (REDUCED_CAPACITY, detail(refusal)),
         _ => (reason, detail(refusal)),
     };
     let mut problem = String::with_capacity(192);
-    let parts =
-        ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str(), &more, "}"];
+    let parts = [
+        "{\"type\":\"",
+        kind,
+        "\",\"title\":\"",
+        title,
+        "\",\"status\":",
+        status.as_str(),
+        &more,
+        "}",
+    ];
     problem.extend(parts);
     problem
 }
@@ -191,11 +213,19 @@ fn violated(refusal: &Refusal) -> String {
     #[cfg(feature = "rate-limit")]
     if let Some(decision) = refusal.decision() {
         for balance in decision.violated() {
-            let before = if violated.is_empty() { ",\"violated-policies\":[\"" } else { ",\"" };
+            let before = if violated.is_empty() {
+                ",\"violated-policies\":[\""
+            } else {
+                ",\""
+            };
             violated.extend([before, balance.name, "\""]);
         }
     }
-    violated.push_str(if violated.is_empty() { ",\"violated-policies\":[]" } else { "]" });
+    violated.push_str(if violated.is_empty() {
+        ",\"violated-policies\":[]"
+    } else {
+        "]"
+    });
     #[cfg(feature = "rate-limit")]
     if refusal.decision().is_some_and(Decision::is_closed) {
         violated.push_str(&detail(refusal));

@@ -48,8 +48,16 @@ pub(super) struct Settings {
 
 impl Default for RwLockBuilder {
     fn default() -> Self {
-        let settings = Settings { prefer_readers: false, most_writers: 16, wait: Wait::FOR_EVER };
-        Self { settings, app_id: None, options: LeaseOptions::default() }
+        let settings = Settings {
+            prefer_readers: false,
+            most_writers: 16,
+            wait: Wait::FOR_EVER,
+        };
+        Self {
+            settings,
+            app_id: None,
+            options: LeaseOptions::default(),
+        }
     }
 }
 
@@ -136,7 +144,12 @@ impl RwLockBuilder {
     /// setting is out of range.
     pub fn build(self, store: &Store, name: &str) -> Result<RwLock, Error> {
         self.options.check()?;
-        in_range("most_writers", 1.., "at least 1", self.settings.most_writers)?;
+        in_range(
+            "most_writers",
+            1..,
+            "at least 1",
+            self.settings.most_writers,
+        )?;
         let mut options = self.options;
         if let Some(app_id) = self.app_id {
             in_range("app_id", 1..=64, "1 to 64 bytes long", app_id.len())?;
@@ -146,6 +159,12 @@ impl RwLockBuilder {
         let counts = telemetry::Leases::new("rw_lock", name);
         let leases = Leases::shared(store, name, || namespace, options, counts);
         let decisions = Decisions::new("rw_lock", name);
-        Ok(RwLock { leases, name: name.into(), decisions, group: "".into(), settings: self.settings })
+        Ok(RwLock {
+            leases,
+            name: name.into(),
+            decisions,
+            group: "".into(),
+            settings: self.settings,
+        })
     }
 }

@@ -80,7 +80,11 @@ impl Holders for RwHolders {
             return self.fence;
         }
         self.fence = now.max(self.fence + 1);
-        self.row = if queue.first_of(1).is_some() { self.row + 1 } else { 0 };
+        self.row = if queue.first_of(1).is_some() {
+            self.row + 1
+        } else {
+            0
+        };
         self.fence
     }
 
@@ -119,7 +123,9 @@ impl Holders for RwHolders {
         let (Some(first), Some(second)) = (queue.first_of(0), queue.first_of(1)) else {
             return queue.first(now);
         };
-        let Some(most) = writes(first) else { return Some(first.clone()) };
+        let Some(most) = writes(first) else {
+            return Some(first.clone());
+        };
         *turn |= self.row >= most;
         Some(if *turn { second } else { first }.clone())
     }

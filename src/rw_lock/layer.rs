@@ -44,7 +44,8 @@ use derive_where::derive_where;
 /// assert_eq!(edit.ready().await?.call(write).await?, "try again later");
 /// # Ok(()) }
 /// ```
-pub type RwLockLayer<Req, H = UntilResponse, R = AsError> = LeaseLayer<Req, Leased<RequestLocks<Req>, H>, R>;
+pub type RwLockLayer<Req, H = UntilResponse, R = AsError> =
+    LeaseLayer<Req, Leased<RequestLocks<Req>, H>, R>;
 
 /// The locks of the requests of a [`RwLockLayer`].
 #[derive_where(Clone)]
@@ -74,7 +75,10 @@ impl<Req> Unobserved for RequestLocks<Req> {}
 
 impl<Req> Provide<Req> for RequestLocks<Req> {
     fn lease(&self, key: Extracted, request: &Req, max_wait: Option<Duration>) -> Acquiring<Lease> {
-        let access = self.access.as_ref().map_or(Access::Write, |access| access(request));
+        let access = self
+            .access
+            .as_ref()
+            .map_or(Access::Write, |access| access(request));
         acquire(&self.lock, key, access, max_wait)
     }
 }
@@ -91,8 +95,16 @@ impl Acquire for RwLock {
         self.leases.admission.store.is_in_memory()
     }
 
-    async fn acquire(&self, key: Key, access: Access, max_wait: Option<Duration>) -> Acquired<Lease> {
-        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.settings.wait });
+    async fn acquire(
+        &self,
+        key: Key,
+        access: Access,
+        max_wait: Option<Duration>,
+    ) -> Acquired<Lease> {
+        let wait = max_wait.map(|max_wait| Wait {
+            max_wait: Some(max_wait),
+            ..self.settings.wait
+        });
         self.acquire(key, access, wait).await.map(Some)
     }
 }

@@ -74,7 +74,10 @@ impl RwLock {
     /// [`is_invalid`](Error::is_invalid) if the group is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`.
     pub fn with_group(&self, group: &str) -> Result<Self, Error> {
         check_name("the name of a reader group", group)?;
-        Ok(Self { group: group.into(), ..self.clone() })
+        Ok(Self {
+            group: group.into(),
+            ..self.clone()
+        })
     }
 
     /// Locks for reading. Waits until the lock is free for this reader.
@@ -86,7 +89,9 @@ impl RwLock {
     /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn read(&self, key: impl Into<Key>) -> Result<RwLockReadGuard, Error> {
-        self.acquire(key.into(), Access::Read, Some(self.settings.wait)).await.map(RwLockReadGuard)
+        self.acquire(key.into(), Access::Read, Some(self.settings.wait))
+            .await
+            .map(RwLockReadGuard)
     }
 
     /// Locks for reading if the lock is free for readers and no waiter goes first. Does not wait.
@@ -97,7 +102,9 @@ impl RwLock {
     /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn try_read(&self, key: impl Into<Key>) -> Result<RwLockReadGuard, Error> {
-        self.acquire(key.into(), Access::Read, None).await.map(RwLockReadGuard)
+        self.acquire(key.into(), Access::Read, None)
+            .await
+            .map(RwLockReadGuard)
     }
 
     /// Locks for writing. Waits until the lock is free.
@@ -106,7 +113,9 @@ impl RwLock {
     ///
     /// Same as [`read`](Self::read).
     pub async fn write(&self, key: impl Into<Key>) -> Result<RwLockWriteGuard, Error> {
-        self.acquire(key.into(), Access::Write, Some(self.settings.wait)).await.map(RwLockWriteGuard)
+        self.acquire(key.into(), Access::Write, Some(self.settings.wait))
+            .await
+            .map(RwLockWriteGuard)
     }
 
     /// Locks for writing if the lock is free and no waiter goes first. Does not wait.
@@ -115,7 +124,9 @@ impl RwLock {
     ///
     /// Same as [`try_read`](Self::try_read).
     pub async fn try_write(&self, key: impl Into<Key>) -> Result<RwLockWriteGuard, Error> {
-        self.acquire(key.into(), Access::Write, None).await.map(RwLockWriteGuard)
+        self.acquire(key.into(), Access::Write, None)
+            .await
+            .map(RwLockWriteGuard)
     }
 
     /// Returns the readers or the writer of a key and the number of waiters. Changes nothing. [`Snapshot`] has an example.
@@ -153,7 +164,10 @@ impl RwLock {
     ///
     /// [`is_unavailable`](Error::is_unavailable): the lock may have been revoked.
     pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
-        self.leases.admission.revoke(key.into(), holder.whole_token()).await
+        self.leases
+            .admission
+            .revoke(key.into(), holder.whole_token())
+            .await
     }
 
     /// Closes this value and its clones: pending and later calls that lock fail with an error that
@@ -180,11 +194,20 @@ impl RwLock {
     }
 
     async fn acquire(&self, key: Key, access: Access, wait: Option<Wait>) -> Result<Lease, Error> {
-        let Settings { prefer_readers, most_writers, .. } = self.settings;
+        let Settings {
+            prefer_readers,
+            most_writers,
+            ..
+        } = self.settings;
         let (suffix, rank) = match access {
-            Access::Read if self.group.is_empty() => (Ending::Reader.into(), (!prefer_readers).into()),
+            Access::Read if self.group.is_empty() => {
+                (Ending::Reader.into(), (!prefer_readers).into())
+            }
             Access::Read => (format!("/r{}", self.group).into(), (!prefer_readers).into()),
-            Access::Write => (Ending::Writer { row: most_writers }.into(), prefer_readers.into()),
+            Access::Write => (
+                Ending::Writer { row: most_writers }.into(),
+                prefer_readers.into(),
+            ),
         };
         let ask = Ask::new((), Subject::Lock, suffix, rank, wait);
         let locked = self.leases.acquire(key, ask).await;

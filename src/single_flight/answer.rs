@@ -17,8 +17,12 @@ pub(crate) enum Flight {}
 impl Kind for Flight {
     type Holders = Holder<false, LastAnswer>;
     type Outcome = Answers;
-    const PARTS: &'static [&'static str] =
-        &["flight:lock", "flight:answer", "flight:waiters", "flight:beats"];
+    const PARTS: &'static [&'static str] = &[
+        "flight:lock",
+        "flight:answer",
+        "flight:waiters",
+        "flight:beats",
+    ];
     const NAME: &'static str = "flight";
     const PIECES: &'static [&'static str] = &["mutex", "answer"];
     const FENCED: bool = false;
@@ -61,7 +65,11 @@ pub(crate) struct Asker {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// How long the answer is still fresh (0 or less: it is stale) and served stale, in µs from now, and its bytes.
-    Answer { fresh: i64, stale: i64, bytes: Arc<[u8]> },
+    Answer {
+        fresh: i64,
+        stale: i64,
+        bytes: Arc<[u8]>,
+    },
     /// Another codec wrote the answer.
     Foreign,
 }
@@ -97,9 +105,14 @@ impl Found {
     /// but it is fresher, it was entered since.
     pub(crate) fn is(&self, before: &Self) -> bool {
         match (self, before) {
-            (Self::Answer { fresh, bytes, .. }, Self::Answer { fresh: was, bytes: others, .. }) => {
-                fresh <= was && bytes == others
-            }
+            (
+                Self::Answer { fresh, bytes, .. },
+                Self::Answer {
+                    fresh: was,
+                    bytes: others,
+                    ..
+                },
+            ) => fresh <= was && bytes == others,
             (one, other) => one == other,
         }
     }
@@ -118,17 +131,32 @@ pub(crate) struct Entry {
 impl Entry {
     /// Creates an entry that is fresh for `fresh`, and then stale for `stale`.
     pub(crate) fn of(bytes: Arc<[u8]>, fresh: Duration, stale: Duration) -> Self {
-        Self { fresh, stale: fresh.saturating_add(stale), bytes }
+        Self {
+            fresh,
+            stale: fresh.saturating_add(stale),
+            bytes,
+        }
     }
 }
 
 impl LastAnswer {
     /// Returns what is known of the answer.
     pub(super) fn look(&self, now: i64) -> Option<StoredAnswer> {
-        let Answer { entered, fresh, until, codec, bytes, .. } =
-            self.0.as_ref().filter(|answer| answer.until > now)?;
+        let Answer {
+            entered,
+            fresh,
+            until,
+            codec,
+            bytes,
+            ..
+        } = self.0.as_ref().filter(|answer| answer.until > now)?;
         let codec = Some(Arc::clone(codec));
-        Some(StoredAnswer::new(fresh_for(*entered, *fresh, now), until - now, codec, bytes.len()))
+        Some(StoredAnswer::new(
+            fresh_for(*entered, *fresh, now),
+            until - now,
+            codec,
+            bytes.len(),
+        ))
     }
 
     /// Returns whether there is an answer.
@@ -139,7 +167,11 @@ impl LastAnswer {
 
 /// How long an answer is still fresh.
 pub(super) fn fresh_for(entered: i64, fresh: i64, now: i64) -> i64 {
-    if entered > now { 0 } else { entered.saturating_add(fresh).saturating_sub(now) }
+    if entered > now {
+        0
+    } else {
+        entered.saturating_add(fresh).saturating_sub(now)
+    }
 }
 
 impl Kept for LastAnswer {
@@ -199,7 +231,11 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
     }
 
     fn write_query(asker: &Asker, call: &mut Arguments<'_>) {
-        let Asker { since, takes_stale, ahead } = *asker;
+        let Asker {
+            since,
+            takes_stale,
+            ahead,
+        } = *asker;
         match (since, takes_stale, ahead) {
             (0, false, 0) => call.word("0 0 0"),
             (0, true, 0) => call.word("0 1 0"),
@@ -214,15 +250,22 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
     }
 
     fn decode(field: Field<'_>) -> Result<Found, Garbled> {
-        const GARBLED: Garbled = Garbled("a script did not reply with an answer where one was expected");
-        let Field::Text(text) = field else { return Err(GARBLED) };
+        const GARBLED: Garbled =
+            Garbled("a script did not reply with an answer where one was expected");
+        let Field::Text(text) = field else {
+            return Err(GARBLED);
+        };
         if text == b"other" {
             return Ok(Found::Foreign);
         }
         let mut parts = text.splitn(3, |byte| *byte == b' ');
         let mut time = || std::str::from_utf8(parts.next()?).ok()?.parse().ok();
         let (fresh, stale) = (time().ok_or(GARBLED)?, time().ok_or(GARBLED)?);
-        Ok(Found::Answer { fresh, stale, bytes: parts.next().ok_or(GARBLED)?.into() })
+        Ok(Found::Answer {
+            fresh,
+            stale,
+            bytes: parts.next().ok_or(GARBLED)?.into(),
+        })
     }
 
     fn look(
@@ -238,7 +281,12 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         };
         let (fresh, stale) = (answer.entered + answer.fresh, answer.entered + answer.stale);
         // The answer is good if it was fresh at any time since the caller asked.
-        let good = fresh > if asker.since > 0 { now.min(asker.since) } else { now };
+        let good = fresh
+            > if asker.since > 0 {
+                now.min(asker.since)
+            } else {
+                now
+            };
         if !good && (stale <= now || !asker.takes_stale) {
             return Look::Open(None);
         }
@@ -247,7 +295,11 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         }
         let bytes = Arc::clone(&answer.bytes);
         let early = (1..=asker.ahead).contains(&(fresh - now)) && bytes.first() == Some(&ANSWER);
-        let found = Found::Answer { fresh: fresh - now, stale: stale - now, bytes };
+        let found = Found::Answer {
+            fresh: fresh - now,
+            stale: stale - now,
+            bytes,
+        };
         match bypass {
             true => Look::Open(Some(found)),
             false if good && !early => Look::Done(found),
@@ -267,14 +319,27 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
             return Ok(Entered::Nothing);
         }
         let until = now + entry.kept_millis() * 1000;
-        let (fresh, stale, bytes) = (micros(entry.fresh), micros(entry.stale), Arc::clone(&entry.bytes));
-        let answer = Answer { entered: now, fresh, stale, until, codec: Arc::clone(codec), bytes };
+        let (fresh, stale, bytes) = (
+            micros(entry.fresh),
+            micros(entry.stale),
+            Arc::clone(&entry.bytes),
+        );
+        let answer = Answer {
+            entered: now,
+            fresh,
+            stale,
+            until,
+            codec: Arc::clone(codec),
+            bytes,
+        };
         holders.outcome.0 = Some(answer);
         if entry.bytes.len() > TOLD || !of.has_waiters {
             return Ok(Entered::Something);
         }
         let head = format!("{codec} {fresh} {stale} ");
-        Ok(Entered::Told([head.as_bytes(), &entry.bytes].concat().into()))
+        Ok(Entered::Told(
+            [head.as_bytes(), &entry.bytes].concat().into(),
+        ))
     }
 
     fn hear(codec: &Arc<str>, told: &[u8]) -> Option<Found> {
@@ -291,13 +356,20 @@ mod tests {
     #[test]
     fn those_who_wait_are_told_a_small_answer() {
         let second = Duration::from_secs(1);
-        for (length, has_waiters, is_told) in
-            [(TOLD, true, true), (TOLD + 1, true, false), (1, false, false), (TOLD + 1, false, false)]
-        {
+        for (length, has_waiters, is_told) in [
+            (TOLD, true, true),
+            (TOLD + 1, true, false),
+            (1, false, false),
+            (TOLD + 1, false, false),
+        ] {
             let (mut holders, codec) = (Holder::default(), "codec".into());
             let entry = Entry::of(vec![7; length].into(), second, second);
-            let of = Completing { is_held: true, has_waiters };
-            let entered = <Answers as Outcome<_>>::enter(&mut holders, &codec, &entry, of, 1).unwrap();
+            let of = Completing {
+                is_held: true,
+                has_waiters,
+            };
+            let entered =
+                <Answers as Outcome<_>>::enter(&mut holders, &codec, &entry, of, 1).unwrap();
             assert!(holders.outcome.look(1).is_some(), "{length}");
             match entered {
                 Entered::Told(told) => {
@@ -313,7 +385,11 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_fresher_than_before_is_another() {
-        let found = |fresh| Found::Answer { fresh, stale: fresh, bytes: b"7"[..].into() };
+        let found = |fresh| Found::Answer {
+            fresh,
+            stale: fresh,
+            bytes: b"7"[..].into(),
+        };
         assert!(found(-1).is(&found(0)) && found(0).is(&found(0)));
         assert!(!found(40_000).is(&found(0)), "entered since");
         assert!(!found(0).is(&Found::Foreign) && Found::Foreign.is(&Found::Foreign));

@@ -54,7 +54,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     pub(super) fn new(codec: impl Codec<T>) -> Self {
         Self {
             settings: Settings::default(),
-            options: LeaseOptions { ttl: Duration::from_secs(5), ..LeaseOptions::default() },
+            options: LeaseOptions {
+                ttl: Duration::from_secs(5),
+                ..LeaseOptions::default()
+            },
             version: String::new(),
             error_ttl: None,
             format: Format {
@@ -99,8 +102,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     /// assert_eq!(names.run("user-7", || async { Some("Ann".to_owned()) }).await?.as_deref(), Some("Ann"));
     /// # Ok(()) }
     /// ```
-    pub fn ttl_with(mut self, ttl: impl Fn(&T) -> Option<Duration> + Send + Sync + 'static) -> Self {
-        self.format.ttl = Arc::new(move |answer| ttl(answer).map(|ttl| ttl.clamp(SHORTEST, LONGEST)));
+    pub fn ttl_with(
+        mut self,
+        ttl: impl Fn(&T) -> Option<Duration> + Send + Sync + 'static,
+    ) -> Self {
+        self.format.ttl =
+            Arc::new(move |answer| ttl(answer).map(|ttl| ttl.clamp(SHORTEST, LONGEST)));
         self
     }
 
@@ -129,8 +136,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
     where
         E: Clone,
     {
-        self.format.failures =
-            Some(Failures { codec: Arc::new(codec), clone: E::clone, ttl: Duration::ZERO });
+        self.format.failures = Some(Failures {
+            codec: Arc::new(codec),
+            clone: E::clone,
+            ttl: Duration::ZERO,
+        });
         self
     }
 
@@ -164,13 +174,34 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         for (setting, span) in self.spans {
             in_range(setting, SHORTEST..=LONGEST, "1 ms to 1 day", span)?;
         }
-        let Settings { largest, local_cache, refresh_early, max_parallel, .. } = self.settings;
-        in_range("largest_answer", 1..=64 << 20, "1 byte to 64 MiB (67108864 bytes)", largest)?;
+        let Settings {
+            largest,
+            local_cache,
+            refresh_early,
+            max_parallel,
+            ..
+        } = self.settings;
+        in_range(
+            "largest_answer",
+            1..=64 << 20,
+            "1 byte to 64 MiB (67108864 bytes)",
+            largest,
+        )?;
         let least = self.settings.least_stored();
         let must = format!("at least {least} bytes (1 KiB more than largest_answer)");
         in_range("max_stored", least.., &must, self.settings.max_stored)?;
-        in_range("the beta of refresh_early", 0.01..=100.0, "0.01 to 100", refresh_early)?;
-        in_range("local_cache", 65536.., "at least 64 KiB (65536 bytes)", local_cache)?;
+        in_range(
+            "the beta of refresh_early",
+            0.01..=100.0,
+            "0.01 to 100",
+            refresh_early,
+        )?;
+        in_range(
+            "local_cache",
+            65536..,
+            "at least 64 KiB (65536 bytes)",
+            local_cache,
+        )?;
         in_range("max_parallel", 1.., "at least 1", max_parallel)?;
         match (self.error_ttl, &mut self.format.failures) {
             (Some(ttl), Some(failures)) => failures.ttl = ttl,
@@ -182,7 +213,14 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
             (None, _) => {}
         }
         let codec = self.format.name(&self.version)?;
-        Ok(SingleFlight(Arc::new(Core::new(store, name, codec, self.settings, self.options, self.format)?)))
+        Ok(SingleFlight(Arc::new(Core::new(
+            store,
+            name,
+            codec,
+            self.settings,
+            self.options,
+            self.format,
+        )?)))
     }
 }
 

@@ -66,7 +66,8 @@ pub(crate) struct Settings {
 impl Settings {
     /// The bound on stored bytes, by the [weight](local_cache::weight) of answers. The largest answer always fits.
     fn most_stored(&self) -> u64 {
-        self.max_stored.unwrap_or_else(|| (64 << 20).max(self.least_stored()))
+        self.max_stored
+            .unwrap_or_else(|| (64 << 20).max(self.least_stored()))
     }
 
     pub(super) fn least_stored(&self) -> u64 {
@@ -138,7 +139,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let table = Table::new(name, settings.go_on);
         store.notifier().listen(&table);
         let (largest, notifier) = (settings.largest, store.notifier());
-        let local_cache = settings.local_cache.map(|bytes| LocalCache::new(name, bytes, largest, notifier));
+        let local_cache = settings
+            .local_cache
+            .map(|bytes| LocalCache::new(name, bytes, largest, notifier));
         Ok(Self {
             name: name.into(),
             decisions: Decisions::new("single_flight", name),
@@ -158,7 +161,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     pub(super) async fn forget(&self, key: Key) -> Result<(), Error> {
-        let Admission { store, namespace, .. } = &*self.leases.admission;
+        let Admission {
+            store, namespace, ..
+        } = &*self.leases.admission;
         // It would overtake a publication that waits in a queue.
         drop(self.publications.enter(&key).await);
         kept::forget(store, namespace, (&self.name, key)).await
@@ -233,7 +238,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Returns a fresh outcome from an in-memory store, unless one caller of the process must run.
     fn fresh(&self, key: &Key) -> Option<SharedOutcome<T, E>> {
-        let Some(Found::Answer { bytes, .. }) = self.leases.admission.find(key, &Asker::default()) else {
+        let Some(Found::Answer { bytes, .. }) = self.leases.admission.find(key, &Asker::default())
+        else {
             return None;
         };
         let outcome = self.format.decode(&bytes).ok()?;
@@ -250,7 +256,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         match outcome.into_result() {
             Some(shared) => Either::Left(ready(Ok(FlightOutcome::Shared(shared, Some(call.work))))),
             // In a box: most callers share an outcome.
-            None => Either::Right(Box::pin(async { self.pass(key, call).await.map(FlightOutcome::Own) })),
+            None => Either::Right(Box::pin(async {
+                self.pass(key, call).await.map(FlightOutcome::Own)
+            })),
         }
     }
 
@@ -264,18 +272,25 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let (sender, outcome) = oneshot::channel();
         let number = guard.run();
         // Boxed, so that it can become a task.
-        let run = Run::new(Box::pin(in_current_span(Arc::clone(self).lead(guard, call, sender))))?;
+        let run = Run::new(Box::pin(in_current_span(
+            Arc::clone(self).lead(guard, call, sender),
+        )))?;
         let _goes_on = GoesOn(&run);
         // Dropped before `_goes_on`: the last caller aborts the run.
         let caller = caller;
         caller.runs(number, &run);
-        run.outcome(outcome, || self.table.watch(&self.background)).await?
+        run.outcome(outcome, || self.table.watch(&self.background))
+            .await?
     }
 
     /// Returns the error for a passed deadline: the outage if the store is unavailable, else that it waited too
     /// long.
     pub(super) fn waited_too_long(&self, key: &Key) -> Error {
-        let busy = Busy { subject: Subject::Flight, why: Why::WaitedTooLong, retry_after: None };
+        let busy = Busy {
+            subject: Subject::Flight,
+            why: Why::WaitedTooLong,
+            retry_after: None,
+        };
         self.leases.outage(key).unwrap_or_else(|| busy.into())
     }
 

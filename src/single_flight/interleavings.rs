@@ -52,7 +52,10 @@ pub(crate) fn the_follower_that_stays_leads() {
     check(|| {
         let (table, key) = (Table::new("x", false), Key::from("k"));
         let leader = leads(&table, &key);
-        let (next, stays) = (follows(&table, &key).unwrap(), follows(&table, &key).unwrap());
+        let (next, stays) = (
+            follows(&table, &key).unwrap(),
+            follows(&table, &key).unwrap(),
+        );
         let (one, other) = (spawn(move || drop(leader)), spawn(move || drop(next)));
         let woken = block_on(stays.0);
         assert!(matches!(woken, Ok(Wakeup::Lead(_))));
@@ -76,7 +79,8 @@ pub(crate) fn a_run_that_others_wait_for_becomes_a_task() {
             spawn(move || run.spawn())
         };
         let (_sender, outcome) = oneshot::channel::<()>();
-        let polled = pin!(run.outcome(outcome, || {})).poll(&mut Context::from_waker(Waker::noop()));
+        let polled =
+            pin!(run.outcome(outcome, || {})).poll(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_pending());
         waits.join().unwrap();
         assert_eq!(runtime.metrics().num_alive_tasks(), 1);

@@ -7,7 +7,9 @@ use super::answer::{Flight, fresh_for};
 use super::local_cache::message;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::Kind;
-use crate::store::{ALL, Arguments, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
+use crate::store::{
+    ALL, Arguments, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function,
+};
 use crate::{Error, Key, Store};
 
 type State = KeyState<<Flight as Kind>::Holders>;
@@ -32,7 +34,12 @@ pub struct StoredAnswer {
 impl StoredAnswer {
     pub(super) fn new(fresh: i64, kept: i64, codec: Option<Arc<str>>, bytes: usize) -> Self {
         let span = |micros: i64| Duration::from_micros(u64::try_from(micros).unwrap_or(0));
-        Self { fresh_for: span(fresh), kept_for: span(kept), codec, bytes: bytes as u64 }
+        Self {
+            fresh_for: span(fresh),
+            kept_for: span(kept),
+            codec,
+            bytes: bytes as u64,
+        }
     }
 }
 
@@ -41,7 +48,10 @@ impl StoredAnswer {
 struct Look;
 
 /// Returns what is known of the answer to a key.
-pub(crate) async fn look(namespace: &Namespace<State>, key: Key) -> Result<Option<StoredAnswer>, Error> {
+pub(crate) async fn look(
+    namespace: &Namespace<State>,
+    key: Key,
+) -> Result<Option<StoredAnswer>, Error> {
     namespace.client().run(key, Look).await
 }
 
@@ -53,7 +63,16 @@ pub(crate) async fn forget(
 ) -> Result<(), Error> {
     let message = message(name, &key);
     let channel = [&*store.channels(), ALL].concat().into();
-    let forgotten = namespace.client().run(key, Forget { channel, message: Arc::clone(&message) }).await;
+    let forgotten = namespace
+        .client()
+        .run(
+            key,
+            Forget {
+                channel,
+                message: Arc::clone(&message),
+            },
+        )
+        .await;
     // This process forgets at once, even if the store failed. The in-memory store has no other processes to notify.
     store.notifier().broadcast(&message);
     forgotten
@@ -67,8 +86,15 @@ fn read(beginning: &[u8], length: i64, ttl: i64, now: i64) -> Option<StoredAnswe
     let head = times.iter().map(|time| time.len() + 1).sum::<usize>() + codec.len() + 1;
     parts.next()?;
     let bytes = usize::try_from(length).ok()?.checked_sub(head)?;
-    let [Ok(entered), Ok(fresh), Ok(_)] = times.map(str::parse::<i64>) else { return None };
-    Some(StoredAnswer::new(fresh_for(entered, fresh, now), ttl, Some(codec.into()), bytes))
+    let [Ok(entered), Ok(fresh), Ok(_)] = times.map(str::parse::<i64>) else {
+        return None;
+    };
+    Some(StoredAnswer::new(
+        fresh_for(entered, fresh, now),
+        ttl,
+        Some(codec.into()),
+        bytes,
+    ))
 }
 
 impl Operation for Look {
@@ -85,16 +111,18 @@ impl Operation for Look {
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
         let (length, ttl) = (fields.integer()?, fields.integer()?.saturating_mul(1000));
-        let Field::Text(beginning) = fields.next()? else { return Err(Garbled("an answer is not a text")) };
+        let Field::Text(beginning) = fields.next()? else {
+            return Err(Garbled("an answer is not a text"));
+        };
         match length {
-            -1 => Err(Garbled("WRONGTYPE the key of an answer has a value of another type: delete the key")),
+            -1 => Err(Garbled(
+                "WRONGTYPE the key of an answer has a value of another type: delete the key",
+            )),
             0 => Ok(None),
             // A codec with a very long name, or an answer of another program.
-            _ => {
-                Ok(Some(read(beginning, length, ttl, now).unwrap_or_else(|| {
-                    StoredAnswer::new(0, ttl, None, usize::try_from(length).unwrap_or(0))
-                })))
-            }
+            _ => Ok(Some(read(beginning, length, ttl, now).unwrap_or_else(
+                || StoredAnswer::new(0, ttl, None, usize::try_from(length).unwrap_or(0)),
+            ))),
         }
     }
 

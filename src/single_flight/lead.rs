@@ -44,7 +44,11 @@ struct Stored<T, E> {
 
 impl<T, E> Start<T, E> {
     fn alone(counted: Outcome) -> Self {
-        Self { lease: None, stored: None, counted }
+        Self {
+            lease: None,
+            stored: None,
+            counted,
+        }
     }
 }
 
@@ -94,7 +98,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             () = too_late => return drop(caller.send(Err(self.waited_too_long(guard.key())))),
         };
         let mut caller = Some(caller);
-        let Start { lease, stored, counted } = match start {
+        let Start {
+            lease,
+            stored,
+            counted,
+        } = match start {
             Ok(start) => start,
             Err(error) => {
                 guard.finish(Err(&error));
@@ -105,18 +113,31 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             work = Some(self.detach.begin());
         }
         let has_old = stored.is_some();
-        if let Some(Stored { outcome, found, asked }) = stored {
+        if let Some(Stored {
+            outcome,
+            found,
+            asked,
+        }) = stored
+        {
             match outcome {
                 // All callers get the old answer. The run is in the background.
                 SharedOutcome::Answer(answer) if lease.is_some() && call.work.fits(&answer) => {
-                    guard.serve(SharedOutcome::Answer(answer.clone()), asked.checked_add(found.left()));
+                    guard.serve(
+                        SharedOutcome::Answer(answer.clone()),
+                        asked.checked_add(found.left()),
+                    );
                     send(&mut caller, Ok(FlightOutcome::Shared(Ok(answer), None)));
                     work.get_or_insert_with(|| self.detach.begin());
                 }
                 _ if lease.is_some() && found.fresh().is_zero() => {}
                 outcome => {
                     lease.into_iter().for_each(Lease::decline);
-                    self.keep(epoch, guard.key(), &outcome, (found.length(), found.fresh(), asked));
+                    self.keep(
+                        epoch,
+                        guard.key(),
+                        &outcome,
+                        (found.length(), found.fresh(), asked),
+                    );
                     let key = guard.key().clone();
                     guard.found(&outcome);
                     // In a box: no run needs the room for this.
@@ -199,7 +220,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let owed = self.leases.admission.store.publication();
         let length = entry.as_ref().map(|entry| entry.bytes.len());
         let mut entry = entry.unwrap_or_else(|| {
-            Entry::of(self.settings.unpublished.bytes(), fresh.min(self.format.pass), Duration::ZERO)
+            Entry::of(
+                self.settings.unpublished.bytes(),
+                fresh.min(self.format.pass),
+                Duration::ZERO,
+            )
         });
         // An old answer is replaced in any case.
         if !self.fits_budget(lease.key(), &outcome, &entry) && !has_old {
@@ -210,21 +235,23 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let background = self.background.clone();
         let mut turn = self.publications.enter(lease.key()).boxed();
         let (admission, state) = (Arc::clone(&self.leases.admission), Arc::clone(&lease.state));
-        let then = answered_in_current_span(move |(turn, entered): (Option<Slot>, Completed<Flight>)| {
-            drop(turn);
-            let was_held = entered.map(was_held);
-            match (self.is_stored(&was_held), length, outcome) {
-                (Some(true), Some(length), Some((outcome, sent))) => {
-                    self.keep(epoch, lease.key(), &outcome, (length, fresh, sent));
+        let then =
+            answered_in_current_span(move |(turn, entered): (Option<Slot>, Completed<Flight>)| {
+                drop(turn);
+                let was_held = entered.map(was_held);
+                match (self.is_stored(&was_held), length, outcome) {
+                    (Some(true), Some(length), Some((outcome, sent))) => {
+                        self.keep(epoch, lease.key(), &outcome, (length, fresh, sent));
+                    }
+                    (Some(false), ..) => self.stored.give_back(lease.key()),
+                    // It counts until it would expire.
+                    _ => {}
                 }
-                (Some(false), ..) => self.stored.give_back(lease.key()),
-                // It counts until it would expire.
-                _ => {}
-            }
-            end(lease, &was_held);
-            drop(owed);
-        });
-        let send = move |turn| admission.send_completion(&state, entry, |entered| then((turn, entered)));
+                end(lease, &was_held);
+                drop(owed);
+            });
+        let send =
+            move |turn| admission.send_completion(&state, entry, |entered| then((turn, entered)));
         match (&mut turn).now_or_never() {
             Some(turn) => send(turn),
             None => background.spawn(async { send(turn.await) }),
@@ -258,8 +285,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         outcome: &SharedOutcome<T, E>,
         (bytes, fresh, sent): (usize, Duration, Instant),
     ) {
-        if let (Some(cache), Some(epoch), Some(answer)) = (&self.local_cache, epoch, outcome.answer())
-            && let Some(until) = sent.checked_add(fresh.saturating_sub(self.ahead().unwrap_or_default()))
+        if let (Some(cache), Some(epoch), Some(answer)) =
+            (&self.local_cache, epoch, outcome.answer())
+            && let Some(until) =
+                sent.checked_add(fresh.saturating_sub(self.ahead().unwrap_or_default()))
         {
             cache.insert(key.clone(), answer, bytes, until, epoch);
         }
@@ -268,13 +297,19 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// Returns how long a run has the lead.
     fn max_run(&self) -> Duration {
         let ttl = self.leases.options().ttl;
-        self.settings.max_run.unwrap_or_else(|| (10 * ttl).min(Duration::from_secs(300)))
+        self.settings
+            .max_run
+            .unwrap_or_else(|| (10 * ttl).min(Duration::from_secs(300)))
     }
 
     /// Gets the lead across processes, or the leader's outcome.
     async fn start(&self, key: &Key) -> Result<Start<T, E>, Error> {
         let takes_stale = !self.format.stale.is_zero();
-        let asker = Asker { since: 0, takes_stale, ahead: self.ahead().map_or(0, micros) };
+        let asker = Asker {
+            since: 0,
+            takes_stale,
+            ahead: self.ahead().map_or(0, micros),
+        };
         // In memory it costs little to ask first whether the lead is free, without a place in a queue.
         let mut waits = !self.leases.admission.store.is_in_memory();
         // An outcome that cannot be read does not prevent leading.
@@ -282,8 +317,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         loop {
             let (wait, bypass) = (waits.then_some(Wait::FOR_EVER), unread.is_some());
             let gives_up = self.settings.runs_alone;
-            let ask =
-                Ask { bypass, gives_up, ..Ask::new(asker, Subject::Flight, Default::default(), 0, wait) };
+            let ask = Ask {
+                bypass,
+                gives_up,
+                ..Ask::new(asker, Subject::Flight, Default::default(), 0, wait)
+            };
             let asked = clock::recent();
             let (found, lease) = match self.leases.acquire_or_find(key.clone(), ask).await {
                 Ok(Got::Done(found)) => (Some(found), None),
@@ -297,14 +335,19 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 }
                 Err(error) => return Err(error),
             };
-            let is_new =
-                |found: &Found| lease.is_none() || unread.as_ref().is_none_or(|unread| !found.is(unread));
+            let is_new = |found: &Found| {
+                lease.is_none() || unread.as_ref().is_none_or(|unread| !found.is(unread))
+            };
             let found = found.filter(is_new);
             let outcome = found.as_ref().and_then(|found| self.read(found));
             let (found, outcome, lease) = match (found, outcome, lease) {
                 (Some(found), Some(outcome), lease) => (found, outcome, lease),
                 (_, _, Some(lease)) => {
-                    return Ok(Start { lease: Some(lease), stored: None, counted: Outcome::Admitted });
+                    return Ok(Start {
+                        lease: Some(lease),
+                        stored: None,
+                        counted: Outcome::Admitted,
+                    });
                 }
                 (found, _, None) => {
                     unread = found;
@@ -314,11 +357,17 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             let lease = match (lease, &found) {
                 // Another process published an answer meanwhile. Entering it again wakes the waiters, which then read it. If
                 // that fails, one of them runs.
-                (Some(lease), Found::Answer { bytes, fresh: 1.., .. }) if unread.is_some() => {
+                (
+                    Some(lease),
+                    Found::Answer {
+                        bytes, fresh: 1.., ..
+                    },
+                ) if unread.is_some() => {
                     let (fresh, left) = (found.fresh(), found.left());
                     let entry = Entry::of(Arc::clone(bytes), fresh, left.saturating_sub(fresh));
                     // Boxed, since it is rare.
-                    let entered = Box::pin(self.leases.admission.complete(&lease.state, entry, false)).await;
+                    let entered =
+                        Box::pin(self.leases.admission.complete(&lease.state, entry, false)).await;
                     end(lease, &entered.map(was_held));
                     None
                 }
@@ -329,26 +378,47 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             }
             // Callers that asked while it was fresh may get a stale answer; later callers may not.
             let is_over = lease.is_some() && found.left().is_zero();
-            let stored = (!is_over).then_some(Stored { outcome, found, asked });
-            return Ok(Start { lease, stored, counted: Outcome::Admitted });
+            let stored = (!is_over).then_some(Stored {
+                outcome,
+                found,
+                asked,
+            });
+            return Ok(Start {
+                lease,
+                stored,
+                counted: Outcome::Admitted,
+            });
         }
     }
 
     /// Draws how long before the end of an answer's ttl this process refreshes it. `None`: no early refresh.
     fn ahead(&self) -> Option<Duration> {
-        Some(early::ahead(self.settings.refresh_early?, self.leases.admission.hold_time.average()?))
+        Some(early::ahead(
+            self.settings.refresh_early?,
+            self.leases.admission.hold_time.average()?,
+        ))
     }
 
     /// Decodes what was found. `None` if another codec wrote it or it cannot be decoded.
     fn read(&self, found: &Found) -> Option<SharedOutcome<T, E>> {
         let (event, why) = match found {
-            Found::Foreign => (Event::AnswerForeign, "another codec or version wrote it".to_owned()),
+            Found::Foreign => (
+                Event::AnswerForeign,
+                "another codec or version wrote it".to_owned(),
+            ),
             Found::Answer { bytes, .. } => match self.format.decode(bytes) {
                 Ok(outcome) => return Some(outcome),
-                Err(error) => (Event::AnswerGarbled, format!("it could not be decoded: {error}")),
+                Err(error) => (
+                    Event::AnswerGarbled,
+                    format!("it could not be decoded: {error}"),
+                ),
             },
         };
-        tell(&self.name, event, format_args!("an answer was not read: {why}"));
+        tell(
+            &self.name,
+            event,
+            format_args!("an answer was not read: {why}"),
+        );
         None
     }
 
@@ -361,7 +431,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 return Some(Entry::of(bytes, publication.fresh, publication.stale));
             }
             Ok(bytes) => {
-                let why = format_args!("it has {} bytes, largest_answer is {largest} bytes", bytes.len() - 1);
+                let why = format_args!(
+                    "it has {} bytes, largest_answer is {largest} bytes",
+                    bytes.len() - 1
+                );
                 self.not_published(Event::AnswerTooLarge, why);
             }
             Err(error) => {
@@ -373,7 +446,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     fn not_published(&self, event: Event, why: impl fmt::Display) {
-        tell(&self.name, event, format_args!("an answer was not published: {why}"));
+        tell(
+            &self.name,
+            event,
+            format_args!("an answer was not published: {why}"),
+        );
     }
 
     /// Returns whether an entry may be stored within `max_stored`. The note that a key is passed is a few bytes and
@@ -387,7 +464,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         {
             return true;
         }
-        self.over_budget.tell("answers were not stored: this process has reached max_stored");
+        self.over_budget
+            .tell("answers were not stored: this process has reached max_stored");
         false
     }
 }

@@ -69,7 +69,9 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
         notifier: &Arc<Notifier>,
     ) -> Result<Arc<Self>, Error> {
         // The estimate assumes answers of 1 KiB. Each shard has room for four of the largest answers.
-        let estimate = usize::try_from(bytes / 1024).unwrap_or(usize::MAX).clamp(16, 1 << 20);
+        let estimate = usize::try_from(bytes / 1024)
+            .unwrap_or(usize::MAX)
+            .clamp(16, 1 << 20);
         let shards = bytes / (4 * (largest as u64 + OVERHEAD));
         let options = OptionsBuilder::new()
             .estimated_items_capacity(estimate)
@@ -101,7 +103,10 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
 
     /// Returns the current state. Call it before the answer is requested.
     pub(super) fn epoch(&self) -> Epoch {
-        Epoch { forgotten: self.forgotten.load(Ordering::Acquire), link: self.notifier.current_link() }
+        Epoch {
+            forgotten: self.forgotten.load(Ordering::Acquire),
+            link: self.notifier.current_link(),
+        }
     }
 
     /// Caches an answer until it expires, by the [clock] that includes suspend, unless a forget message came since
@@ -111,7 +116,12 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
         if epoch.hears_nothing() || until <= clock::now() {
             return;
         }
-        let cached = Cached { answer: answer.clone(), bytes: bytes as u64, until, link };
+        let cached = Cached {
+            answer: answer.clone(),
+            bytes: bytes as u64,
+            until,
+            link,
+        };
         self.answers.insert(key.clone(), Arc::new(cached));
         // Checked after the insertion: `hear` first increments the counter and then removes the answer.
         if self.forgotten.load(Ordering::SeqCst) != forgotten {
@@ -122,7 +132,9 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
 
 /// Returns the message that tells all processes to forget a key.
 pub(super) fn message(namespace: &str, key: &Key) -> Arc<[u8]> {
-    [b"forget\n", namespace.as_bytes(), b"\n", key.as_bytes()].concat().into()
+    [b"forget\n", namespace.as_bytes(), b"\n", key.as_bytes()]
+        .concat()
+        .into()
 }
 
 /// Returns the key that a message tells to forget, if the message is for this namespace.

@@ -128,7 +128,17 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     where
         F: Future<Output = Result<T, E>> + Send + 'static,
     {
-        match self.0.fly(&key.into(), Plain { core: Arc::clone(&self.0), work }).await {
+        match self
+            .0
+            .fly(
+                &key.into(),
+                Plain {
+                    core: Arc::clone(&self.0),
+                    work,
+                },
+            )
+            .await
+        {
             Ok(FlightOutcome::Own(outcome) | FlightOutcome::Shared(outcome, _)) => {
                 outcome.map_err(RunError::Failed)
             }
@@ -196,7 +206,10 @@ where
         let (core, work) = (self.core, (self.work)());
         async move {
             let own = work.await;
-            Captured { shared: core.format.to_share(&own), own }
+            Captured {
+                shared: core.format.to_share(&own),
+                own,
+            }
         }
     }
 }

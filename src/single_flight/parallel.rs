@@ -29,15 +29,31 @@ pub(super) struct Slot {
 
 impl Parallel {
     pub(super) fn new(most: Option<u32>) -> Arc<Self> {
-        Arc::new(Self { most, hasher: RandomState::new(), keys: Mutex::default() })
+        Arc::new(Self {
+            most,
+            hasher: RandomState::new(),
+            keys: Mutex::default(),
+        })
     }
 
     /// Waits for a permit, in the order of arrival. Cancel safe.
-    pub(super) fn enter(self: &Arc<Self>, key: &Key) -> impl Future<Output = Option<Slot>> + Send + use<> {
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        key: &Key,
+    ) -> impl Future<Output = Option<Slot>> + Send + use<> {
         let entered = self.most.map(|most| {
-            let (key, new) = (self.hasher.hash_one(key), || Arc::new(Semaphore::new(most as usize)));
+            let (key, new) = (self.hasher.hash_one(key), || {
+                Arc::new(Semaphore::new(most as usize))
+            });
             let permits = Arc::clone(lock(&self.keys).entry(key).or_insert_with(new));
-            (permits, Slot { parallel: Arc::clone(self), key, permit: None })
+            (
+                permits,
+                Slot {
+                    parallel: Arc::clone(self),
+                    key,
+                    permit: None,
+                },
+            )
         });
         async move {
             let (permits, mut slot) = entered?;
@@ -53,7 +69,10 @@ impl Drop for Slot {
         self.permit = None;
         let mut keys = lock(&self.parallel.keys);
         // A caller that waits or runs holds it too.
-        if keys.get(&self.key).is_some_and(|permits| Arc::strong_count(permits) == 1) {
+        if keys
+            .get(&self.key)
+            .is_some_and(|permits| Arc::strong_count(permits) == 1)
+        {
             keys.remove(&self.key);
         }
     }

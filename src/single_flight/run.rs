@@ -49,7 +49,11 @@ impl Run {
         let runtime = Handle::try_current().map_err(|_| {
             Error::invalid("a single flight may spawn a task: call it within a tokio runtime")
         })?;
-        Ok(Arc::new(Self { state: Mutex::new(State::Idle(run)), is_old: AtomicBool::new(false), runtime }))
+        Ok(Arc::new(Self {
+            state: Mutex::new(State::Idle(run)),
+            is_old: AtomicBool::new(false),
+            runtime,
+        }))
     }
 
     /// Makes the run a task, unless it is one or has ended.
@@ -165,7 +169,10 @@ impl Run {
 }
 
 pub(super) fn gone() -> Error {
-    Error::unavailable(Cause::Ended, "the runtime that ran the flight was shut down")
+    Error::unavailable(
+        Cause::Ended,
+        "the runtime that ran the flight was shut down",
+    )
 }
 
 #[cfg(test)]

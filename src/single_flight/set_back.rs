@@ -27,7 +27,10 @@ async fn serves_no_answer_beyond_its_ttl(store: &Store, set: &mut dyn FnMut(i64)
     let (runs, mut now) = (AtomicU64::new(0), NOON);
     let ask = async || {
         let number = runs.fetch_add(1, Ordering::Relaxed) + 1;
-        flights.run("k", move || async move { number }).await.unwrap()
+        flights
+            .run("k", move || async move { number })
+            .await
+            .unwrap()
     };
     for back in [7_200_000_000, 1_000_000, 301_000, 299_000, 2_000, 1] {
         let before = ask().await;
@@ -42,7 +45,10 @@ async fn serves_no_answer_beyond_its_ttl(store: &Store, set: &mut dyn FnMut(i64)
         assert_eq!(ask().await, after, "it is stored");
         now += (TTL + STALE).as_micros() as i64;
         set(now);
-        assert!(ask().await > after, "set back by {back} µs, it is served for longer than its ttl");
+        assert!(
+            ask().await > after,
+            "set back by {back} µs, it is served for longer than its ttl"
+        );
         now += 10_000_000;
         set(now);
     }
@@ -60,6 +66,10 @@ async fn an_answer_in_redis_is_served_no_longer_than_its_ttl() {
     let mut clock = server.client().unwrap();
     let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
     let store = builder.with_clock(&server.url(), CLOCK).unwrap();
-    let mut set = |now: i64| clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+    let mut set = |now: i64| {
+        clock
+            .query::<()>(redis::cmd("SET").arg("clock").arg(now))
+            .unwrap()
+    };
     serves_no_answer_beyond_its_ttl(&store, &mut set).await;
 }

@@ -63,7 +63,11 @@ impl<T> Share<T> {
     /// assert_eq!(Share::stored("all of it"), Share::Stored { answer: "all of it", at_most: None, stale: true });
     /// ```
     pub fn stored(answer: T) -> Self {
-        Self::Stored { answer, at_most: None, stale: true }
+        Self::Stored {
+            answer,
+            at_most: None,
+            stale: true,
+        }
     }
 
     /// Returns the shared answer, if any.
@@ -79,9 +83,15 @@ impl<T> Share<T> {
     #[cfg(feature = "http")]
     pub(crate) fn aged(self, by: Duration) -> Self {
         match self {
-            Self::Stored { answer, at_most: Some(most), stale } => {
-                Self::Stored { answer, at_most: Some(most.saturating_sub(by)), stale }
-            }
+            Self::Stored {
+                answer,
+                at_most: Some(most),
+                stale,
+            } => Self::Stored {
+                answer,
+                at_most: Some(most.saturating_sub(by)),
+                stale,
+            },
             other => other,
         }
     }
@@ -89,7 +99,15 @@ impl<T> Share<T> {
     /// Maps the answer.
     pub(crate) fn map<U>(self, map: impl FnOnce(T) -> U) -> Share<U> {
         match self {
-            Self::Stored { answer, at_most, stale } => Share::Stored { answer: map(answer), at_most, stale },
+            Self::Stored {
+                answer,
+                at_most,
+                stale,
+            } => Share::Stored {
+                answer: map(answer),
+                at_most,
+                stale,
+            },
             Self::Waiting(answer) => Share::Waiting(map(answer)),
             Self::Private => Share::Private,
             Self::Nobody => Share::Nobody,
@@ -170,8 +188,12 @@ const PASS: u8 = b'*';
 impl<T: Clone + 'static, E: 'static> Format<T, E> {
     /// Joins the names of the codecs and the version into one word.
     pub(super) fn name(&self, version: &str) -> Result<Arc<str>, Error> {
-        let visible =
-            |text: &str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'+');
+        let visible = |text: &str| {
+            text.len() <= 64
+                && text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_graphic() && byte != b'+')
+        };
         let mut names = vec![self.codec.name()];
         names.extend(self.failures.as_ref().map(|failures| failures.codec.name()));
         for codec in &names {
@@ -209,23 +231,45 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
     /// Returns what to publish for other callers. A private outcome passes its key for `pass_for`.
     pub(super) fn publication(&self, shared: Share<Result<T, E>>) -> Publication<T, E> {
         const ZERO: Duration = Duration::ZERO;
-        let has_failed =
-            matches!(&shared, Share::Waiting(_) | Share::Nobody | Share::Stored { answer: Err(_), .. });
-        let publish = |outcome, fresh, stale| Publication { outcome, fresh, stale, has_failed };
+        let has_failed = matches!(
+            &shared,
+            Share::Waiting(_) | Share::Nobody | Share::Stored { answer: Err(_), .. }
+        );
+        let publish = |outcome, fresh, stale| Publication {
+            outcome,
+            fresh,
+            stale,
+            has_failed,
+        };
         let pass = |fresh| publish(SharedOutcome::Pass(Pass::Caller), fresh, ZERO);
         let failure = |error| match &self.failures {
-            Some(failures) => publish(SharedOutcome::Failure(error, failures.clone), failures.ttl, ZERO),
+            Some(failures) => publish(
+                SharedOutcome::Failure(error, failures.clone),
+                failures.ttl,
+                ZERO,
+            ),
             None => pass(ZERO),
         };
         match shared {
-            Share::Stored { answer: Ok(answer), at_most, stale } => match (self.ttl)(&answer) {
+            Share::Stored {
+                answer: Ok(answer),
+                at_most,
+                stale,
+            } => match (self.ttl)(&answer) {
                 Some(ttl) => {
                     let fresh = at_most.map_or(ttl, |most| most.min(ttl));
-                    publish(SharedOutcome::Answer(answer), fresh, if stale { self.stale } else { ZERO })
+                    publish(
+                        SharedOutcome::Answer(answer),
+                        fresh,
+                        if stale { self.stale } else { ZERO },
+                    )
                 }
                 None => pass(self.pass),
             },
-            Share::Stored { answer: Err(error), .. } | Share::Waiting(Err(error)) => failure(error),
+            Share::Stored {
+                answer: Err(error), ..
+            }
+            | Share::Waiting(Err(error)) => failure(error),
             Share::Waiting(Ok(answer)) => publish(SharedOutcome::Answer(answer), ZERO, ZERO),
             Share::Private => pass(self.pass),
             Share::Nobody => pass(ZERO),
@@ -235,7 +279,9 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
     pub(super) fn encode(&self, outcome: &SharedOutcome<T, E>) -> Result<Arc<[u8]>, BoxError> {
         let (sign, mut bytes) = match (outcome, &self.failures) {
             (SharedOutcome::Answer(answer), _) => (ANSWER, self.codec.encode(answer)?),
-            (SharedOutcome::Failure(error, _), Some(failures)) => (FAILURE, failures.codec.encode(error)?),
+            (SharedOutcome::Failure(error, _), Some(failures)) => {
+                (FAILURE, failures.codec.encode(error)?)
+            }
             (SharedOutcome::Failure(..), None) => return Err("errors are not shared".into()),
             (SharedOutcome::Pass(pass), _) => return Ok(pass.bytes()),
         };
@@ -246,9 +292,10 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<SharedOutcome<T, E>, BoxError> {
         match (bytes.split_first(), &self.failures) {
             (Some((&ANSWER, bytes)), _) => Ok(SharedOutcome::Answer(self.codec.decode(bytes)?)),
-            (Some((&FAILURE, bytes)), Some(failures)) => {
-                Ok(SharedOutcome::Failure(failures.codec.decode(bytes)?, failures.clone))
-            }
+            (Some((&FAILURE, bytes)), Some(failures)) => Ok(SharedOutcome::Failure(
+                failures.codec.decode(bytes)?,
+                failures.clone,
+            )),
             (Some((&PASS, [])), _) => Ok(SharedOutcome::Pass(Pass::Caller)),
             (Some((&PASS, [PASS])), _) => Ok(SharedOutcome::Pass(Pass::Process)),
             _ => Err("it is neither an answer nor a shared error".into()),

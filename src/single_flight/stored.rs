@@ -36,7 +36,11 @@ struct Answers {
 impl Stored {
     /// Creates a counter with a bound of `most` bytes.
     pub(super) fn new(most: u64) -> Self {
-        Self { most, hasher: DefaultHashBuilder::default(), answers: Mutex::default() }
+        Self {
+            most,
+            hasher: DefaultHashBuilder::default(),
+            answers: Mutex::default(),
+        }
     }
 
     /// Counts the answer to a key until it expires, in place of the key's previous answer. Returns `false` and
@@ -50,10 +54,16 @@ impl Stored {
         answers.forget_ended(now);
         let before = answers.by_key.get(&key).map_or(0, |(_, bytes)| *bytes);
         let sum = (answers.bytes - before).saturating_add(bytes);
-        let Some(until) = now.checked_add(kept).filter(|_| sum <= self.most) else { return false };
+        let Some(until) = now.checked_add(kept).filter(|_| sum <= self.most) else {
+            return false;
+        };
         answers.bytes = sum;
         answers.by_key.insert(key, (until, bytes));
-        if answers.in_order.back().is_none_or(|(last, _)| *last <= until) {
+        if answers
+            .in_order
+            .back()
+            .is_none_or(|(last, _)| *last <= until)
+        {
             answers.in_order.push_back((until, key));
         } else {
             answers.ends.push(Reverse((until, key)));
@@ -108,7 +118,10 @@ mod tests {
         assert!(take("a", 60, 2 * SECOND) && take("b", 40, SECOND));
         assert!(!take("c", 1, SECOND), "it is full");
         tokio::time::advance(SECOND).await;
-        assert!(!take("c", 41, SECOND) && take("c", 40, SECOND), "what was refused takes no room");
+        assert!(
+            !take("c", 41, SECOND) && take("c", 40, SECOND),
+            "what was refused takes no room"
+        );
         tokio::time::advance(SECOND).await;
         assert!(take("d", 100, SECOND) && !take("e", u64::MAX, SECOND));
         stored.give_back(&"d".into());
@@ -123,7 +136,10 @@ mod tests {
             tokio::time::advance(SECOND).await;
         }
         tokio::time::advance(60 * SECOND).await;
-        assert!(!stored.take(&"b".into(), 60, SECOND), "it ends with the last of them");
+        assert!(
+            !stored.take(&"b".into(), 60, SECOND),
+            "it ends with the last of them"
+        );
         tokio::time::advance(40 * SECOND).await;
         assert!(stored.take(&"b".into(), 60, SECOND));
     }

@@ -79,14 +79,24 @@ impl<V: Clone> Table<V> {
     pub(super) fn new(namespace: &str, goes_on: bool) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let (hasher, is_watched) = (DefaultHashBuilder::default(), AtomicBool::new(false));
-        Arc::new(Self { namespace: namespace.into(), goes_on, hasher, shards, is_watched })
+        Arc::new(Self {
+            namespace: namespace.into(),
+            goes_on,
+            hasher,
+            shards,
+            is_watched,
+        })
     }
 
     /// Joins the flight of a key, or begins one.
     pub(super) fn join(self: &Arc<Self>, key: &Key) -> Role<V> {
         let hash = self.hasher.hash_one(key);
         let mut entries = lock(self.shard(hash));
-        match entries.entry(hash, |entry| entry.flight.key == *key, |entry| entry.flight.hash) {
+        match entries.entry(
+            hash,
+            |entry| entry.flight.key == *key,
+            |entry| entry.flight.hash,
+        ) {
             Occupied(mut entry) => {
                 let entry = entry.get_mut();
                 if let Some((stale, until)) = &entry.stale
@@ -107,9 +117,17 @@ impl<V: Clone> Table<V> {
                 Role::Follower(receiver, caller)
             }
             Vacant(place) => {
-                let flight = Arc::new(Flight { table: Arc::clone(self), key: key.clone(), hash });
+                let flight = Arc::new(Flight {
+                    table: Arc::clone(self),
+                    key: key.clone(),
+                    hash,
+                });
                 let caller = Caller(Arc::clone(&flight));
-                let guard = LeaderGuard { flight: Arc::clone(&flight), run: 0, leads: true };
+                let guard = LeaderGuard {
+                    flight: Arc::clone(&flight),
+                    run: 0,
+                    leads: true,
+                };
                 place.insert(Entry::new(flight));
                 Role::Leader(guard, caller)
             }
@@ -123,7 +141,10 @@ impl<V: Send + 'static> Table<V> {
         if self.is_watched.swap(true, Ordering::SeqCst) {
             return;
         }
-        let watch = Watch { table: Arc::clone(self), ended: false };
+        let watch = Watch {
+            table: Arc::clone(self),
+            ended: false,
+        };
         background.spawn(watch.go());
     }
 }
@@ -144,7 +165,8 @@ impl<V> Watch<V> {
             if runs.is_empty() {
                 table.is_watched.store(false, Ordering::SeqCst);
                 // A run that began before that has found a task.
-                self.ended = table.runs().is_empty() || table.is_watched.swap(true, Ordering::SeqCst);
+                self.ended =
+                    table.runs().is_empty() || table.is_watched.swap(true, Ordering::SeqCst);
                 if self.ended {
                     return;
                 }
@@ -165,7 +187,10 @@ impl<V> Table<V> {
     fn runs(&self) -> Vec<Arc<Run>> {
         let of_shard = |shard: &Shard<V>| {
             let entries = lock(shard);
-            entries.iter().filter_map(|entry| entry.current.clone()).collect::<Vec<_>>()
+            entries
+                .iter()
+                .filter_map(|entry| entry.current.clone())
+                .collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of_shard).collect()
     }
@@ -187,12 +212,17 @@ impl<V> Flight<V> {
 
     /// Calls `step` with the flight's entry, if the flight has not ended.
     fn with<R>(&self, step: impl FnOnce(&mut Entry<V>) -> R) -> Option<R> {
-        lock(self.shard()).find_mut(self.hash, |entry| self.is(entry)).map(step)
+        lock(self.shard())
+            .find_mut(self.hash, |entry| self.is(entry))
+            .map(step)
     }
 
     fn end(&self) -> Option<Entry<V>> {
         let mut entries = lock(self.shard());
-        entries.find_entry(self.hash, |entry| self.is(entry)).ok().map(|entry| entry.remove().0)
+        entries
+            .find_entry(self.hash, |entry| self.is(entry))
+            .ok()
+            .map(|entry| entry.remove().0)
     }
 
     /// Returns the waiters that get what was found. Ends the flight if there are no others, else returns `true`.
@@ -216,7 +246,8 @@ impl<V> Flight<V> {
         entry.stale = None;
         let run = entry.next_run();
         entry.looks_anew();
-        let next = std::iter::from_fn(|| entry.waiters.pop_front()).find(|waiter| !waiter.is_closed());
+        let next =
+            std::iter::from_fn(|| entry.waiters.pop_front()).find(|waiter| !waiter.is_closed());
         if next.is_none() {
             found.remove();
         }
@@ -227,7 +258,16 @@ impl<V> Flight<V> {
 impl<V> Entry<V> {
     fn new(flight: Arc<Flight<V>>) -> Self {
         let (waiters, later) = (Waiters::new(), Waiters::new());
-        Self { flight, waiters, later, is_forgotten: false, callers: 1, run: 0, current: None, stale: None }
+        Self {
+            flight,
+            waiters,
+            later,
+            is_forgotten: false,
+            callers: 1,
+            run: 0,
+            current: None,
+            stale: None,
+        }
     }
 
     /// What a leader finds from now on is for all waiters.
@@ -270,7 +310,14 @@ impl<V: Clone> LeaderGuard<V> {
     /// Ends the flight, and returns all waiters.
     pub(super) fn end(&mut self) -> Waiters<V> {
         self.leads = false;
-        let Some(Entry { mut waiters, mut later, .. }) = self.flight.end() else { return Waiters::new() };
+        let Some(Entry {
+            mut waiters,
+            mut later,
+            ..
+        }) = self.flight.end()
+        else {
+            return Waiters::new();
+        };
         waiters.append(&mut later);
         waiters
     }
@@ -291,7 +338,9 @@ impl<V: Clone> LeaderGuard<V> {
     /// and before the flight ends, get it too, unless it was forgotten.
     pub(super) fn serve(&self, stale: V, until: Option<Instant>) {
         let waiters = self.flight.with(|entry| {
-            entry.stale = until.filter(|_| !entry.is_forgotten).map(|until| (stale.clone(), until));
+            entry.stale = until
+                .filter(|_| !entry.is_forgotten)
+                .map(|until| (stale.clone(), until));
             std::mem::take(&mut entry.waiters)
         });
         send_all(waiters.unwrap_or_default(), Ok(&stale));
@@ -310,7 +359,11 @@ impl<V> Drop for LeaderGuard<V> {
         while self.leads
             && let Some((run, next)) = self.flight.next_run()
         {
-            let guard = Self { flight: Arc::clone(&self.flight), run, leads: true };
+            let guard = Self {
+                flight: Arc::clone(&self.flight),
+                run,
+                leads: true,
+            };
             match next.send(Wakeup::Lead(guard)) {
                 // The waiter was dropped just now. Its guard must not pass on the lead; this loop does.
                 Err(Wakeup::Lead(mut guard)) => guard.leads = false,
@@ -356,9 +409,12 @@ impl<V: Send> Listener for Table<V> {
     /// Stops serving a stale answer that was forgotten: callers wait for the current run. An answer that it finds
     /// may be the forgotten one.
     fn hear(&self, message: &[u8]) {
-        let Some(key) = forgotten(message, &self.namespace) else { return };
+        let Some(key) = forgotten(message, &self.namespace) else {
+            return;
+        };
         let hash = self.hasher.hash_one(&key);
-        if let Some(entry) = lock(self.shard(hash)).find_mut(hash, |entry| entry.flight.key == key) {
+        if let Some(entry) = lock(self.shard(hash)).find_mut(hash, |entry| entry.flight.key == key)
+        {
             (entry.stale, entry.is_forgotten) = (None, true);
         }
     }
@@ -372,30 +428,52 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_there_is_is_served_to_its_end() {
-        let (table, key, second) = (Table::new("x", false), Key::from("k"), Duration::from_secs(1));
-        let Role::Leader(mut guard, _caller) = table.join(&key) else { panic!("no caller leads") };
-        let Role::Follower(mut waits, _waiter) = table.join(&key) else { panic!("two callers lead") };
+        let (table, key, second) = (
+            Table::new("x", false),
+            Key::from("k"),
+            Duration::from_secs(1),
+        );
+        let Role::Leader(mut guard, _caller) = table.join(&key) else {
+            panic!("no caller leads")
+        };
+        let Role::Follower(mut waits, _waiter) = table.join(&key) else {
+            panic!("two callers lead")
+        };
         guard.serve(1, clock::now().checked_add(second));
         assert!(matches!(waits.try_recv(), Ok(Wakeup::Outcome(Ok(1)))));
         tokio::time::advance(second - Duration::from_nanos(1)).await;
         assert!(matches!(table.join(&key), Role::Served(1)));
         tokio::time::advance(Duration::from_nanos(1)).await;
-        let Role::Follower(mut waits, _waiter) = table.join(&key) else { panic!("the answer has expired") };
+        let Role::Follower(mut waits, _waiter) = table.join(&key) else {
+            panic!("the answer has expired")
+        };
         guard.finish(Ok(&2));
         assert!(matches!(waits.try_recv(), Ok(Wakeup::Outcome(Ok(2)))));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_stale_answer_that_was_forgotten_is_not_served() {
-        let (table, key, second) = (Table::new("x", false), Key::from("k"), Duration::from_secs(1));
-        let Role::Leader(mut guard, _caller) = table.join(&key) else { panic!("no caller leads") };
-        let Role::Follower(mut early, _early) = table.join(&key) else { panic!("two callers lead") };
+        let (table, key, second) = (
+            Table::new("x", false),
+            Key::from("k"),
+            Duration::from_secs(1),
+        );
+        let Role::Leader(mut guard, _caller) = table.join(&key) else {
+            panic!("no caller leads")
+        };
+        let Role::Follower(mut early, _early) = table.join(&key) else {
+            panic!("two callers lead")
+        };
         table.hear(&super::super::local_cache::message("x", &key));
-        let Role::Follower(mut late, _late) = table.join(&key) else { panic!("two callers lead") };
+        let Role::Follower(mut late, _late) = table.join(&key) else {
+            panic!("two callers lead")
+        };
         guard.serve(1, clock::now().checked_add(second));
         assert!(matches!(early.try_recv(), Ok(Wakeup::Outcome(Ok(1)))));
         assert!(late.try_recv().is_err());
-        let Role::Follower(mut later, _later) = table.join(&key) else { panic!("it was forgotten") };
+        let Role::Follower(mut later, _later) = table.join(&key) else {
+            panic!("it was forgotten")
+        };
         guard.finish(Ok(&2));
         for waits in [&mut late, &mut later] {
             assert!(matches!(waits.try_recv(), Ok(Wakeup::Outcome(Ok(2)))));

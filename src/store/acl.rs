@@ -64,7 +64,9 @@ impl Store {
 
     fn rule(&self, user: &str, commands: &str) -> Result<String, Error> {
         let Some(store) = self.on_redis() else {
-            return Err(Error::invalid("a store in memory has no access control list"));
+            return Err(Error::invalid(
+                "a store in memory has no access control list",
+            ));
         };
         if user.is_empty() || user.contains(|c: char| c.is_whitespace() || c.is_control()) {
             return Err(Error::invalid(format!(
@@ -72,7 +74,11 @@ impl Store {
             )));
         }
         let mut rule = format!("ACL SETUSER {user} resetkeys ~{0}:* ", store.base.prefix);
-        let _ = write!(rule, "resetchannels &{}* -@all {commands}", store.channels());
+        let _ = write!(
+            rule,
+            "resetchannels &{}* -@all {commands}",
+            store.channels()
+        );
         rule.push_str(store.source.more_commands());
         rule.push_str(store.limits.durability.map_or("", Durability::permission));
         Ok(rule)
@@ -91,12 +97,22 @@ mod tests {
     use crate::Store;
 
     const URL: &str = "redis://127.0.0.1:1";
-    const MORE: [&str; 7] = ["select", "cluster|slots", "asking", "ssubscribe", "role", "wait", "waitaof"];
+    const MORE: [&str; 7] = [
+        "select",
+        "cluster|slots",
+        "asking",
+        "ssubscribe",
+        "role",
+        "wait",
+        "waitaof",
+    ];
 
     /// The commands of these that a store needs, beside those of every store.
     fn more(store: &Store) -> Vec<&'static str> {
         let rule = store.acl_rule("app").unwrap();
-        MORE.into_iter().filter(|more| rule.split(' ').any(|word| word == format!("+{more}"))).collect()
+        MORE.into_iter()
+            .filter(|more| rule.split(' ').any(|word| word == format!("+{more}")))
+            .collect()
     }
 
     #[tokio::test]
@@ -104,20 +120,45 @@ mod tests {
         let redis = |url: &str| Store::redis(url).unwrap();
         let build = Store::builder;
         for (database, commands) in [("", &[][..]), ("/0", &[]), ("/3", &["select"])] {
-            assert_eq!(more(&redis(&format!("{URL}{database}"))), commands, "{database}");
+            assert_eq!(
+                more(&redis(&format!("{URL}{database}"))),
+                commands,
+                "{database}"
+            );
         }
         let of_cluster = ["cluster|slots", "asking", "ssubscribe"];
         assert_eq!(more(&build().cluster([URL]).unwrap()), of_cluster);
-        assert_eq!(more(&build().sentinel([URL], "m").unwrap()), ["select", "role"]);
+        assert_eq!(
+            more(&build().sentinel([URL], "m").unwrap()),
+            ["select", "role"]
+        );
         let within = Duration::from_millis(1);
-        assert_eq!(more(&build().replicas(1, within).redis(URL).unwrap()), ["wait"]);
-        assert_eq!(more(&build().replicas(1, within).fsync(within).redis(URL).unwrap()), ["waitaof"]);
+        assert_eq!(
+            more(&build().replicas(1, within).redis(URL).unwrap()),
+            ["wait"]
+        );
+        assert_eq!(
+            more(
+                &build()
+                    .replicas(1, within)
+                    .fsync(within)
+                    .redis(URL)
+                    .unwrap()
+            ),
+            ["waitaof"]
+        );
 
         assert!(more(&Store::from(pool(URL))).is_empty());
-        assert_eq!(more(&Store::from(pool_of_cluster([URL.into()]))), of_cluster);
-        let config = deadpool_redis::sentinel::Config::from_urls(vec![URL.into()], "m".into(), Master);
         assert_eq!(
-            more(&Store::from(config.create_pool(Some(Runtime::Tokio1)).unwrap())),
+            more(&Store::from(pool_of_cluster([URL.into()]))),
+            of_cluster
+        );
+        let config =
+            deadpool_redis::sentinel::Config::from_urls(vec![URL.into()], "m".into(), Master);
+        assert_eq!(
+            more(&Store::from(
+                config.create_pool(Some(Runtime::Tokio1)).unwrap()
+            )),
             ["select", "role"]
         );
     }

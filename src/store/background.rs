@@ -61,7 +61,9 @@ impl Background {
         match &*self.0 {
             Home::Runtime(handle) => Ok(handle.clone()),
             #[cfg(test)]
-            Home::Thread(_) if tests::NO_THREAD.get() => Err(Error::unavailable(Cause::NotSent, "no thread")),
+            Home::Thread(_) if tests::NO_THREAD.get() => {
+                Err(Error::unavailable(Cause::NotSent, "no thread"))
+            }
             Home::Thread(thread) => {
                 let mut thread = lock(thread);
                 if let Some(thread) = &*thread
@@ -71,7 +73,8 @@ impl Background {
                 }
                 let started = Thread::get().map_err(|error| Outage {
                     cause: Cause::NotSent,
-                    text: format!("the store's background thread cannot be started: {error}").into(),
+                    text: format!("the store's background thread cannot be started: {error}")
+                        .into(),
                     source: Some(Arc::new(error)),
                 })?;
                 Ok(thread.insert(started).handle.clone())
@@ -84,7 +87,8 @@ impl Background {
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Error> {
-        let ended = |_| Error::unavailable(Cause::NotSent, "the store's background thread has ended");
+        let ended =
+            |_| Error::unavailable(Cause::NotSent, "the store's background thread has ended");
         self.handle()?.spawn(task).await.map_err(ended)
     }
 
@@ -165,12 +169,18 @@ impl Thread {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
-        std::thread::Builder::new().name("tower-distributed".into()).spawn(move || {
-            // Ends when the sender is dropped.
-            let _ = runtime.block_on(stopped);
-            runtime.shutdown_background();
-        })?;
-        Ok(Self { handle, process: std::process::id(), stop })
+        std::thread::Builder::new()
+            .name("tower-distributed".into())
+            .spawn(move || {
+                // Ends when the sender is dropped.
+                let _ = runtime.block_on(stopped);
+                runtime.shutdown_background();
+            })?;
+        Ok(Self {
+            handle,
+            process: std::process::id(),
+            stop,
+        })
     }
 
     fn is_alive(&self) -> bool {
@@ -220,13 +230,17 @@ mod tests {
             });
         }
         let [first, second] = [(); 2].map(|()| name.recv_timeout(Duration::from_secs(60)).unwrap());
-        assert_eq!((first.id(), first.name()), (second.id(), Some("tower-distributed")));
+        assert_eq!(
+            (first.id(), first.name()),
+            (second.id(), Some("tower-distributed"))
+        );
     }
 
     #[test]
     fn a_thread_ends_with_its_last_user_and_outlives_panics_of_tasks() {
         let thread = Arc::new(Thread::start().unwrap());
-        let _ = futures_util::FutureExt::now_or_never(thread.handle.spawn(async { panic!("a task") }));
+        let _ =
+            futures_util::FutureExt::now_or_never(thread.handle.spawn(async { panic!("a task") }));
         let (sender, done) = std::sync::mpsc::channel();
         thread.handle.spawn(async move { sender.send(()).unwrap() });
         done.recv_timeout(Duration::from_secs(60)).unwrap();
@@ -244,9 +258,18 @@ mod tests {
     fn a_thread_that_has_ended_or_is_of_another_process_is_not_alive() {
         let thread = Thread::start().unwrap();
         assert!(thread.is_alive());
-        assert!(!Thread { process: thread.process + 1, ..thread }.is_alive());
+        assert!(
+            !Thread {
+                process: thread.process + 1,
+                ..thread
+            }
+            .is_alive()
+        );
         let (stop, stopped) = oneshot::channel();
-        let thread = Thread { stop, ..Thread::start().unwrap() };
+        let thread = Thread {
+            stop,
+            ..Thread::start().unwrap()
+        };
         assert!(thread.is_alive());
         drop(stopped);
         assert!(!thread.is_alive());

@@ -258,8 +258,15 @@ impl StoreBuilder {
     /// # Ok(()) }
     /// ```
     pub fn replicas(mut self, count: u32, within: Duration) -> Self {
-        let fsync = self.limits.durability.is_some_and(|durability| durability.fsync);
-        self.limits.durability = Some(Durability { replicas: count, fsync, within });
+        let fsync = self
+            .limits
+            .durability
+            .is_some_and(|durability| durability.fsync);
+        self.limits.durability = Some(Durability {
+            replicas: count,
+            fsync,
+            within,
+        });
         self
     }
 
@@ -292,8 +299,15 @@ impl StoreBuilder {
     /// # Ok(()) }
     /// ```
     pub fn fsync(mut self, within: Duration) -> Self {
-        let replicas = self.limits.durability.map_or(0, |durability| durability.replicas);
-        self.limits.durability = Some(Durability { replicas, fsync: true, within });
+        let replicas = self
+            .limits
+            .durability
+            .map_or(0, |durability| durability.replicas);
+        self.limits.durability = Some(Durability {
+            replicas,
+            fsync: true,
+            within,
+        });
         self
     }
 
@@ -320,7 +334,10 @@ impl StoreBuilder {
     ///
     /// [`is_invalid`](Error::is_invalid) if one of them is out of its range.
     pub fn in_memory(self) -> Result<Store, Error> {
-        Ok(Store::of_memory(Clock::system(), self.bounds(Bounds::DEFAULT)?))
+        Ok(Store::of_memory(
+            Clock::system(),
+            self.bounds(Bounds::DEFAULT)?,
+        ))
     }
 
     /// The bounds of the state in memory.
@@ -340,7 +357,12 @@ impl Limits {
             ("connect_timeout", self.connect_timeout),
             ("queue_timeout", self.queue_timeout),
         ] {
-            in_range(what, Duration::from_millis(1)..=Duration::from_secs(60), "1 ms to 60 s", span)?;
+            in_range(
+                what,
+                Duration::from_millis(1)..=Duration::from_secs(60),
+                "1 ms to 60 s",
+                span,
+            )?;
         }
         if let Some(durability) = self.durability {
             durability.check_settings(self.timeout)?;
@@ -348,7 +370,11 @@ impl Limits {
         for (what, range, value) in [
             ("connections", 1..=64, self.connections),
             ("max_queued", 1..=redis::MOST_OPERATIONS, self.max_queued),
-            ("max_queued_bytes", 1 << 16..=redis::MOST_BYTES, self.max_queued_bytes),
+            (
+                "max_queued_bytes",
+                1 << 16..=redis::MOST_BYTES,
+                self.max_queued_bytes,
+            ),
         ] {
             let must = format!("{} to {}", range.start(), range.end());
             in_range(what, range, &must, value)?;

@@ -17,13 +17,19 @@ impl Credentials {
     /// The credentials of a user.
     #[must_use]
     pub fn new(username: impl Into<String>, password: impl Into<String>) -> Self {
-        Self { username: Some(username.into()), password: password.into() }
+        Self {
+            username: Some(username.into()),
+            password: password.into(),
+        }
     }
 
     /// A password. The user is that of the URL, or `default`.
     #[must_use]
     pub fn password(password: impl Into<String>) -> Self {
-        Self { username: None, password: password.into() }
+        Self {
+            username: None,
+            password: password.into(),
+        }
     }
 }
 
@@ -62,7 +68,10 @@ where
 /// Reads the password in a file.
 pub(super) fn password_in(path: &Path) -> Result<Credentials, std::io::Error> {
     let text = std::fs::read_to_string(path).map_err(|error| {
-        let text = format!("the password file {} cannot be read: {error}", path.display());
+        let text = format!(
+            "the password file {} cannot be read: {error}",
+            path.display()
+        );
         std::io::Error::new(error.kind(), text)
     })?;
     Ok(Credentials::password(text.trim_end_matches(['\r', '\n'])))

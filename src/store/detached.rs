@@ -61,13 +61,22 @@ impl DetachedWork {
     pub(crate) fn begin(self: &Arc<Self>, name: &Arc<str>) -> Work {
         let within = WorkMark::current().and_then(|mark| mark.0.upgrade());
         let (is_left, is_polled) = (AtomicBool::new(false), AtomicBool::new(false));
-        let kind = Arc::new(Kind { name: Arc::clone(name), is_left, is_polled, within });
+        let kind = Arc::new(Kind {
+            name: Arc::clone(name),
+            is_left,
+            is_polled,
+            within,
+        });
         let mut running = lock(&self.running);
         running.begun += 1;
         let number = running.begun;
         running.by_number.insert(number, Arc::clone(&kind));
         drop(running);
-        Work { of: Arc::clone(self), number, kind }
+        Work {
+            of: Arc::clone(self),
+            number,
+            kind,
+        }
     }
 
     /// Waits until none runs.
@@ -147,8 +156,9 @@ impl WorkMark {
 
     /// Whether a shutdown has left the work running, and it was cut off then: what drops its leases is not itself.
     pub(crate) fn is_cut_off(&self) -> bool {
-        let is =
-            |kind: Arc<Kind>| kind.is_left.load(Ordering::Relaxed) && !kind.is_polled.load(Ordering::Relaxed);
+        let is = |kind: Arc<Kind>| {
+            kind.is_left.load(Ordering::Relaxed) && !kind.is_polled.load(Ordering::Relaxed)
+        };
         self.0.upgrade().is_some_and(is)
     }
 
@@ -184,18 +194,30 @@ mod tests {
 
     #[test]
     fn whoever_waits_is_woken_by_the_last_and_told_what_is_left() {
-        let (work, name) = (Arc::new(DetachedWork::default()), |name: &str| Arc::<str>::from(name));
+        let (work, name) = (Arc::new(DetachedWork::default()), |name: &str| {
+            Arc::<str>::from(name)
+        });
         assert!(work.none().now_or_never().is_some() && work.leave().is_empty());
         let [a, b, c] = ["x", "y", "x"].map(|text| work.begin(&name(text)));
         let mut none = tokio_test::task::spawn(work.none());
         assert!(none.poll().is_pending());
-        assert!([&a, &b].iter().all(|work| work.mark().runs() && !work.mark().is_cut_off()));
+        assert!(
+            [&a, &b]
+                .iter()
+                .all(|work| work.mark().runs() && !work.mark().is_cut_off())
+        );
         let (left, mark) = (work.leave(), a.mark());
         assert_eq!(left.to_string(), "2 of x, 1 of y");
         let later = work.begin(&name("y"));
-        assert_eq!((mark.is_cut_off(), later.mark().is_cut_off()), (true, false));
+        assert_eq!(
+            (mark.is_cut_off(), later.mark().is_cut_off()),
+            (true, false)
+        );
         drop((a, b, c));
-        assert!(!mark.runs() && !mark.is_cut_off() && !none.is_woken(), "one is left");
+        assert!(
+            !mark.runs() && !mark.is_cut_off() && !none.is_woken(),
+            "one is left"
+        );
         drop(later);
         assert!(none.is_woken() && none.poll().is_ready());
     }
@@ -206,7 +228,10 @@ mod tests {
         assert!(WorkMark::current().is_none());
         work.of.leave();
         let within = work.run(async { WorkMark::current().map(|mark| (mark.is_cut_off(), mark)) });
-        let (is_cut_off, mark) = within.now_or_never().flatten().expect("it is within the work");
+        let (is_cut_off, mark) = within
+            .now_or_never()
+            .flatten()
+            .expect("it is within the work");
         assert!(mark.runs() && !is_cut_off && WorkMark::current().is_none());
         assert!(mark.is_cut_off(), "it is not being polled");
     }

@@ -27,7 +27,8 @@ pub(super) async fn multiplexed(
 ) -> RedisResult<MultiplexedConnection> {
     let info = client.get_connection_info();
     let stream = dial.dial(info.addr().to_string()).await?;
-    let connected = MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await;
+    let connected =
+        MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await;
     let (connection, driver) = connected?;
     tokio::spawn(driver);
     Ok(connection)

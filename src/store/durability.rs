@@ -23,7 +23,11 @@ impl Durability {
     }
 
     pub(crate) fn command(self) -> Cmd {
-        let mut wait = if self.fsync { cmd("WAITAOF") } else { cmd("WAIT") };
+        let mut wait = if self.fsync {
+            cmd("WAITAOF")
+        } else {
+            cmd("WAIT")
+        };
         if self.fsync {
             wait.arg(1);
         }
@@ -33,21 +37,35 @@ impl Durability {
 
     /// Whether the reply to [`command`](Self::command) says that the call counts. An error says what is missing.
     pub(crate) fn check(self, reply: Value) -> Result<(), String> {
-        let Self { replicas, fsync, within } = self;
+        let Self {
+            replicas,
+            fsync,
+            within,
+        } = self;
         let (disk, acked) = match (fsync, reply) {
             (false, Value::Int(acked)) => (1, acked),
             (true, reply) => match <(i64, i64)>::from_redis_value(reply) {
                 Ok(acked) => acked,
-                Err(error) => return Err(format!("the answer to WAITAOF is not two numbers: {error}")),
+                Err(error) => {
+                    return Err(format!("the answer to WAITAOF is not two numbers: {error}"));
+                }
             },
             (false, other) => return Err(format!("the answer to WAIT is not a number: {other:?}")),
         };
         if disk < 1 {
-            return Err(format!("the server has not written the call to its disk within {within:?}"));
+            return Err(format!(
+                "the server has not written the call to its disk within {within:?}"
+            ));
         }
         if acked < replicas.into() {
-            let where_to = if fsync { "have the call on their disks" } else { "have the call" };
-            return Err(format!("{acked} of {replicas} replicas {where_to} within {within:?}"));
+            let where_to = if fsync {
+                "have the call on their disks"
+            } else {
+                "have the call"
+            };
+            return Err(format!(
+                "{acked} of {replicas} replicas {where_to} within {within:?}"
+            ));
         }
         Ok(())
     }
@@ -55,16 +73,23 @@ impl Durability {
     /// What is missing if the command fails.
     pub(crate) fn failed(self, error: &RedisError) -> String {
         if self.fsync && error.to_string().contains("unknown command") {
-            return "`fsync` needs Redis 7.2 or Valkey: the server has no command WAITAOF".to_owned();
+            return "`fsync` needs Redis 7.2 or Valkey: the server has no command WAITAOF"
+                .to_owned();
         }
         error.to_string()
     }
 
     /// Checks the settings against the timeout of a call.
     pub(crate) fn check_settings(self, timeout: Duration) -> Result<(), Error> {
-        let Self { replicas, fsync, within } = self;
+        let Self {
+            replicas,
+            fsync,
+            within,
+        } = self;
         if replicas == 0 && !fsync {
-            return Err(Error::invalid("the count of replicas must be 1 or more, is 0"));
+            return Err(Error::invalid(
+                "the count of replicas must be 1 or more, is 0",
+            ));
         }
         // As long again is left for the call itself.
         let (setting, half) = ("the time for replicas or the disk", timeout / 2);
@@ -96,14 +121,21 @@ fn beside(call: &Cmd, asking: bool) -> (&[u8], &'static str) {
         Some(Arg::Simple(bytes)) => bytes,
         _ => &[],
     };
-    let key = if simple(2) == b"1" { simple(3) } else { simple(4) };
+    let key = if simple(2) == b"1" {
+        simple(3)
+    } else {
+        simple(4)
+    };
     (key, if asking { ":asked" } else { ":wait" })
 }
 
 /// A write to a key that begins and ends so.
 pub(in crate::store) fn mark_at(key: &[u8], part: &str) -> Cmd {
     let mut mark = cmd("SET");
-    mark.arg([key, part.as_bytes()].concat()).arg(1).arg("PX").arg(1000);
+    mark.arg([key, part.as_bytes()].concat())
+        .arg(1)
+        .arg("PX")
+        .arg(1000);
     mark
 }
 
@@ -114,39 +146,85 @@ mod tests {
     const WITHIN: Duration = Duration::from_millis(100);
 
     fn args(durability: Durability) -> String {
-        String::from_utf8(durability.command().get_packed_command()).unwrap().replace("\r\n", " ")
+        String::from_utf8(durability.command().get_packed_command())
+            .unwrap()
+            .replace("\r\n", " ")
     }
 
     #[test]
     fn half_of_the_timeout_is_left_for_the_call() {
         let timeout = Duration::from_millis(201);
-        let check = |within| Durability { replicas: 1, fsync: false, within }.check_settings(timeout);
+        let check = |within| {
+            Durability {
+                replicas: 1,
+                fsync: false,
+                within,
+            }
+            .check_settings(timeout)
+        };
         let most = Duration::from_micros(100_500);
         assert!(check(most).is_ok() && check(Duration::from_millis(1)).is_ok());
-        for bad in [most + Duration::from_nanos(1), Duration::from_nanos(999_999)] {
+        for bad in [
+            most + Duration::from_nanos(1),
+            Duration::from_nanos(999_999),
+        ] {
             let told = check(bad).unwrap_err().to_string();
-            assert!(told.contains("100.5ms") && told.contains(&format!("{bad:?}")), "{told}");
+            assert!(
+                told.contains("100.5ms") && told.contains(&format!("{bad:?}")),
+                "{told}"
+            );
         }
-        let none = Durability { replicas: 0, fsync: false, within: most };
+        let none = Durability {
+            replicas: 0,
+            fsync: false,
+            within: most,
+        };
         assert!(none.check_settings(timeout).unwrap_err().is_invalid());
-        assert!(Durability { fsync: true, ..none }.check_settings(timeout).is_ok());
+        assert!(
+            Durability {
+                fsync: true,
+                ..none
+            }
+            .check_settings(timeout)
+            .is_ok()
+        );
     }
 
     #[test]
     fn replicas_are_waited_for_with_or_without_their_disks() {
-        let replicas = Durability { replicas: 2, fsync: false, within: WITHIN };
+        let replicas = Durability {
+            replicas: 2,
+            fsync: false,
+            within: WITHIN,
+        };
         assert_eq!(args(replicas), "*3 $4 WAIT $1 2 $3 100 ");
         assert_eq!(replicas.check(Value::Int(2)), Ok(()));
-        assert!(replicas.check(Value::Int(1)).unwrap_err().starts_with("1 of 2 replicas have"));
+        assert!(
+            replicas
+                .check(Value::Int(1))
+                .unwrap_err()
+                .starts_with("1 of 2 replicas have")
+        );
         assert!(replicas.check(Value::Nil).is_err());
 
-        let disk = Durability { replicas: 0, fsync: true, within: WITHIN };
+        let disk = Durability {
+            replicas: 0,
+            fsync: true,
+            within: WITHIN,
+        };
         assert_eq!(args(disk), "*4 $7 WAITAOF $1 1 $1 0 $3 100 ");
         let acked = |disk, replicas| Value::Array(vec![Value::Int(disk), Value::Int(replicas)]);
         assert_eq!(disk.check(acked(1, 0)), Ok(()));
         assert!(disk.check(acked(0, 0)).unwrap_err().contains("to its disk"));
-        let both = Durability { replicas: 1, ..disk };
-        assert!(both.check(acked(1, 0)).unwrap_err().contains("on their disks"));
+        let both = Durability {
+            replicas: 1,
+            ..disk
+        };
+        assert!(
+            both.check(acked(1, 0))
+                .unwrap_err()
+                .contains("on their disks")
+        );
         assert!(both.check(Value::Int(1)).is_err());
         let error = redis::make_extension_error("ERR".into(), Some("out of files".into()));
         assert!(disk.failed(&error).contains("out of files"));
@@ -160,9 +238,14 @@ mod tests {
             call
         };
         let mark = |keys: &[&str], asking| {
-            String::from_utf8(mark(&call(keys), asking).get_packed_command()).unwrap().replace("\r\n", " ")
+            String::from_utf8(mark(&call(keys), asking).get_packed_command())
+                .unwrap()
+                .replace("\r\n", " ")
         };
-        assert_eq!(mark(&["{a}"], false), "*5 $3 SET $8 {a}:wait $1 1 $2 PX $4 1000 ");
+        assert_eq!(
+            mark(&["{a}"], false),
+            "*5 $3 SET $8 {a}:wait $1 1 $2 PX $4 1000 "
+        );
         assert!(mark(&["a", "{a}:td:queue"], false).contains(" {a}:td:queue:wait "));
         assert!(mark(&["a", "{a}:td:queue"], true).contains(" {a}:td:queue:asked "));
     }

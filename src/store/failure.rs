@@ -98,7 +98,9 @@ impl Store {
     /// clones of the store share it.
     pub(crate) fn local_share(&self) -> &Self {
         self.base().local_share.get_or_init(|| {
-            let bounds = self.on_redis().map_or(Bounds::LOCAL_SHARE, |store| store.limits.local_share);
+            let bounds = self
+                .on_redis()
+                .map_or(Bounds::LOCAL_SHARE, |store| store.limits.local_share);
             let home = self.background_for_a_task();
             let mut memory = InMemory::with_background(home, Clock::system(), bounds);
             memory.base.prefix = self.prefix().to_owned();

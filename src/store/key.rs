@@ -137,7 +137,9 @@ macro_rules! from_number {
         }
     )*};
 }
-from_number!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+from_number!(
+    u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize
+);
 
 impl From<std::net::Ipv6Addr> for Key {
     fn from(addr: std::net::Ipv6Addr) -> Self {
@@ -204,8 +206,16 @@ mod tests {
     #[test]
     fn a_key_is_found_by_its_bytes() {
         let keys = std::collections::HashSet::from([Key::from("a"), Key::from("")]);
-        assert!([&b"a"[..], b""].into_iter().all(|bytes| keys.contains(bytes)));
-        assert!([&b"\0"[..], b"\x01"].into_iter().all(|bytes| !keys.contains(bytes)));
+        assert!(
+            [&b"a"[..], b""]
+                .into_iter()
+                .all(|bytes| keys.contains(bytes))
+        );
+        assert!(
+            [&b"\0"[..], b"\x01"]
+                .into_iter()
+                .all(|bytes| !keys.contains(bytes))
+        );
     }
 
     /// Braces cannot leave the hash tag.
@@ -222,7 +232,12 @@ mod tests {
             (&api, "}:x{", "t", "td:{api:%7d:x%7b}:t"),
             (&api, "%7d", "t", "td:{api:%257d}:t"),
             (&joined, "1:x1:y", "t", "td:{a:x}:t td:{b:y}:t"),
-            (&each, "1:x0:", "t u", "td:{a:x}:t td:{a:x}:u td:{a:}:t td:{a:}:u"),
+            (
+                &each,
+                "1:x0:",
+                "t u",
+                "td:{a:x}:t td:{a:x}:u td:{a:}:t td:{a:}:u",
+            ),
             (&each, "2:y}", "t", "td:{a:y%7d}:t"),
             (&placed, "x}:lock:1", "@all", "td:{a:x%7d}:all"),
             (&placed, "x}:lock:1", "holds", "td:{a:x%7d}:lock:1:holds"),
@@ -249,10 +264,15 @@ mod tests {
 
     #[test]
     fn other_parts_make_another_key() {
-        let texts = ["", " ", "a b:c", "a:b c", "a b c", "a:b:c", "1:a3:b:c", "1:a b:c", "a 3:b:c"];
+        let texts = [
+            "", " ", "a b:c", "a:b c", "a b c", "a:b:c", "1:a3:b:c", "1:a b:c", "a 3:b:c",
+        ];
         let mut keys = std::collections::HashSet::from([Key::of([""; 0])]);
         for text in texts {
-            let (key, parts) = (Key::of(text.split(' ')), text.split(' ').map(|part| Some(part.as_bytes())));
+            let (key, parts) = (
+                Key::of(text.split(' ')),
+                text.split(' ').map(|part| Some(part.as_bytes())),
+            );
             assert!(super::parts(key.as_bytes()).eq(parts), "{text:?}");
             assert!(keys.insert(key), "{text:?}");
         }
@@ -273,24 +293,40 @@ mod tests {
         let long = name(&"x".repeat(1 << 20));
         assert_eq!(long.len(), "td:{api:%#}:t".len() + 64);
         assert_ne!(long, name(&"x".repeat((1 << 20) - 1)));
-        assert_ne!(long, name(long.trim_start_matches("td:{api:").trim_end_matches("}:t")));
+        assert_ne!(
+            long,
+            name(long.trim_start_matches("td:{api:").trim_end_matches("}:t"))
+        );
     }
 
     #[test]
     fn exact_names_are_checked() {
         for bad in ["", "a}b", "{}x", "{a}:td:queue", "{a}:td:=queue"] {
             let error = check_exact(&bad.into(), "td").unwrap_err();
-            assert!(error.is_invalid() && error.to_string().contains(bad), "{error}");
+            assert!(
+                error.is_invalid() && error.to_string().contains(bad),
+                "{error}"
+            );
         }
-        assert!(check_exact(&"a{b:td".into(), "td").is_ok() && check_exact(&"{a}}".into(), "td").is_ok());
+        assert!(
+            check_exact(&"a{b:td".into(), "td").is_ok()
+                && check_exact(&"{a}}".into(), "td").is_ok()
+        );
     }
 
     #[test]
     fn names_are_checked() {
-        assert!(["shop-1.eu/x_y", &"x".repeat(64)].iter().all(|name| check_name("a prefix", name).is_ok()));
+        assert!(
+            ["shop-1.eu/x_y", &"x".repeat(64)]
+                .iter()
+                .all(|name| check_name("a prefix", name).is_ok())
+        );
         for bad in ["", "a b", "a:b", "{a}", "ä", &"x".repeat(65)] {
             let error = check_name("a prefix", bad).unwrap_err();
-            assert!(error.is_invalid() && error.to_string().contains(&format!("{bad:?}")), "{error}");
+            assert!(
+                error.is_invalid() && error.to_string().contains(&format!("{bad:?}")),
+                "{error}"
+            );
         }
     }
 }

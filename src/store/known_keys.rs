@@ -19,7 +19,11 @@ pub(crate) const EXAMINED: usize = 8;
 
 impl<V> KnownKeys<V> {
     pub(crate) fn new(most: usize) -> Self {
-        Self { most, all: HashMap::new(), order: VecDeque::new() }
+        Self {
+            most,
+            all: HashMap::new(),
+            order: VecDeque::new(),
+        }
     }
 
     #[cfg(any(test, feature = "rate-limit"))]
@@ -53,7 +57,9 @@ impl<V> KnownKeys<V> {
 
     fn make_room(&mut self, is_unused: impl Fn(&V) -> bool) {
         for _ in 0..EXAMINED.min(self.order.len()) {
-            let Some(key) = self.order.pop_front() else { return };
+            let Some(key) = self.order.pop_front() else {
+                return;
+            };
             if self.all.get(&key).is_some_and(&is_unused) {
                 self.all.remove(&key);
             } else {
@@ -101,11 +107,19 @@ mod tests {
     fn keys_that_are_in_use_stay() {
         let mut known = KnownKeys::new(100);
         for key in 0..100_u64 {
-            assert!(known.entry(&Key::from(key), || key < 90, |_| true).is_some());
+            assert!(
+                known
+                    .entry(&Key::from(key), || key < 90, |_| true)
+                    .is_some()
+            );
         }
         let mut admitted = 0;
         for key in 100..300_u64 {
-            admitted += usize::from(known.entry(&Key::from(key), || false, |in_use| !in_use).is_some());
+            admitted += usize::from(
+                known
+                    .entry(&Key::from(key), || false, |in_use| !in_use)
+                    .is_some(),
+            );
         }
         assert!(admitted >= 10, "{admitted}");
         assert!((0..90_u64).all(|key| known.get(&Key::from(key)) == Some(&true)));

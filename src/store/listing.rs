@@ -36,18 +36,34 @@ impl Store {
             Some(name) => format!("{}:{{{name}:*", store.base.prefix),
             None => format!("{}:{{*", store.base.prefix),
         };
-        Some(Listing { store: Arc::clone(store), pattern, position: Position::default() })
+        Some(Listing {
+            store: Arc::clone(store),
+            pattern,
+            position: Position::default(),
+        })
     }
 
     /// Lists the keys of the cells of one type for which `shown` returns `true`, with their namespaces, if the store is in
     /// memory.
-    pub(crate) fn keys_of<C: super::Cell>(&self, shown: impl Fn(&C, i64) -> bool) -> Vec<(String, Key)> {
-        let Backend::InMemory(store) = self.backend() else { return Vec::new() };
+    pub(crate) fn keys_of<C: super::Cell>(
+        &self,
+        shown: impl Fn(&C, i64) -> bool,
+    ) -> Vec<(String, Key)> {
+        let Backend::InMemory(store) = self.backend() else {
+            return Vec::new();
+        };
         let of_one = |name: String| {
             let keys = store.cells::<C>(&name).keys(&shown);
-            keys.into_iter().map(move |key| (name.clone(), key)).collect::<Vec<_>>()
+            keys.into_iter()
+                .map(move |key| (name.clone(), key))
+                .collect::<Vec<_>>()
         };
-        store.namespaces.of_type::<Cells<C>>().into_iter().flat_map(of_one).collect()
+        store
+            .namespaces
+            .of_type::<Cells<C>>()
+            .into_iter()
+            .flat_map(of_one)
+            .collect()
     }
 }
 
@@ -55,10 +71,16 @@ impl Listing {
     /// Returns the next page, which may be empty; `None` at the end. Cancel safe: the pages of the current
     /// server are then read again.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Found>>, Error> {
-        let Some(names) = self.names().await? else { return Ok(None) };
+        let Some(names) = self.names().await? else {
+            return Ok(None);
+        };
         let found = |name: Vec<u8>| {
             let (namespace, stem, part) = parse(&self.store.base.prefix, &name)?;
-            Some(Found { namespace: namespace.to_owned(), stem, part: part.to_owned() })
+            Some(Found {
+                namespace: namespace.to_owned(),
+                stem,
+                part: part.to_owned(),
+            })
         };
         Ok(Some(names.into_iter().filter_map(found).collect()))
     }

@@ -48,9 +48,12 @@ pub(crate) use self::key::{
 pub(crate) use self::known_keys::KnownKeys;
 pub(crate) use self::listing::{Found, Listing};
 pub(crate) use self::namespace::{Client, Namespace, OperationFuture};
-pub(crate) use self::notifier::{ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, Refusal, hex};
+pub(crate) use self::notifier::{
+    ALL, Ids, Link, Listener, News, Notifier, Push, Recipient, Refusal, hex,
+};
 pub(crate) use self::operation::{
-    Arguments, Cell, END, Field, Fields, Garbled, Operation, Repeat, Rights, Script, function, packed,
+    Arguments, Cell, END, Field, Fields, Garbled, Operation, Repeat, Rights, Script, function,
+    packed,
 };
 pub(crate) use self::owed::{Owed, OwedOne};
 pub use self::redis::libraries::Library;
@@ -182,7 +185,15 @@ impl Base {
         let notifier = Arc::new(Notifier::new(link));
         let scheduler = Scheduler::new(notifier.link(), background.clone(), follows_paused);
         let (names, detached, local_share) = (Names::default(), Arc::default(), OnceLock::new());
-        Self { prefix, notifier, scheduler, background, names, detached, local_share }
+        Self {
+            prefix,
+            notifier,
+            scheduler,
+            background,
+            names,
+            detached,
+            local_share,
+        }
     }
 }
 
@@ -273,7 +284,9 @@ impl Store {
     /// Whether this store is certainly the same place as another.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self.backend(), other.backend()) {
-            (Backend::Redis(one), Backend::Redis(other)) => Arc::ptr_eq(one, other) || one.is_same(other),
+            (Backend::Redis(one), Backend::Redis(other)) => {
+                Arc::ptr_eq(one, other) || one.is_same(other)
+            }
             _ => Arc::ptr_eq(&self.0, &other.0),
         }
     }
@@ -316,12 +329,17 @@ impl Store {
             None => {
                 let work = &self.base().detached;
                 let _ = within(limit, work.none()).await;
-                Left { work: work.leave(), operations: 0 }
+                Left {
+                    work: work.leave(),
+                    operations: 0,
+                }
             }
             Some(store) => {
                 let (background, store) = (self.base().background.clone(), Arc::clone(store));
                 // On the background thread, since there may be no runtime here.
-                background.run(async move { store.shutdown(limit).await }).await?
+                background
+                    .run(async move { store.shutdown(limit).await })
+                    .await?
             }
         };
         left.told(limit)
@@ -349,7 +367,8 @@ impl Store {
 
     /// The prefix of the channels that carry wake-ups. Empty in memory.
     pub(crate) fn channels(&self) -> String {
-        self.on_redis().map_or_else(String::new, |store| store.channels())
+        self.on_redis()
+            .map_or_else(String::new, |store| store.channels())
     }
 
     /// Returns the value that all users of a name share in this process. The first user makes it.
@@ -363,12 +382,16 @@ impl Store {
 
     /// The time within which a call ends.
     pub(crate) fn call_limit(&self) -> Duration {
-        self.on_redis().map_or(Duration::ZERO, |store| store.call_limit())
+        self.on_redis()
+            .map_or(Duration::ZERO, |store| store.call_limit())
     }
 
     /// How long a call may wait for replicas or the disk before it counts; `None`: it counts at once.
     pub(crate) fn durable_within(&self) -> Option<Duration> {
-        self.on_redis()?.limits.durability.map(|durability| durability.within)
+        self.on_redis()?
+            .limits
+            .durability
+            .map(|durability| durability.within)
     }
 
     /// Where work runs that must not depend on its callers. `None` in memory, where every operation is immediate.

@@ -20,7 +20,11 @@ fn prune(names: &mut HashMap<Name, Weak<dyn Any + Send + Sync>>) {
 }
 
 impl Names {
-    pub(super) fn get<T: Send + Sync + 'static>(&self, name: &str, make: impl FnOnce() -> Arc<T>) -> Arc<T> {
+    pub(super) fn get<T: Send + Sync + 'static>(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Arc<T>,
+    ) -> Arc<T> {
         let mut names = lock(&self.0);
         let name = (TypeId::of::<T>(), name.into());
         let known = names.get(&name).and_then(Weak::upgrade);
@@ -61,12 +65,18 @@ mod tests {
         let names = Names::default();
         let first = names.get("a", || Arc::new(1));
         assert!(Arc::ptr_eq(&first, &names.get("a", || Arc::new(2))));
-        assert_eq!(*names.get("a", || Arc::new("of another type")), "of another type");
+        assert_eq!(
+            *names.get("a", || Arc::new("of another type")),
+            "of another type"
+        );
         assert_eq!(names.of_type::<i32>(), ["a"]);
         for number in 0..1000 {
             drop(names.get(&number.to_string(), || Arc::new(number)));
         }
-        assert!(names.capacity() < 100, "the names of values that are gone are forgotten");
+        assert!(
+            names.capacity() < 100,
+            "the names of values that are gone are forgotten"
+        );
         drop(first);
         assert!(names.of_type::<i32>().is_empty());
         assert_eq!(*names.get("a", || Arc::new(3)), 3);

@@ -37,18 +37,24 @@ impl<C: Cell> Namespace<C> {
 
     /// Opens a namespace whose name was already checked.
     pub(crate) fn open(store: &Store, name: &str) -> Self {
-        Self::of(store, name, |prefix, name| KeySpace::new(prefix, name, KeySpace::Named))
+        Self::of(store, name, |prefix, name| {
+            KeySpace::new(prefix, name, KeySpace::Named)
+        })
     }
 
     /// Opens the states of long keys by the digests in their names: see [`KeySpace::Digests`]. In memory there are none.
     pub(crate) fn by_digest(store: &Store, name: &str) -> Self {
-        Self::of(store, name, |prefix, name| KeySpace::new(prefix, name, KeySpace::Digests))
+        Self::of(store, name, |prefix, name| {
+            KeySpace::new(prefix, name, KeySpace::Digests)
+        })
     }
 
     /// Opens the states that are kept beside those of a namespace, in the same slots of a Cluster. See
     /// [`KeySpace::Placed`].
     pub(crate) fn beside(store: &Store, name: &str) -> Self {
-        Self::of(store, name, |prefix, name| KeySpace::new(prefix, name, KeySpace::Placed))
+        Self::of(store, name, |prefix, name| {
+            KeySpace::new(prefix, name, KeySpace::Placed)
+        })
     }
 
     /// Opens the namespace of the states whose first part has the key itself as its name.
@@ -60,7 +66,9 @@ impl<C: Cell> Namespace<C> {
     fn of(store: &Store, name: &str, keys: impl FnOnce(&str, &str) -> KeySpace) -> Self {
         match store.backend() {
             Backend::InMemory(store) => Self::InMemory(store.cells(name)),
-            Backend::Redis(store) => Self::Redis(store.clone(), Arc::new(keys(&store.base.prefix, name))),
+            Backend::Redis(store) => {
+                Self::Redis(store.clone(), Arc::new(keys(&store.base.prefix, name)))
+            }
         }
     }
 
@@ -95,7 +103,9 @@ impl<C: Cell> Namespace<C> {
     pub(crate) fn client<O: Operation<Cell = C>>(&self) -> Client<O> {
         match self {
             Self::InMemory(cells) => Client::InMemory(cells.clone()),
-            Self::Redis(store, keys) => Client::Redis(RedisClient::new(store.clone(), keys.clone())),
+            Self::Redis(store, keys) => {
+                Client::Redis(RedisClient::new(store.clone(), keys.clone()))
+            }
         }
     }
 
@@ -117,19 +127,27 @@ impl<C: Cell> Namespace<C> {
 
     /// Why a call for the slot of a key is refused at the moment, and sent again and again.
     pub(crate) fn refused(&self, key: &Key) -> Option<Error> {
-        let (slot, Self::Redis(store, _)) = (self.slot(key)?, self) else { return None };
+        let (slot, Self::Redis(store, _)) = (self.slot(key)?, self) else {
+            return None;
+        };
         store.refused.why(slot)
     }
 }
 
 impl<O: Operation> Client<O> {
     /// Applies the operation if the state is in memory; otherwise `None`.
-    pub(crate) fn step(&self, key: &Key, operation: impl FnOnce() -> O) -> Option<Result<O::Reply, Error>> {
+    pub(crate) fn step(
+        &self,
+        key: &Key,
+        operation: impl FnOnce() -> O,
+    ) -> Option<Result<O::Reply, Error>> {
         match self {
             Self::InMemory(cells) => {
                 let operation = operation();
                 let payload = operation.payload();
-                Some(cells.step_with(key.as_bytes(), payload, |cell, now| operation.apply(cell, now)))
+                Some(cells.step_with(key.as_bytes(), payload, |cell, now| {
+                    operation.apply(cell, now)
+                }))
             }
             Self::Redis(_) => None,
         }
@@ -141,8 +159,9 @@ impl<O: Operation> Client<O> {
         OperationFuture(match self {
             Self::InMemory(cells) => {
                 let payload = operation.payload();
-                let stepped =
-                    cells.step_with(key.as_bytes(), payload, |cell, now| operation.apply(cell, now));
+                let stepped = cells.step_with(key.as_bytes(), payload, |cell, now| {
+                    operation.apply(cell, now)
+                });
                 Step::Done(Some(stepped))
             }
             Self::Redis(client) => Step::Submitted(Some((Arc::clone(client), key, operation))),
@@ -177,10 +196,15 @@ impl<O: Operation> Client<O> {
         match self {
             Self::InMemory(cells) => {
                 let payload = operation.payload();
-                then(cells.step_with(key.as_bytes(), payload, |cell, now| operation.apply(cell, now)));
+                then(cells.step_with(key.as_bytes(), payload, |cell, now| {
+                    operation.apply(cell, now)
+                }));
             }
             Self::Redis(client) => {
-                Sent::then(OperationFuture(client.enqueue(from, key, operation, None, false)), then);
+                Sent::then(
+                    OperationFuture(client.enqueue(from, key, operation, None, false)),
+                    then,
+                );
             }
         }
     }

@@ -56,8 +56,9 @@ impl Push {
         let mut words = first.split(' ');
         let number = |word: &str| word.parse().ok().filter(|number| (0..END).contains(number));
         let (expiry, fence) = (number(words.next()?)?, number(words.next()?)?);
-        let ids: Vec<_> =
-            words.map(|id| Some(hex(id).filter(|(_, rest)| rest.is_empty())?.0)).collect::<Option<_>>()?;
+        let ids: Vec<_> = words
+            .map(|id| Some(hex(id).filter(|(_, rest)| rest.is_empty())?.0))
+            .collect::<Option<_>>()?;
         let news = match (expiry, lines.next()) {
             (0, None) => match fence {
                 1 => News::Refused(Refusal::QueueFull),
@@ -159,8 +160,13 @@ impl Notifier {
     pub(crate) fn join<R: Recipient + 'static>(&self, make: impl FnOnce(Ids) -> Arc<R>) -> Arc<R> {
         let mut recipients = lock(&self.recipients);
         recipients.retain(|_, recipient| recipient.strong_count() > 0);
-        let number = (0..RECIPIENTS).find(|number| !recipients.contains_key(number)).unwrap_or(0);
-        let made = make(Ids { recipient: number, next: Arc::clone(&self.next) });
+        let number = (0..RECIPIENTS)
+            .find(|number| !recipients.contains_key(number))
+            .unwrap_or(0);
+        let made = make(Ids {
+            recipient: number,
+            next: Arc::clone(&self.next),
+        });
         let recipient: Weak<dyn Recipient> = Arc::<R>::downgrade(&made);
         recipients.insert(number, recipient);
         made
@@ -182,7 +188,8 @@ impl Notifier {
     /// Notes that pushes arrive from now on.
     pub(super) fn relink(&self) {
         *lock(&self.since) = clock::now();
-        self.link.send_replace(Link::Up(self.links.fetch_add(1, Ordering::Relaxed)));
+        self.link
+            .send_replace(Link::Up(self.links.fetch_add(1, Ordering::Relaxed)));
     }
 
     /// Notes that pushes no longer arrive.
@@ -195,7 +202,9 @@ impl Notifier {
         #[cfg(test)]
         lock(&self.delivered).push(push.clone());
         for id in push.ids {
-            let recipient = lock(&self.recipients).get(&(id % RECIPIENTS)).and_then(Weak::upgrade);
+            let recipient = lock(&self.recipients)
+                .get(&(id % RECIPIENTS))
+                .and_then(Weak::upgrade);
             if let Some(recipient) = recipient {
                 recipient.hear(id, push.news.clone());
             }
@@ -212,7 +221,10 @@ impl Notifier {
 
     /// Passes a message to all listeners.
     pub(crate) fn broadcast(&self, message: &[u8]) {
-        let listeners: Vec<_> = lock(&self.listeners).iter().filter_map(Weak::upgrade).collect();
+        let listeners: Vec<_> = lock(&self.listeners)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
         listeners.iter().for_each(|listener| listener.hear(message));
     }
 
@@ -237,7 +249,9 @@ impl Notifier {
 
 /// Splits off the hexadecimal number at the beginning of a text.
 pub(crate) fn hex(text: &str) -> Option<(u64, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_hexdigit())
+        .unwrap_or(text.len());
     Some((u64::from_str_radix(&text[..end], 16).ok()?, &text[end..]))
 }
 
@@ -247,14 +261,40 @@ mod tests {
 
     #[test]
     fn only_messages_are_read() {
-        let push = |ids: &[u64], news| Some(Push { ids: ids.to_vec(), news });
-        assert_eq!(Push::parse(b"77 3 5"), push(&[5], News::Granted { expiry: 77, fence: 3 }));
+        let push = |ids: &[u64], news| {
+            Some(Push {
+                ids: ids.to_vec(),
+                news,
+            })
+        };
+        assert_eq!(
+            Push::parse(b"77 3 5"),
+            push(
+                &[5],
+                News::Granted {
+                    expiry: 77,
+                    fence: 3
+                }
+            )
+        );
         assert_eq!(Push::parse(b"0 0 5 6"), push(&[5, 6], News::Gone));
-        assert_eq!(Push::parse(b"0 1 5"), push(&[5], News::Refused(Refusal::QueueFull)));
-        assert_eq!(Push::parse(b"0 2 5 6"), push(&[5, 6], News::Refused(Refusal::Closed)));
+        assert_eq!(
+            Push::parse(b"0 1 5"),
+            push(&[5], News::Refused(Refusal::QueueFull))
+        );
+        assert_eq!(
+            Push::parse(b"0 2 5 6"),
+            push(&[5, 6], News::Refused(Refusal::Closed))
+        );
         assert_eq!(Push::parse(b"0 3 5"), push(&[5], News::Gone));
-        assert_eq!(Push::parse(b"0 0 5 6\na\nb"), push(&[5, 6], News::Told(b"a\nb"[..].into())));
-        assert_eq!(Push::parse(b"0 0 10 ffffffffffffffff"), push(&[16, u64::MAX], News::Gone));
+        assert_eq!(
+            Push::parse(b"0 0 5 6\na\nb"),
+            push(&[5, 6], News::Told(b"a\nb"[..].into()))
+        );
+        assert_eq!(
+            Push::parse(b"0 0 10 ffffffffffffffff"),
+            push(&[16, u64::MAX], News::Gone)
+        );
         let nonsense = "|77 3|77 3 x|77 3 5 |77 3 +5|0 0 10000000000000000|-1 3 5|-9223372036854775808 0 5|\
             9007199254740992 0 5|77 -1 5";
         for text in nonsense.split('|') {
@@ -277,14 +317,24 @@ mod tests {
         let join = || notifier.join(|ids| Arc::new(Heard(ids, Mutex::default())));
         let (first, second) = (join(), join());
         let (one, other) = (first.0.next(), second.0.next());
-        notifier.deliver(Push { ids: vec![one, other, one], news: News::Gone });
+        notifier.deliver(Push {
+            ids: vec![one, other, one],
+            news: News::Gone,
+        });
         assert_eq!(*lock(&first.1), [(one, News::Gone), (one, News::Gone)]);
         assert_eq!(*lock(&second.1), [(other, News::Gone)]);
         drop(second);
         let third = join();
-        notifier.deliver(Push { ids: vec![other], news: News::Gone });
+        notifier.deliver(Push {
+            ids: vec![other],
+            news: News::Gone,
+        });
         assert!(third.0.next() != other, "an id that was given before");
-        assert_eq!(third.0.recipient, other % RECIPIENTS, "the number is free again");
+        assert_eq!(
+            third.0.recipient,
+            other % RECIPIENTS,
+            "the number is free again"
+        );
     }
 
     impl Listener for Mutex<Vec<Vec<u8>>> {
@@ -304,9 +354,16 @@ mod tests {
         let (first, dropped) = (listen(), listen());
         drop(dropped);
         let last = listen();
-        assert_eq!(lock(&notifier.listeners).len(), 2, "those that are gone are forgotten");
+        assert_eq!(
+            lock(&notifier.listeners).len(),
+            2,
+            "those that are gone are forgotten"
+        );
         notifier.broadcast(b"x");
-        assert_eq!([&first, &last].map(|listener| lock(listener).clone()), [[b"x"], [b"x"]]);
+        assert_eq!(
+            [&first, &last].map(|listener| lock(listener).clone()),
+            [[b"x"], [b"x"]]
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -318,7 +375,9 @@ mod tests {
         tokio::time::advance(2 * LATER).await;
         notifier.relink();
         assert!(matches!(notifier.current_link(), Link::Up(_)));
-        assert!(notifier.may_have_missed(made + LATER) && !notifier.may_have_missed(made + 3 * LATER));
+        assert!(
+            notifier.may_have_missed(made + LATER) && !notifier.may_have_missed(made + 3 * LATER)
+        );
         notifier.unlink();
         assert_eq!(notifier.current_link(), Link::Down);
     }

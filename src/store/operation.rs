@@ -247,7 +247,9 @@ pub(crate) enum Argument {
 /// Packs integers for scripts, which read them much faster than text; see `lua/level.lua`.
 pub(crate) fn packed(numbers: impl IntoIterator<Item = i64>) -> SmallVec<[u8; 32]> {
     let mut bytes = SmallVec::from_slice(&[0]);
-    numbers.into_iter().for_each(|number| bytes.extend_from_slice(&(number as f64).to_be_bytes()));
+    numbers
+        .into_iter()
+        .for_each(|number| bytes.extend_from_slice(&(number as f64).to_be_bytes()));
     bytes
 }
 
@@ -303,7 +305,10 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     pub(crate) fn new(values: &'a [Value], twice: bool) -> Self {
-        Self { values: values.iter(), twice }
+        Self {
+            values: values.iter(),
+            twice,
+        }
     }
 
     /// The number of values that are left.
@@ -321,28 +326,37 @@ impl<'a> Fields<'a> {
             Some(Value::Int(integer)) => Ok(Field::Integer(*integer)),
             Some(Value::BulkString(text)) => Ok(Field::Text(text)),
             Some(Value::Array(values)) => Ok(Field::List(Self::new(values, self.twice))),
-            Some(_) => Err(Garbled("a script returned a value that is not a number, text or list")),
+            Some(_) => Err(Garbled(
+                "a script returned a value that is not a number, text or list",
+            )),
             None => Err(Garbled("a script returned too few values")),
         }
     }
 
     /// The next value alone.
     pub(crate) fn one(&mut self) -> Result<Self, Garbled> {
-        let value = self.values.next().ok_or(Garbled("a script returned too few values"))?;
+        let value = self
+            .values
+            .next()
+            .ok_or(Garbled("a script returned too few values"))?;
         Ok(Self::new(std::slice::from_ref(value), self.twice))
     }
 
     pub(crate) fn integer(&mut self) -> Result<i64, Garbled> {
         match self.next()? {
             Field::Integer(integer) => Ok(integer),
-            _ => Err(Garbled("a script returned another type where a number was expected")),
+            _ => Err(Garbled(
+                "a script returned another type where a number was expected",
+            )),
         }
     }
 
     pub(crate) fn list(&mut self) -> Result<Fields<'a>, Garbled> {
         match self.next()? {
             Field::List(list) => Ok(list),
-            _ => Err(Garbled("a script returned another type where a list was expected")),
+            _ => Err(Garbled(
+                "a script returned another type where a list was expected",
+            )),
         }
     }
 }

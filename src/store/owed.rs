@@ -22,7 +22,11 @@ impl Owed {
 
     /// Adds `more`, or, if that is negative, takes so many as done.
     pub(crate) fn change(&self, more: isize) {
-        if more < 0 { self.done(more.unsigned_abs()) } else { self.add(more.unsigned_abs()) }
+        if more < 0 {
+            self.done(more.unsigned_abs())
+        } else {
+            self.add(more.unsigned_abs())
+        }
     }
 
     pub(crate) fn done(&self, count: usize) {

@@ -23,7 +23,9 @@ pub(crate) fn parse<'a>(prefix: &str, name: &'a [u8]) -> Option<(&'a str, Stem, 
     let stem = match escaped.strip_prefix(b"%#") {
         Some(digest) => {
             let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-            Stem::Digest((digest.len() == 64 && digest.iter().all(is_digit)).then(|| Key::new(digest))?)
+            Stem::Digest(
+                (digest.len() == 64 && digest.iter().all(is_digit)).then(|| Key::new(digest))?,
+            )
         }
         None => Stem::Key(unescaped(escaped)?),
     };
@@ -54,16 +56,32 @@ mod tests {
 
     #[test]
     fn names_are_taken_apart_again() {
-        for key in [&b""[..], b"user-7", b"a:b}:{c%25%#", b"\xff\0", &[b'%'; 256]] {
+        for key in [
+            &b""[..],
+            b"user-7",
+            b"a:b}:{c%25%#",
+            b"\xff\0",
+            &[b'%'; 256],
+        ] {
             let name = bucket_name(key);
             let parsed = parse("td", &name);
-            assert_eq!(parsed, Some(("api", Stem::Key(Key::new(key)), "tat")), "{}", key.escape_ascii());
+            assert_eq!(
+                parsed,
+                Some(("api", Stem::Key(Key::new(key)), "tat")),
+                "{}",
+                key.escape_ascii()
+            );
         }
         let long = bucket_name(&[b'x'; 257]);
-        let Some(("api", Stem::Digest(digest), "tat")) = parse("td", &long) else { panic!("{long:?}") };
+        let Some(("api", Stem::Digest(digest), "tat")) = parse("td", &long) else {
+            panic!("{long:?}")
+        };
         let mut again = Vec::new();
-        KeySpace::new("td", "api", KeySpace::Digests)
-            .keys(digest.as_bytes(), &["tat"], &mut |name| again = name.to_vec());
+        KeySpace::new("td", "api", KeySpace::Digests).keys(
+            digest.as_bytes(),
+            &["tat"],
+            &mut |name| again = name.to_vec(),
+        );
         assert_eq!(again, long);
         let many = [&b"td:{api:"[..], &[b'x'; 257], b"}:tat"].concat();
         let foreign = b"td:{api}:tat|td:{api:a|td:{api:a}tat|td:{a b:a}:tat|td:{:a}:tat|td:{api:%7B}:tat|\
@@ -76,7 +94,8 @@ mod tests {
 
     fn bucket_name(key: &[u8]) -> Vec<u8> {
         let mut name = Vec::new();
-        KeySpace::new("td", "api", KeySpace::Named).keys(key, &["tat"], &mut |part| name = part.to_vec());
+        KeySpace::new("td", "api", KeySpace::Named)
+            .keys(key, &["tat"], &mut |part| name = part.to_vec());
         name
     }
 }

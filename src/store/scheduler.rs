@@ -84,7 +84,12 @@ impl Scheduler {
         background: Background,
         follows_paused: bool,
     ) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), link, background, follows_paused })
+        Arc::new(Self {
+            state: Mutex::default(),
+            link,
+            background,
+            follows_paused,
+        })
     }
 
     /// Adds a task, until it is dropped.
@@ -98,14 +103,21 @@ impl Scheduler {
     /// Schedules the periodic tasks at `due`.
     pub(crate) fn schedule(self: &Arc<Self>, due: Instant) {
         let is_paused = self.follows_paused && !callers_clock_is_the_systems();
-        self.schedule_on(is_paused.then(Handle::try_current).and_then(Result::ok), due);
+        self.schedule_on(
+            is_paused.then(Handle::try_current).and_then(Result::ok),
+            due,
+        );
     }
 
     /// Schedules on a runtime; `None`: on the background thread.
     fn schedule_on(self: &Arc<Self>, runtime: Option<Handle>, due: Instant) {
         let place = runtime.as_ref().map(Handle::id);
         let mut state = lock(&self.state);
-        if let Some(running) = state.tasks.iter_mut().find(|running| running.place == place) {
+        if let Some(running) = state
+            .tasks
+            .iter_mut()
+            .find(|running| running.place == place)
+        {
             if due < running.next {
                 running.next = due;
                 running.earlier.notify_one();
@@ -113,12 +125,22 @@ impl Scheduler {
             return;
         }
         let earlier = Arc::new(Notify::new());
-        state.tasks.push(Running { place, next: due, earlier: Arc::clone(&earlier) });
+        state.tasks.push(Running {
+            place,
+            next: due,
+            earlier: Arc::clone(&earlier),
+        });
         drop(state);
         // A clone has seen what the original has, which never looks.
         let mut link = self.link.clone();
         link.mark_unchanged();
-        let task = Task { scheduler: Arc::clone(self), place, earlier, link, done: false };
+        let task = Task {
+            scheduler: Arc::clone(self),
+            place,
+            earlier,
+            link,
+            done: false,
+        };
         match runtime {
             Some(runtime) => drop(runtime.spawn(task.go())),
             None => self.background.spawn(task.go()),
@@ -150,7 +172,10 @@ impl Scheduler {
 
     /// Wakes the tasks up, because periodic tasks may have been dropped.
     pub(crate) fn look_again(&self) {
-        lock(&self.state).tasks.iter().for_each(|running| running.earlier.notify_one());
+        lock(&self.state)
+            .tasks
+            .iter()
+            .for_each(|running| running.earlier.notify_one());
     }
 
     /// Returns when a task wakes up next. `None`: there is nothing to do, and the task is removed from the list.
@@ -162,7 +187,13 @@ impl Scheduler {
             let mut state = lock(&self.state);
             joined = state.joined();
             next = joined.iter().filter_map(|task| task.due()).min();
-            match (next, state.tasks.iter_mut().find(|running| running.place == place)) {
+            match (
+                next,
+                state
+                    .tasks
+                    .iter_mut()
+                    .find(|running| running.place == place),
+            ) {
                 (Some(next), Some(running)) => running.next = next,
                 _ => state.forget(place),
             }

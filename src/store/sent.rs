@@ -25,8 +25,12 @@ impl<O: Operation, T: FnOnce(Result<O::Reply, Error>) + Send + 'static> Wake for
     fn wake(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
         let mut sent = lock(&self.0);
-        let Some((call, _)) = sent.as_mut() else { return };
-        let Poll::Ready(answer) = call.poll_unpin(&mut Context::from_waker(&waker)) else { return };
+        let Some((call, _)) = sent.as_mut() else {
+            return;
+        };
+        let Poll::Ready(answer) = call.poll_unpin(&mut Context::from_waker(&waker)) else {
+            return;
+        };
         let done = sent.take();
         drop(sent);
         if let Some((_, then)) = done {

@@ -64,8 +64,12 @@ impl Store {
     /// [`is_unavailable`](Error::is_unavailable) if there is no answer within the [connect
     /// timeout](crate::StoreBuilder::connect_timeout) and the [timeout](crate::StoreBuilder::timeout).
     pub async fn ping(&self) -> Result<Duration, Error> {
-        let Some(store) = self.on_redis() else { return Ok(Duration::ZERO) };
-        store.anywhere(|store, runtime| async move { store.ping(&runtime).await }).await?
+        let Some(store) = self.on_redis() else {
+            return Ok(Duration::ZERO);
+        };
+        store
+            .anywhere(|store, runtime| async move { store.ping(&runtime).await })
+            .await?
     }
 
     /// Returns what the store does at the moment, for a status page. Asks no server. All zero in memory.
@@ -79,8 +83,12 @@ impl Store {
     /// ```
     #[must_use]
     pub fn stats(&self) -> StoreStats {
-        let Some(store) = self.on_redis() else { return StoreStats::default() };
-        let runtime = Handle::try_current().ok().or_else(|| store.base.background.handle().ok());
+        let Some(store) = self.on_redis() else {
+            return StoreStats::default();
+        };
+        let runtime = Handle::try_current()
+            .ok()
+            .or_else(|| store.base.background.handle().ok());
         store.stats(runtime.map(|runtime| runtime.id()))
     }
 }

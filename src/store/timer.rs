@@ -84,7 +84,10 @@ mod tests {
         let began = std::time::Instant::now();
         let span = Duration::from_millis(20);
         futures::executor::block_on(sleep(span));
-        assert_eq!(futures::executor::block_on(within(span, std::future::pending::<()>())), None);
+        assert_eq!(
+            futures::executor::block_on(within(span, std::future::pending::<()>())),
+            None
+        );
         assert!(began.elapsed() >= 2 * span);
     }
 

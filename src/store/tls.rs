@@ -54,20 +54,36 @@ impl Tls {
     fn certificates(&self) -> Result<TlsCertificates, Error> {
         let no_certificate = |pem: &[u8]| !contains(pem, b"-----BEGIN CERTIFICATE-----");
         if self.roots.as_deref().is_some_and(no_certificate) {
-            return Err(Error::invalid("the root certificates must be PEM, contain no certificate"));
+            return Err(Error::invalid(
+                "the root certificates must be PEM, contain no certificate",
+            ));
         }
-        if self.client.as_ref().is_some_and(|(certificate, _)| no_certificate(certificate)) {
-            return Err(Error::invalid("the client certificate must be PEM, contains no certificate"));
+        if self
+            .client
+            .as_ref()
+            .is_some_and(|(certificate, _)| no_certificate(certificate))
+        {
+            return Err(Error::invalid(
+                "the client certificate must be PEM, contains no certificate",
+            ));
         }
         #[cfg(feature = "rustls")]
         with_rustls::check(self)?;
-        let client_tls =
-            self.client.clone().map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+        let client_tls = self
+            .client
+            .clone()
+            .map(|(client_cert, client_key)| ClientTlsConfig {
+                client_cert,
+                client_key,
+            });
         #[cfg(feature = "rustls")]
         let root_cert = self.roots.clone().or_else(with_rustls::system_roots);
         #[cfg(not(feature = "rustls"))]
         let root_cert = self.roots.clone();
-        Ok(TlsCertificates { client_tls, root_cert })
+        Ok(TlsCertificates {
+            client_tls,
+            root_cert,
+        })
     }
 }
 
@@ -79,14 +95,15 @@ pub(super) fn secured(info: ConnectionInfo, tls: &Tls) -> Result<ConnectionInfo,
              StoreBuilder::root_certificates",
         )),
         ConnectionAddr::TcpTls { .. } => {
-            let client = Client::build_with_tls(info, tls.certificates()?)
-                .map_err(|error| Error::invalid(format!("the settings of TLS cannot be used: {error}")))?;
+            let client = Client::build_with_tls(info, tls.certificates()?).map_err(|error| {
+                Error::invalid(format!("the settings of TLS cannot be used: {error}"))
+            })?;
             Ok(client.get_connection_info().clone())
         }
         _ if tls.is_default() => Ok(info),
-        addr => {
-            Err(Error::invalid(format!("with certificates the URL must be rediss://, but {addr} is not")))
-        }
+        addr => Err(Error::invalid(format!(
+            "with certificates the URL must be rediss://, but {addr} is not"
+        ))),
     }
 }
 

@@ -84,7 +84,10 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         }
         let mut is_woken = lock(&woken.is_woken);
         while !std::mem::take(&mut *is_woken) {
-            is_woken = woken.condvar.wait(is_woken).unwrap_or_else(PoisonError::into_inner);
+            is_woken = woken
+                .condvar
+                .wait(is_woken)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -121,5 +124,8 @@ impl Notify {
 
 /// Begins a thread with a stack that a runtime of tokio fits on.
 pub(crate) fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    loom::thread::Builder::new().stack_size(1 << 17).spawn(run).unwrap()
+    loom::thread::Builder::new()
+        .stack_size(1 << 17)
+        .spawn(run)
+        .unwrap()
 }

@@ -51,9 +51,16 @@ mod tests {
     #[test]
     fn a_thread_keeps_its_stripe() {
         let mine = my_stripe();
-        let others: Vec<_> = (1..STRIPES).map(|_| std::thread::spawn(my_stripe)).collect();
-        let others: Vec<_> = others.into_iter().map(|other| other.join().unwrap()).collect();
-        assert!(others.iter().all(|other| *other < STRIPES) && my_stripe() == mine && mine < STRIPES);
+        let others: Vec<_> = (1..STRIPES)
+            .map(|_| std::thread::spawn(my_stripe))
+            .collect();
+        let others: Vec<_> = others
+            .into_iter()
+            .map(|other| other.join().unwrap())
+            .collect();
+        assert!(
+            others.iter().all(|other| *other < STRIPES) && my_stripe() == mine && mine < STRIPES
+        );
         let mut next = 0;
         let stripes = Stripes::new(|| {
             next += 1;

@@ -15,7 +15,11 @@ impl AdaptiveLimit {
         let namespace = namespace.into();
         let series = |metric| Series::new(metric, [("namespace", &namespace)]);
         let (limit, in_flight) = (series(&ADAPTIVE_LIMIT), series(&ADAPTIVE_IN_FLIGHT));
-        Self { limit, in_flight, latency: series(&ADAPTIVE_LATENCY) }
+        Self {
+            limit,
+            in_flight,
+            latency: series(&ADAPTIVE_LATENCY),
+        }
     }
 
     /// Sets the limit, the permits in flight and the latency (µs) that the store has told.

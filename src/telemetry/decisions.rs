@@ -33,7 +33,14 @@ impl Decisions {
         let (label, namespace): (Arc<str>, Arc<str>) = (limiter.into(), namespace.into());
         let outcome = |outcome: &Outcome| {
             let outcome = outcome.name().into();
-            Series::new(&DECISIONS, [("limiter", &label), ("namespace", &namespace), ("outcome", &outcome)])
+            Series::new(
+                &DECISIONS,
+                [
+                    ("limiter", &label),
+                    ("namespace", &namespace),
+                    ("outcome", &outcome),
+                ],
+            )
         };
         Self(Some(Arc::new(Inner {
             limiter,
@@ -94,16 +101,23 @@ impl Inner {
     fn degraded(&self, outcome: Outcome) {
         self.degraded.count(1);
         if let Some(count) = DEGRADED.note(1) {
-            let Self { limiter, namespace, .. } = self;
+            let Self {
+                limiter, namespace, ..
+            } = self;
             let fields = Fields {
                 namespace: Some(namespace),
                 limiter: Some(limiter),
                 count: Some(count),
                 ..Fields::default()
             };
-            let how =
-                if outcome == Outcome::FailedOpen { "without a decision" } else { "by the local share" };
-            let text = format_args!("the store failed: {count} requests of this process were admitted {how}");
+            let how = if outcome == Outcome::FailedOpen {
+                "without a decision"
+            } else {
+                "by the local share"
+            };
+            let text = format_args!(
+                "the store failed: {count} requests of this process were admitted {how}"
+            );
             emit(Event::Degraded, fields, text);
         }
     }

@@ -27,7 +27,14 @@ pub(crate) fn tell(namespace: &str, event: Event, detail: impl fmt::Display) {
     if !super::IS_ON {
         return;
     }
-    emit(event, Fields { namespace: Some(namespace), ..Fields::default() }, format_args!("{detail}"));
+    emit(
+        event,
+        Fields {
+            namespace: Some(namespace),
+            ..Fields::default()
+        },
+        format_args!("{detail}"),
+    );
     series(event, "namespace", &namespace.into()).count(1);
 }
 
@@ -48,7 +55,11 @@ pub(crate) fn tell_invalid(error: &Error) {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
     if let Some(count) = THROTTLES[hasher.finish() as usize % TEXTS].note(1) {
-        let fields = Fields { namespace: Some(LAYERS), count: Some(count), ..Fields::default() };
+        let fields = Fields {
+            namespace: Some(LAYERS),
+            count: Some(count),
+            ..Fields::default()
+        };
         emit(Event::Misconfigured, fields, format_args!("{text}"));
     }
 }
@@ -60,7 +71,13 @@ pub(super) fn series(event: Event, label: &'static str, value: &Arc<str>) -> Ser
 
 #[cfg(feature = "tracing")]
 pub(super) fn emit(event: Event, fields: Fields<'_>, detail: fmt::Arguments<'_>) {
-    let Fields { namespace, server, limiter, count, seconds } = fields;
+    let Fields {
+        namespace,
+        server,
+        limiter,
+        count,
+        seconds,
+    } = fields;
     macro_rules! at {
         ($level:ident) => {
             tracing::event!(

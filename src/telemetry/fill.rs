@@ -8,7 +8,10 @@ pub(crate) struct Fill(Series);
 
 impl Fill {
     pub(crate) fn new(namespace: &str) -> Self {
-        Self(Series::new(&FILTER_FILL, [("namespace", &namespace.into())]))
+        Self(Series::new(
+            &FILTER_FILL,
+            [("namespace", &namespace.into())],
+        ))
     }
 
     /// Sets the fill ratio. 1 means that the filter holds its capacity.

@@ -37,7 +37,11 @@ impl Leases {
         }
         let (kind, namespace): (Arc<str>, Arc<str>) = (kind.into(), namespace.into());
         let series = |metric| Series::new(metric, [("kind", &kind), ("namespace", &namespace)]);
-        let (held, lost, renewed) = (series(&LEASES_HELD), series(&LEASES_LOST), series(&LEASES_RENEWED));
+        let (held, lost, renewed) = (
+            series(&LEASES_HELD),
+            series(&LEASES_LOST),
+            series(&LEASES_RENEWED),
+        );
         let is_told = !matches!(&*kind, "flight" | "claim");
         let told = is_told.then(|| event_series(Event::LeaseLost, "namespace", &namespace));
         #[cfg(feature = "http")]
@@ -86,7 +90,9 @@ impl Leases {
     pub(crate) fn outlived(&self, why: &Error) {
         self.count(|leases| {
             if let Some(outlived) = &leases.outlived {
-                outlived.tell(format_args!("{why}: its lease is released, and the body goes on"));
+                outlived.tell(format_args!(
+                    "{why}: its lease is released, and the body goes on"
+                ));
             }
         });
     }

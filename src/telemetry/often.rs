@@ -20,13 +20,22 @@ impl Often {
     pub(crate) fn new(namespace: &str, event: Event) -> Self {
         let namespace: Arc<str> = namespace.into();
         let counted = series(event, "namespace", &namespace);
-        Self { event, namespace, throttle: Throttle::new(), counted }
+        Self {
+            event,
+            namespace,
+            throttle: Throttle::new(),
+            counted,
+        }
     }
 
     pub(crate) fn tell(&self, detail: impl fmt::Display) {
         self.counted.count(1);
         if let Some(count) = self.throttle.note(1) {
-            let fields = Fields { namespace: Some(&self.namespace), count: Some(count), ..Fields::default() };
+            let fields = Fields {
+                namespace: Some(&self.namespace),
+                count: Some(count),
+                ..Fields::default()
+            };
             emit(self.event, fields, format_args!("{detail}"));
         }
     }

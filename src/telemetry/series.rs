@@ -14,15 +14,28 @@ pub(super) struct Series {
 }
 
 #[cfg(feature = "metrics")]
-static METADATA: metrics::Metadata<'static> =
-    metrics::Metadata::new("tower_distributed", metrics::Level::INFO, Some("tower_distributed"));
+static METADATA: metrics::Metadata<'static> = metrics::Metadata::new(
+    "tower_distributed",
+    metrics::Level::INFO,
+    Some("tower_distributed"),
+);
 
 impl Series {
     #[cfg(feature = "metrics")]
-    pub(super) fn new<const N: usize>(metric: &Metric, labels: [(&'static str, &Arc<str>); N]) -> Self {
-        debug_assert!(labels.iter().all(|(label, _)| metric.labels.contains(label)), "{metric:?}");
+    pub(super) fn new<const N: usize>(
+        metric: &Metric,
+        labels: [(&'static str, &Arc<str>); N],
+    ) -> Self {
+        debug_assert!(
+            labels
+                .iter()
+                .all(|(label, _)| metric.labels.contains(label)),
+            "{metric:?}"
+        );
         let labels = labels.map(|(label, value)| metrics::Label::new(label, Arc::clone(value)));
-        Self { key: metrics::Key::from_parts(metric.name, labels.to_vec()) }
+        Self {
+            key: metrics::Key::from_parts(metric.name, labels.to_vec()),
+        }
     }
 
     #[cfg(not(feature = "metrics"))]
@@ -33,21 +46,24 @@ impl Series {
     /// Increments a counter.
     pub(super) fn count(&self, times: u64) {
         #[cfg(feature = "metrics")]
-        metrics::with_recorder(|recorder| recorder.register_counter(&self.key, &METADATA)).increment(times);
+        metrics::with_recorder(|recorder| recorder.register_counter(&self.key, &METADATA))
+            .increment(times);
         let _ = times;
     }
 
     /// Adds to a gauge.
     pub(super) fn add(&self, change: f64) {
         #[cfg(feature = "metrics")]
-        metrics::with_recorder(|recorder| recorder.register_gauge(&self.key, &METADATA)).increment(change);
+        metrics::with_recorder(|recorder| recorder.register_gauge(&self.key, &METADATA))
+            .increment(change);
         let _ = change;
     }
 
     /// Sets a gauge. Without the feature `metrics` the value is not computed.
     pub(super) fn set(&self, value: impl FnOnce() -> f64) {
         #[cfg(feature = "metrics")]
-        metrics::with_recorder(|recorder| recorder.register_gauge(&self.key, &METADATA)).set(value());
+        metrics::with_recorder(|recorder| recorder.register_gauge(&self.key, &METADATA))
+            .set(value());
         #[cfg(not(feature = "metrics"))]
         drop(value);
     }
@@ -55,7 +71,8 @@ impl Series {
     /// Records a value in a histogram. Without the feature `metrics` the value is not computed.
     pub(super) fn record(&self, value: impl FnOnce() -> f64) {
         #[cfg(feature = "metrics")]
-        metrics::with_recorder(|recorder| recorder.register_histogram(&self.key, &METADATA)).record(value());
+        metrics::with_recorder(|recorder| recorder.register_histogram(&self.key, &METADATA))
+            .record(value());
         #[cfg(not(feature = "metrics"))]
         drop(value);
     }

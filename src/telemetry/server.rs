@@ -46,7 +46,8 @@ impl Server {
     /// Creates the telemetry of a server. The address must not contain a secret.
     pub(crate) fn new(address: &str) -> Self {
         let address: Arc<str> = address.into();
-        let call = |result: &str| Series::new(&CALL, [("server", &address), ("result", &result.into())]);
+        let call =
+            |result: &str| Series::new(&CALL, [("server", &address), ("result", &result.into())]);
         let series_of = |metric| Series::new(metric, [("server", &address)]);
         Self(Arc::new(Inner {
             succeeded: call("ok"),
@@ -76,14 +77,20 @@ impl Server {
             is_first
         };
         if is_first {
-            self.tell(Event::OutageBegan, format_args!("the store is unavailable: {}", outage.text));
+            self.tell(
+                Event::OutageBegan,
+                format_args!("the store is unavailable: {}", outage.text),
+            );
         }
         self.breaker_reopened(outage);
     }
 
     /// A probe has failed.
     pub(crate) fn breaker_reopened(&self, outage: &Outage) {
-        self.tell(Event::BreakerOpened, format_args!("the breaker is open: {}", outage.text));
+        self.tell(
+            Event::BreakerOpened,
+            format_args!("the breaker is open: {}", outage.text),
+        );
     }
 
     pub(crate) fn breaker_half_open(&self) {
@@ -109,11 +116,18 @@ impl Server {
     fn works(&self) {
         let began = {
             let mut state = lock(&self.0.state);
-            if state.open > 0 { None } else { state.since.take() }
+            if state.open > 0 {
+                None
+            } else {
+                state.since.take()
+            }
         };
         if let Some(began) = began {
             let lasted = began.elapsed();
-            let fields = Fields { seconds: Some(lasted.as_secs_f64()), ..self.fields() };
+            let fields = Fields {
+                seconds: Some(lasted.as_secs_f64()),
+                ..self.fields()
+            };
             self.tell_with(
                 Event::OutageEnded,
                 fields,
@@ -153,7 +167,9 @@ impl Server {
     /// Calls go as scripts. It is told once.
     pub(crate) fn without_functions(&self, why: &str) {
         if !self.0.without_functions.swap(true, Ordering::Relaxed) {
-            let text = format_args!("the server has no functions for this user, so calls are scripts: {why}");
+            let text = format_args!(
+                "the server has no functions for this user, so calls are scripts: {why}"
+            );
             self.tell(Event::FunctionsMissing, text);
         }
     }
@@ -170,7 +186,11 @@ impl Server {
 
     /// A call that began at `began` has ended.
     pub(crate) fn call(&self, began: tokio::time::Instant, succeeded: bool) {
-        let series = if succeeded { &self.0.succeeded } else { &self.0.failed };
+        let series = if succeeded {
+            &self.0.succeeded
+        } else {
+            &self.0.failed
+        };
         series.record(|| began.elapsed().as_secs_f64());
     }
 
@@ -179,15 +199,22 @@ impl Server {
         self.waiting(waiting);
         self.0.overloaded.count(operations as u64);
         if let Some(count) = OVERLOADED.note(operations as u64) {
-            let fields = Fields { count: Some(count), ..self.fields() };
-            let text =
-                format_args!("{count} operations of this process were refused: a store bound is reached");
+            let fields = Fields {
+                count: Some(count),
+                ..self.fields()
+            };
+            let text = format_args!(
+                "{count} operations of this process were refused: a store bound is reached"
+            );
             emit(Event::Overloaded, fields, text);
         }
     }
 
     fn fields(&self) -> Fields<'_> {
-        Fields { server: Some(&self.0.address), ..Fields::default() }
+        Fields {
+            server: Some(&self.0.address),
+            ..Fields::default()
+        }
     }
 
     fn tell(&self, event: Event, text: fmt::Arguments<'_>) {

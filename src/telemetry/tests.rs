@@ -12,33 +12,62 @@ const PAGE: &str = include_str!("../docs/telemetry.md");
 /// The rows of the table in the documentation whose first column has this title, by their first columns.
 fn table(title: &str) -> BTreeMap<String, Vec<String>> {
     let cells = |line: &str| -> Vec<String> {
-        line.trim_matches('|').split('|').map(|cell| cell.replace('`', "").trim().to_owned()).collect()
+        line.trim_matches('|')
+            .split('|')
+            .map(|cell| cell.replace('`', "").trim().to_owned())
+            .collect()
     };
-    let lines = PAGE.lines().skip_while(|line| !line.starts_with(&format!("| {title} |"))).skip(2);
+    let lines = PAGE
+        .lines()
+        .skip_while(|line| !line.starts_with(&format!("| {title} |")))
+        .skip(2);
     let rows = lines.take_while(|line| line.starts_with('|')).map(cells);
-    rows.map(|row| (row[0].clone(), row[1..].to_vec())).collect()
+    rows.map(|row| (row[0].clone(), row[1..].to_vec()))
+        .collect()
 }
 
 /// The page promises the names: what changes here has to change there.
 #[test]
 fn every_event_metric_and_outcome_has_its_row_in_the_tables() {
-    let events: BTreeSet<_> = Event::ALL.iter().map(|event| event.name().to_owned()).collect();
+    let events: BTreeSet<_> = Event::ALL
+        .iter()
+        .map(|event| event.name().to_owned())
+        .collect();
     let table = self::table("event");
-    assert_eq!((events.len(), table.keys().cloned().collect()), (Event::ALL.len(), events));
+    assert_eq!(
+        (events.len(), table.keys().cloned().collect()),
+        (Event::ALL.len(), events)
+    );
     for (event, row) in table {
-        assert!(["ERROR", "WARN", "INFO", "DEBUG"].contains(&row[0].as_str()), "{event}: {row:?}");
+        assert!(
+            ["ERROR", "WARN", "INFO", "DEBUG"].contains(&row[0].as_str()),
+            "{event}: {row:?}"
+        );
         assert!(!row[2].is_empty(), "{event}");
     }
     let declared: BTreeMap<_, _> = METRICS
         .iter()
-        .map(|metric| (metric.name, [metric.kind, &metric.labels.join(", "), metric.unit].map(str::to_owned)))
+        .map(|metric| {
+            (
+                metric.name,
+                [metric.kind, &metric.labels.join(", "), metric.unit].map(str::to_owned),
+            )
+        })
         .collect();
     let table = self::table("metric");
-    assert_eq!((declared.len(), table.len()), (METRICS.len(), METRICS.len()), "{:?}", table.keys());
+    assert_eq!(
+        (declared.len(), table.len()),
+        (METRICS.len(), METRICS.len()),
+        "{:?}",
+        table.keys()
+    );
     for (name, columns) in declared {
         assert_eq!(table[name][..3], columns, "{name}");
     }
-    let outcomes: BTreeSet<_> = Outcome::ALL.iter().map(|outcome| outcome.name().to_owned()).collect();
+    let outcomes: BTreeSet<_> = Outcome::ALL
+        .iter()
+        .map(|outcome| outcome.name().to_owned())
+        .collect();
     assert_eq!(
         (outcomes.len(), self::table("outcome").into_keys().collect()),
         (Outcome::ALL.len(), outcomes)
@@ -50,11 +79,24 @@ fn every_event_metric_and_outcome_has_its_row_in_the_tables() {
 
 #[test]
 fn the_labels_limiter_and_kind_have_the_values_that_the_page_names() {
-    for (constructor, label) in [("Decisions::new(\"", "`limiter` is"), ("Leases::new(\"", "`kind` is")] {
+    for (constructor, label) in [
+        ("Decisions::new(\"", "`limiter` is"),
+        ("Leases::new(\"", "`kind` is"),
+    ] {
         let line = PAGE.split(label).nth(1).unwrap().split('.').next().unwrap();
-        let documented: BTreeSet<_> = line.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        let documented: BTreeSet<_> = line
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect();
         let name = |rest: &str| rest.split('"').next().unwrap().to_owned();
-        let names = |text: &str| text.split(constructor).skip(1).map(name).collect::<Vec<_>>();
+        let names = |text: &str| {
+            text.split(constructor)
+                .skip(1)
+                .map(name)
+                .collect::<Vec<_>>()
+        };
         let used: BTreeSet<_> = sources().iter().flat_map(|(_, text)| names(text)).collect();
         assert_eq!(used, documented, "{label}");
     }
@@ -65,8 +107,14 @@ fn the_labels_limiter_and_kind_have_the_values_that_the_page_names() {
 fn only_this_folder_tells() {
     for (path, text) in sources() {
         for word in ["tracing::", "metrics::", "\"tower_distributed"] {
-            let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            assert!(!lines.into_iter().any(|line| line.contains(word)), "{} has {word}", path.display());
+            let lines = text
+                .lines()
+                .filter(|line| !line.trim_start().starts_with("//"));
+            assert!(
+                !lines.into_iter().any(|line| line.contains(word)),
+                "{} has {word}",
+                path.display()
+            );
         }
     }
 }

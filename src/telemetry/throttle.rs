@@ -16,7 +16,10 @@ pub(super) struct Throttle {
 
 impl Throttle {
     pub(super) const fn new() -> Self {
-        Self { next: AtomicU64::new(0), count: AtomicU64::new(0) }
+        Self {
+            next: AtomicU64::new(0),
+            count: AtomicU64::new(0),
+        }
     }
 
     /// Counts occurrences. Returns how many there were since the last event if an event is due: never without the
@@ -37,7 +40,9 @@ impl Throttle {
             return None;
         }
         let after = now.saturating_add(SECOND);
-        self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+        self.next
+            .compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed)
+            .ok()?;
         Some(self.count.swap(0, Ordering::Relaxed))
     }
 }

@@ -50,17 +50,35 @@ impl Decides for Reserve {
 
 impl Decide<Reserve> {
     /// Begins to decide a request under `quotas`, within `wait` µs.
-    pub(super) fn begin(bucket: &TokenBucket, quotas: &Quotas, key: &Key, cost: u32, wait: i64) -> Self {
+    pub(super) fn begin(
+        bucket: &TokenBucket,
+        quotas: &Quotas,
+        key: &Key,
+        cost: u32,
+        wait: i64,
+    ) -> Self {
         if let Some(decided) = Decision::without_state(quotas, cost) {
             return decided.into();
         }
-        let (clients, ask) = (&bucket.clients, Ask { cost: cost.into(), wait });
-        let reserve = || Reserve { quotas: quotas.clone(), ask };
+        let (clients, ask) = (
+            &bucket.clients,
+            Ask {
+                cost: cost.into(),
+                wait,
+            },
+        );
+        let reserve = || Reserve {
+            quotas: quotas.clone(),
+            ask,
+        };
         if let Some(decided) = clients.reserve.step(key, reserve) {
             return decided.into();
         }
         let key = Cow::Borrowed(key);
-        match bucket.local.answer(clients, quotas, key.clone(), clock::micros, ask, true) {
+        match bucket
+            .local
+            .answer(clients, quotas, key.clone(), clock::micros, ask, true)
+        {
             ControlFlow::Break(decision) => Ok(decision).into(),
             ControlFlow::Continue(asked) => {
                 let end = clients.returning.end(&key);
@@ -112,8 +130,17 @@ pub(super) struct Waiting(Reservation);
 
 impl Waiting {
     /// The request waits if its decision has a delay.
-    pub(super) fn new(bucket: &TokenBucket, quotas: &Quotas, key: &Key, decision: Decision) -> Self {
-        Self(Reservation::new(bucket.with_quotas(quotas), key.clone(), decision))
+    pub(super) fn new(
+        bucket: &TokenBucket,
+        quotas: &Quotas,
+        key: &Key,
+        decision: Decision,
+    ) -> Self {
+        Self(Reservation::new(
+            bucket.with_quotas(quotas),
+            key.clone(),
+            decision,
+        ))
     }
 
     /// Waits until the request may act.
@@ -133,7 +160,13 @@ impl Waiting {
                 // Queues again at the end, for the rest of `max_wait`. So the requests that waited during the block
                 // are admitted at the usual rate after it.
                 let bucket = self.0.bucket.with_less_wait(delay).under_learned(&key);
-                let decide = Decide::begin(&bucket, &bucket.quotas, &key, decision.cost, bucket.max_wait);
+                let decide = Decide::begin(
+                    &bucket,
+                    &bucket.quotas,
+                    &key,
+                    decision.cost,
+                    bucket.max_wait,
+                );
                 let decision = decide.await?;
                 if decision.delay().is_zero() {
                     return Ok(decision);
@@ -162,7 +195,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_without_budget_is_not_charged_for_a_decision_that_it_does_not_get() {
-        let bucket = TokenBucket::new(&Store::in_memory(), "test", Quota::non_refilling(10)).unwrap();
+        let bucket =
+            TokenBucket::new(&Store::in_memory(), "test", Quota::non_refilling(10)).unwrap();
         let several = TokenBuckets::new([bucket.clone()]).unwrap();
         while has_budget_remaining() {
             consume_budget().await;

@@ -39,7 +39,11 @@ impl Level {
         }
         let pending = self.last.whole - pace.span > now;
         self.tat = self.overdrawn(pace, now, at, tokens);
-        self.last = if pending { self.last.max(self.tat) } else { self.tat };
+        self.last = if pending {
+            self.last.max(self.tat)
+        } else {
+            self.tat
+        };
     }
 
     fn give(&mut self, pace: &Pace, now: i64, tokens: i64) {
@@ -54,7 +58,10 @@ impl Level {
         let full = Moment::at(now);
         self.tat = match pace.take_too_long(tokens) {
             true => full,
-            false => self.tat.minus(pace, Moment::default().advance(pace, tokens)).max(full),
+            false => self
+                .tat
+                .minus(pace, Moment::default().advance(pace, tokens))
+                .max(full),
         };
         if !pending {
             self.last = self.tat;
@@ -82,7 +89,11 @@ impl Operation for Adjust {
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<BucketState, Garbled> {
         let bucket = read_bucket(&self.quotas, now, &mut fields)?;
-        Ok(BucketState { quotas: self.quotas, now, bucket })
+        Ok(BucketState {
+            quotas: self.quotas,
+            now,
+            bucket,
+        })
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> BucketState {
@@ -100,6 +111,10 @@ impl Operation for Adjust {
             after.blocked_until = after.blocked_until.max(now + self.block);
         }
         bucket.write(&after, now);
-        BucketState { quotas: self.quotas, now, bucket: after }
+        BucketState {
+            quotas: self.quotas,
+            now,
+            bucket: after,
+        }
     }
 }

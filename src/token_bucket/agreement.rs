@@ -53,11 +53,19 @@ struct Run<O> {
 impl<O: Clone> Run<O> {
     fn new(keys: impl Into<Vec<usize>>, operation: O) -> Self {
         let nth = |operation: &O, _: usize| operation.clone();
-        Self { keys: keys.into(), operation, count: 1, nth, elsewhere: None }
+        Self {
+            keys: keys.into(),
+            operation,
+            count: 1,
+            nth,
+            elsewhere: None,
+        }
     }
 
     fn all(&self) -> Vec<O> {
-        (0..self.count).map(|at| (self.nth)(&self.operation, at)).collect()
+        (0..self.count)
+            .map(|at| (self.nth)(&self.operation, at))
+            .collect()
     }
 }
 
@@ -100,7 +108,12 @@ impl Both {
         server.cli(&["RPUSH", "list", "a"]);
         let mut time = VirtualTime::new(server);
         time.set(START);
-        Self { time, now: START, sequence: 0, buckets: HashMap::new() }
+        Self {
+            time,
+            now: START,
+            sequence: 0,
+            buckets: HashMap::new(),
+        }
     }
 
     /// Begins a sequence on keys of its own.
@@ -116,7 +129,11 @@ impl Both {
     }
 
     fn name(&self, key: usize) -> String {
-        if key == FOREIGN { "list".to_owned() } else { format!("{}:{key}", self.sequence) }
+        if key == FOREIGN {
+            "list".to_owned()
+        } else {
+            format!("{}:{key}", self.sequence)
+        }
     }
 
     fn bucket(&mut self, key: usize) -> &mut Bucket {
@@ -143,7 +160,10 @@ impl Both {
     ) -> Vec<Vec<Value>> {
         let keys: Vec<_> = keys.into_iter().map(|key| self.name(*key)).collect();
         let mut command = redis::cmd("EVAL");
-        command.arg(O::SCRIPT.text(Some(CLOCK))).arg(keys.len()).arg(keys);
+        command
+            .arg(O::SCRIPT.text(Some(CLOCK)))
+            .arg(keys.len())
+            .arg(keys);
         O::SCRIPT.words.iter().for_each(|word| {
             command.arg(word);
         });
@@ -156,14 +176,19 @@ impl Both {
         if O::SAME_ONCE && each > 0 && own.chunks_exact(each).all(|chunk| chunk == &own[..each]) {
             own.truncate(each);
         }
-        shared.iter().chain(&own).for_each(|argument| argument.add_to(&mut command, None));
+        shared
+            .iter()
+            .chain(&own)
+            .for_each(|argument| argument.add_to(&mut command, None));
         let reply: Vec<Value> = match self.time.client.query(&command).unwrap() {
             Value::Array(values) => values,
             now @ Value::Int(_) => vec![now],
             // A text of numbers.
             text => {
                 let text: String = redis::from_redis_value(text).unwrap();
-                text.split(' ').map(|word| Value::Int(word.parse().unwrap())).collect()
+                text.split(' ')
+                    .map(|word| Value::Int(word.parse().unwrap()))
+                    .collect()
             }
         };
         self.time.check_expiries();
@@ -171,7 +196,9 @@ impl Both {
         let fields = &reply[1..];
         assert_eq!(fields.len() % runs.len(), 0, "{fields:?}");
         let width = fields.len() / runs.len();
-        (0..runs.len()).map(|run| fields[run * width..(run + 1) * width].to_vec()).collect()
+        (0..runs.len())
+            .map(|run| fields[run * width..(run + 1) * width].to_vec())
+            .collect()
     }
 
     /// Sends the runs in one call of the script, and applies them one by one in Rust. Returns the replies of each
@@ -197,9 +224,14 @@ impl Both {
             let mut of_run = Vec::new();
             for (nth, operation) in operations.into_iter().enumerate() {
                 let is_last = nth + 1 == run.count;
-                let lua = operation.clone().decode(nth, self.now, Fields::new(fields, false));
+                let lua = operation
+                    .clone()
+                    .decode(nth, self.now, Fields::new(fields, false));
                 if run.keys.contains(&FOREIGN) {
-                    assert!(lua.is_err_and(|error| error.0.starts_with("WRONGTYPE")), "{runs:?}");
+                    assert!(
+                        lua.is_err_and(|error| error.0.starts_with("WRONGTYPE")),
+                        "{runs:?}"
+                    );
                     if let Some(elsewhere) = &run.elsewhere {
                         self.apply(&run.keys, elsewhere.clone());
                     }
@@ -228,22 +260,42 @@ fn quota_sets() -> Vec<Quotas> {
     let sets: [&[Quota]; 14] = [
         &[Quota::per_second(10).burst(5)],
         &[Quota::per_second(7).burst(3)],
-        &[Quota::per_second(7).burst(9).named("a"), Quota::per_second(7).burst(3).named("b")],
+        &[
+            Quota::per_second(7).burst(9).named("a"),
+            Quota::per_second(7).burst(3).named("b"),
+        ],
         &[Quota::per_second(3_000_000).burst(4_000_000)],
-        &[Quota::per_second(10).burst(10), Quota::per_minute(31).burst(7)],
+        &[
+            Quota::per_second(10).burst(10),
+            Quota::per_minute(31).burst(7),
+        ],
         &[Quota::non_refilling(12)],
-        &[Quota::per_hour(1000).burst(4), Quota::non_refilling(40), Quota::per_second(999_983).burst(100)],
+        &[
+            Quota::per_hour(1000).burst(4),
+            Quota::non_refilling(40),
+            Quota::per_second(999_983).burst(100),
+        ],
         &[Quota::new(1, Duration::from_secs(86_400 * 365))],
         &[Quota::new(u32::MAX, Duration::from_secs(7))],
         // The time of the burst is more than 2^53 parts of a µs.
         &[Quota::new(999_983, Duration::from_secs(3600)).burst(4_000_000)],
         &[Quota::per_calendar_day(9).at_offset(OFFSET)],
-        &[Quota::per_calendar_day(7).at_offset(OFFSET).reserve_ahead(true)],
-        &[Quota::per_second(10).burst(4), Quota::per_calendar_week(20).starting(4).at_offset(OFFSET)],
+        &[Quota::per_calendar_day(7)
+            .at_offset(OFFSET)
+            .reserve_ahead(true)],
         &[
-            Quota::per_calendar_month(30).starting(9).at_offset(OFFSET).named("m"),
+            Quota::per_second(10).burst(4),
+            Quota::per_calendar_week(20).starting(4).at_offset(OFFSET),
+        ],
+        &[
+            Quota::per_calendar_month(30)
+                .starting(9)
+                .at_offset(OFFSET)
+                .named("m"),
             Quota::per_calendar_year(90),
         ],
     ];
-    sets.iter().map(|set| Quotas::new(set.iter().cloned()).unwrap()).collect()
+    sets.iter()
+        .map(|set| Quotas::new(set.iter().cloned()).unwrap())
+        .collect()
 }

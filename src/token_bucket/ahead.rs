@@ -50,7 +50,9 @@ impl Bucket {
     /// act at once, regardless of what other requests reserved since. All quotas refill: others are not prefetched.
     pub(super) fn hold(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         for (level, limit) in self.levels.iter_mut().zip(quotas.limits()) {
-            let tat = level.tat.minus(limit, Moment::default().advance(limit, tokens));
+            let tat = level
+                .tat
+                .minus(limit, Moment::default().advance(limit, tokens));
             level.tat = tat.min(Moment::at(now).advance(limit, limit.burst));
         }
     }
@@ -77,10 +79,19 @@ impl Operation for Prefetch {
         };
         let count = fields.integer()?;
         if !(0..=self.most).contains(&count) {
-            return Err(Garbled("a script prefetched a number of tokens out of range"));
+            return Err(Garbled(
+                "a script prefetched a number of tokens out of range",
+            ));
         }
         let bucket = read_levels(&self.quotas, &mut fields)?;
-        Ok(Prefetched { count, state: BucketState { quotas: self.quotas, now, bucket } })
+        Ok(Prefetched {
+            count,
+            state: BucketState {
+                quotas: self.quotas,
+                now,
+                bucket,
+            },
+        })
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> Prefetched {
@@ -90,6 +101,13 @@ impl Operation for Prefetch {
         if count > 0 || is_new || swept {
             bucket.write(&after, now);
         }
-        Prefetched { count, state: BucketState { quotas: self.quotas, now, bucket: after } }
+        Prefetched {
+            count,
+            state: BucketState {
+                quotas: self.quotas,
+                now,
+                bucket: after,
+            },
+        }
     }
 }

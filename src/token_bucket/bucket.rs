@@ -59,7 +59,14 @@ impl TokenBucket {
 
     pub(super) fn of(clients: Arc<Clients>, quotas: Quotas, max_wait: i64) -> Self {
         let (local, holding) = (Local::default(), HoldOptions::default());
-        Self { clients, quotas, max_wait, local, learned: None, holding }
+        Self {
+            clients,
+            quotas,
+            max_wait,
+            local,
+            learned: None,
+            holding,
+        }
     }
 
     /// Takes one token if it is available now.
@@ -159,7 +166,11 @@ impl TokenBucket {
     /// does not wait.
     pub async fn wait_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
         let decision = counted(self.decisions(), self.acquire(key.into(), n).await)?;
-        if decision.is_admitted() { Ok(decision) } else { Err(decision.refused()) }
+        if decision.is_admitted() {
+            Ok(decision)
+        } else {
+            Err(decision.refused())
+        }
     }
 
     /// Returns the state of a bucket without charging it.
@@ -178,7 +189,12 @@ impl TokenBucket {
     ///
     /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
     pub async fn peek(&self, key: impl Into<Key>) -> Result<BucketState, Error> {
-        Ok(self.clients.peek.run(key.into(), Peek).await?.under(&self.quotas))
+        Ok(self
+            .clients
+            .peek
+            .run(key.into(), Peek)
+            .await?
+            .under(&self.quotas))
     }
 
     /// Charges `n` tokens even if they are not available: a penalty, or a cost that is known only afterwards.
@@ -288,7 +304,11 @@ impl TokenBucket {
     pub async fn block_for(&self, key: impl Into<Key>, duration: Duration) -> Result<(), Error> {
         let key: Key = key.into();
         self.local.forget(&key);
-        let blocked = self.clients.adjust.run(key.clone(), self.adjusting(0, duration)).await;
+        let blocked = self
+            .clients
+            .adjust
+            .run(key.clone(), self.adjusting(0, duration))
+            .await;
         self.local.forget(&key);
         blocked.map(drop)
     }

@@ -41,7 +41,11 @@ impl BucketState {
     /// Returns the number of tokens available now: the minimum over all quotas, or 0 while the bucket is blocked.
     #[must_use]
     pub fn remaining(&self) -> u32 {
-        self.bucket.pairs(&self.quotas).map(|(level, limit)| self.tokens(level, limit)).min().unwrap_or(0)
+        self.bucket
+            .pairs(&self.quotas)
+            .map(|(level, limit)| self.tokens(level, limit))
+            .min()
+            .unwrap_or(0)
     }
 
     /// Returns when the bucket is full and unblocked again; `None` if never.
@@ -49,7 +53,9 @@ impl BucketState {
     pub fn reset_after(&self) -> Option<Duration> {
         self.balances()
             .map(|balance| balance.reset_after)
-            .try_fold(self.blocked_for(), |longest, reset| reset.map(|reset| reset.max(longest)))
+            .try_fold(self.blocked_for(), |longest, reset| {
+                reset.map(|reset| reset.max(longest))
+            })
     }
 
     /// Returns how long the bucket stays blocked by [`TokenBucket::block_for`](crate::TokenBucket::block_for); zero
@@ -95,25 +101,37 @@ impl BucketState {
             return None;
         }
         let held_until = self.bucket.held_until(&self.quotas, self.now, cost);
-        Some(micros(after.act(&self.quotas, self.now).max(held_until) - self.now))
+        Some(micros(
+            after.act(&self.quotas, self.now).max(held_until) - self.now,
+        ))
     }
 
     /// Returns when there are tokens for a cost of each quota; `None` if never.
     pub(super) fn available_after_each(&self, costs: &[u32]) -> Option<Duration> {
         let mut each = self.bucket.pairs(&self.quotas).zip(costs).enumerate();
-        each.try_fold(self.blocked_for(), |longest, (at, ((level, limit), cost))| {
-            if self.free(level, limit) >= i64::from(*cost) {
-                return Some(longest);
-            }
-            let bucket = Bucket::new(self.bucket.blocked_until, SmallVec::from_slice(&[*level]));
-            let alone = Self { quotas: self.quotas.part(at..at + 1), now: self.now, bucket };
-            alone.available_after(*cost).map(|after| after.max(longest))
-        })
+        each.try_fold(
+            self.blocked_for(),
+            |longest, (at, ((level, limit), cost))| {
+                if self.free(level, limit) >= i64::from(*cost) {
+                    return Some(longest);
+                }
+                let bucket =
+                    Bucket::new(self.bucket.blocked_until, SmallVec::from_slice(&[*level]));
+                let alone = Self {
+                    quotas: self.quotas.part(at..at + 1),
+                    now: self.now,
+                    bucket,
+                };
+                alone.available_after(*cost).map(|after| after.max(longest))
+            },
+        )
     }
 
     /// The first quota that has fewer than `cost` tokens.
     pub(super) fn lacking(&self, cost: i64) -> Option<usize> {
-        self.bucket.pairs(&self.quotas).position(|(level, limit)| self.free(level, limit) < cost)
+        self.bucket
+            .pairs(&self.quotas)
+            .position(|(level, limit)| self.free(level, limit) < cost)
     }
 
     /// The tokens available now that are not held; negative if tokens are owed.
@@ -124,14 +142,18 @@ impl BucketState {
 
     /// Returns the balance of each quota, in the order of the quotas.
     pub fn balances(&self) -> impl Iterator<Item = Balance<'_>> {
-        self.bucket.pairs(&self.quotas).map(|(level, limit)| self.balance(level, limit))
+        self.bucket
+            .pairs(&self.quotas)
+            .map(|(level, limit)| self.balance(level, limit))
     }
 
     /// Returns the tightest quota: the one with the fewest tokens left; of equal ones, the slowest to refill.
     #[must_use]
     pub fn tightest(&self) -> Balance<'_> {
         let slowest = |balance: &Balance<'_>| Reverse(balance.reset_after.unwrap_or(Duration::MAX));
-        let tightest = self.balances().min_by_key(|balance| (balance.remaining, slowest(balance)));
+        let tightest = self
+            .balances()
+            .min_by_key(|balance| (balance.remaining, slowest(balance)));
         tightest.unwrap_or_else(|| self.balance(&self.bucket.levels[0], &self.quotas.limits()[0]))
     }
 
@@ -147,14 +169,23 @@ impl BucketState {
         let (remaining, refills) = (self.tokens(level, limit), limit.num != 0);
         let window = level.window(self.now);
         let effective_window = || match (i64::from(remaining), window) {
-            (0, _) => level.next(limit, self.now, self.bucket.held()).max(self.now) - self.now,
+            (0, _) => {
+                level
+                    .next(limit, self.now, self.bucket.held())
+                    .max(self.now)
+                    - self.now
+            }
             (_, Some((_, next))) => next - self.now,
             (left, None) => Moment::default().advance(limit, left).ceil(),
         };
         let has_window = !limit.is_closed && (refills || window.is_some());
         Balance {
             name: &limit.name,
-            limit: if limit.is_closed { 0 } else { u32::try_from(limit.burst).unwrap_or(u32::MAX) },
+            limit: if limit.is_closed {
+                0
+            } else {
+                u32::try_from(limit.burst).unwrap_or(u32::MAX)
+            },
             remaining,
             window: has_window.then(|| micros(window.map_or(limit.span, |(length, _)| length))),
             effective_window: has_window.then(|| micros(effective_window().max(self.blocked()))),

@@ -58,7 +58,11 @@ impl TokenBucket {
     }
 
     pub(super) async fn adjust(&self, key: Key, tokens: i64) -> Result<BucketState, Error> {
-        let adjusted = self.clients.adjust.run(key.clone(), self.adjusting(tokens, Duration::ZERO)).await;
+        let adjusted = self
+            .clients
+            .adjust
+            .run(key.clone(), self.adjusting(tokens, Duration::ZERO))
+            .await;
         if tokens < 0 {
             self.local.forget_refusal(&key, &self.quotas);
         }
@@ -67,24 +71,34 @@ impl TokenBucket {
 
     /// Charges a key in the background.
     pub(crate) fn charge_detached(&self, key: Key, tokens: u32) {
-        self.clients.adjust.detach(key, self.adjusting(tokens.into(), Duration::ZERO));
+        self.clients
+            .adjust
+            .detach(key, self.adjusting(tokens.into(), Duration::ZERO));
     }
 
     /// The same buckets with `max_wait` reduced by the time already waited.
     pub(super) fn with_less_wait(&self, waited: Duration) -> Self {
-        Self { max_wait: (self.max_wait - to_micros(waited)).max(0), ..self.clone() }
+        Self {
+            max_wait: (self.max_wait - to_micros(waited)).max(0),
+            ..self.clone()
+        }
     }
 
     /// The same buckets, with quotas that are learned from an upstream.
     pub(super) fn learning(&self) -> Self {
         let learned = Some(LearnedQuotas::new(&self.clients.store, self.name()));
-        Self { learned, ..self.clone() }
+        Self {
+            learned,
+            ..self.clone()
+        }
     }
 
     /// The same buckets with the quotas that were learned for a key meanwhile.
     pub(super) fn under_learned(self, key: &Key) -> Self {
         let quotas = self.learned.as_ref().and_then(|learned| learned.known(key));
-        quotas.map(|quotas| self.with_quotas(&quotas)).unwrap_or(self)
+        quotas
+            .map(|quotas| self.with_quotas(&quotas))
+            .unwrap_or(self)
     }
 
     /// Decides a request, and waits until it may act.
@@ -97,7 +111,11 @@ impl TokenBucket {
     }
 
     pub(super) fn adjusting(&self, tokens: i64, block: Duration) -> Adjust {
-        Adjust { quotas: self.quotas.clone(), tokens, block: to_micros(block) }
+        Adjust {
+            quotas: self.quotas.clone(),
+            tokens,
+            block: to_micros(block),
+        }
     }
 
     /// Tells that so many values of a response of an upstream cannot be read.
@@ -115,9 +133,22 @@ impl TokenBucket {
     /// Their quotas are divided by the number of processes that share them.
     pub(crate) fn local_share(&self, sharing: Sharing) -> Self {
         let (name, store) = (self.name(), self.clients.store.local_share());
-        let replicas = Some(Replicas::of(&self.clients.store, "token_bucket", name, sharing));
-        let clients = Clients { replicas, ..Clients::new(store, name, &Namespace::open(store, name)) };
-        Self { clients: Arc::new(clients), local: Local::default(), learned: None, ..self.clone() }
+        let replicas = Some(Replicas::of(
+            &self.clients.store,
+            "token_bucket",
+            name,
+            sharing,
+        ));
+        let clients = Clients {
+            replicas,
+            ..Clients::new(store, name, &Namespace::open(store, name))
+        };
+        Self {
+            clients: Arc::new(clients),
+            local: Local::default(),
+            learned: None,
+            ..self.clone()
+        }
     }
 
     /// Other buckets in the same store. Their name is the name of this namespace plus `ending`.
@@ -129,14 +160,27 @@ impl TokenBucket {
 
     /// The same buckets as part of several limits: without waiting and prefetching.
     pub(super) fn as_one_of_several(&self) -> Self {
-        Self { max_wait: 0, local: Local { ahead: None, ..self.local.clone() }, ..self.clone() }
+        Self {
+            max_wait: 0,
+            local: Local {
+                ahead: None,
+                ..self.local.clone()
+            },
+            ..self.clone()
+        }
     }
 
     /// Takes a token to count an event. It is not counted as a decision on a request.
     pub(crate) async fn count(&self, key: Key) -> Result<Decision, Error> {
         self.clients
             .reserve
-            .run(key, Reserve { quotas: self.quotas.clone(), ask: Ask { cost: 1, wait: 0 } })
+            .run(
+                key,
+                Reserve {
+                    quotas: self.quotas.clone(),
+                    ask: Ask { cost: 1, wait: 0 },
+                },
+            )
             .await
     }
 
@@ -151,20 +195,31 @@ impl TokenBucket {
 
     /// Returns this local share with its part of `quotas`.
     pub(super) fn share_of(&self, quotas: &Quotas) -> Self {
-        let parts = self.clients.replicas.as_ref().map_or(NonZeroU32::MIN, Replicas::most);
+        let parts = self
+            .clients
+            .replicas
+            .as_ref()
+            .map_or(NonZeroU32::MIN, Replicas::most);
         self.with_quotas(&quotas.share(parts))
     }
 
     pub(super) async fn decide(&self, key: Key, cost: u32, wait: i64) -> Result<Decision, Error> {
-        counted(self.decisions(), Decide::begin(self, &self.quotas, &key, cost, wait).await)
+        counted(
+            self.decisions(),
+            Decide::begin(self, &self.quotas, &key, cost, wait).await,
+        )
     }
 
     pub(super) fn cancel(&self, key: &Key, cancel: Cancel) -> OperationFuture<Cancel> {
-        self.clients.cancel.run(key.clone(), self.returned(key, cancel))
+        self.clients
+            .cancel
+            .run(key.clone(), self.returned(key, cancel))
     }
 
     pub(super) fn cancel_detached(&self, key: &Key, cancel: Cancel) {
-        self.clients.cancel.detach(key.clone(), self.returned(key, cancel));
+        self.clients
+            .cancel
+            .detach(key.clone(), self.returned(key, cancel));
     }
 
     /// Takes back an admission, asked for at `sent`, whose request does not act.
@@ -182,7 +237,10 @@ impl TokenBucket {
     /// Registers a cancellation in the local state.
     pub(super) fn returned(&self, key: &Key, cancel: Cancel) -> Cancel {
         self.local.forget_refusal(key, &self.quotas);
-        Cancel { _returning: Some(Arc::new(self.clients.returning.begin(key))), ..cancel }
+        Cancel {
+            _returning: Some(Arc::new(self.clients.returning.begin(key))),
+            ..cancel
+        }
     }
 }
 
@@ -207,7 +265,10 @@ impl Clients {
     }
 }
 
-pub(super) fn counted(decisions: &Decisions, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+pub(super) fn counted(
+    decisions: &Decisions,
+    decided: Result<Decision, Error>,
+) -> Result<Decision, Error> {
     decisions.settle(decided.map(|decision| {
         let outcome = Outcome::of(&decision);
         (decision, outcome)
@@ -216,5 +277,7 @@ pub(super) fn counted(decisions: &Decisions, decided: Result<Decision, Error>) -
 
 /// Converts to whole µs, rounded up, at most [`MAX_SPAN`].
 pub(super) fn to_micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(MAX_SPAN).min(MAX_SPAN)
+    i64::try_from(duration.as_nanos().div_ceil(1000))
+        .unwrap_or(MAX_SPAN)
+        .min(MAX_SPAN)
 }

@@ -51,7 +51,10 @@ impl Rule {
         // A clock that is corrected by running slower was not set back: chrony slows it by up to a twelfth. By a step of less
         // than 1 ms, little is given back too much.
         let since = decision.state.now + age - age / 8 - 1000;
-        Self::ActsAt { act: decision.act(), since: since.max(1) }
+        Self::ActsAt {
+            act: decision.act(),
+            since: since.max(1),
+        }
     }
 }
 
@@ -67,12 +70,22 @@ pub(crate) struct Trace {
 
 impl Trace {
     /// For a quota that never refills: the tokens are not given back.
-    const KEPT: Moment = Moment { whole: -1, part: -1 };
+    const KEPT: Moment = Moment {
+        whole: -1,
+        part: -1,
+    };
 }
 
 impl Level {
     /// Returns whether anything was given back.
-    fn cancel(&mut self, pace: &Pace, now: i64, (cost, held): (i64, i64), rule: Rule, trace: &Trace) -> bool {
+    fn cancel(
+        &mut self,
+        pace: &Pace,
+        now: i64,
+        (cost, held): (i64, i64),
+        rule: Rule,
+        trace: &Trace,
+    ) -> bool {
         let mine = trace.tat;
         if pace.num == 0 {
             let used = self.tat.whole;
@@ -90,9 +103,14 @@ impl Level {
                 if was_reset || is_pending {
                     return false;
                 }
-                Moment { whole: charge.whole - age.max(now - charged), ..charge }
+                Moment {
+                    whole: charge.whole - age.max(now - charged),
+                    ..charge
+                }
             }
-            Rule::IfLatest if !(self.tat == mine && self.last == mine && mine.whole > now) => return false,
+            Rule::IfLatest if !(self.tat == mine && self.last == mine && mine.whole > now) => {
+                return false;
+            }
             Rule::IfLatest | Rule::ActsAt { .. } => {
                 let built_upon = self.last.minus(pace, mine);
                 if built_upon == Moment::default() {
@@ -121,13 +139,29 @@ impl Cancel {
     pub(crate) fn new(state: &BucketState, cost: i64, rule: Rule) -> Self {
         let BucketState { quotas, bucket, .. } = state;
         // A bucket may have more levels, left by other quotas.
-        let traces = bucket.pairs(quotas).map(|(level, _)| Trace { tat: level.tat, before: level.before });
-        Self { quotas: quotas.clone(), cost, rule, traces: traces.collect(), _returning: None }
+        let traces = bucket.pairs(quotas).map(|(level, _)| Trace {
+            tat: level.tat,
+            before: level.before,
+        });
+        Self {
+            quotas: quotas.clone(),
+            cost,
+            rule,
+            traces: traces.collect(),
+            _returning: None,
+        }
     }
 
     /// Gives back tokens that were charged at most `age` µs ago and are not used.
     pub(crate) fn unused(state: &BucketState, tokens: i64, age: i64) -> Self {
-        Self::new(state, tokens, Rule::Unused { charged: state.now, age: age.max(0) })
+        Self::new(
+            state,
+            tokens,
+            Rule::Unused {
+                charged: state.now,
+                age: age.max(0),
+            },
+        )
     }
 
     /// Takes back an admission whose request never acts. It is safe to run twice, because the second run finds a
@@ -144,7 +178,12 @@ impl Cancel {
 
     /// Takes back `count` charges of `cost` in a row, whose requests never act, as one charge: the TAT after the last
     /// charge, and the state before the first.
-    pub(super) fn combined(first: &BucketState, last: &BucketState, cost: i64, count: usize) -> Self {
+    pub(super) fn combined(
+        first: &BucketState,
+        last: &BucketState,
+        cost: i64,
+        count: usize,
+    ) -> Self {
         let mut cancel = Self::new(last, cost * count as i64, Rule::IfLatest);
         for (trace, level) in cancel.traces.iter_mut().zip(&first.bucket.levels) {
             trace.before = level.before;
@@ -194,12 +233,19 @@ impl Operation for Cancel {
     }
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
-        let Self { quotas, cost, rule, traces, .. } = &self;
+        let Self {
+            quotas,
+            cost,
+            rule,
+            traces,
+            ..
+        } = &self;
         let swept = bucket.sweep(now);
         let (mut after, is_new) = bucket.fitted(quotas, now);
         // Nothing is known of the charge if the bucket was reset since, or has no level for these quotas.
-        let is_unknown =
-            |((level, limit), trace): ((&Level, &Limit), &Trace)| limit.num != 0 && trace.tat > level.last;
+        let is_unknown = |((level, limit), trace): ((&Level, &Limit), &Trace)| {
+            limit.num != 0 && trace.tat > level.last
+        };
         let is_over = match *rule {
             Rule::ActsAt { act, since } if now > act || now < since => true,
             Rule::Unused { .. } => false,

@@ -30,7 +30,9 @@ impl Bucket {
     pub(crate) fn fits(&self, quotas: &Quotas) -> bool {
         let limits = quotas.limits();
         self.levels.len() >= limits.len()
-            && self.pairs(quotas).all(|(level, limit)| level.quota == limit.tokens)
+            && self
+                .pairs(quotas)
+                .all(|(level, limit)| level.quota == limit.tokens)
     }
 
     /// Whether the first levels are those of the quotas, and a request can be charged without a copy. If there are also
@@ -43,7 +45,14 @@ impl Bucket {
 
     /// An unused bucket.
     pub(crate) fn full(quotas: &Quotas) -> Self {
-        Self::new(0, quotas.limits().iter().map(|limit| Level::full(limit.tokens)).collect())
+        Self::new(
+            0,
+            quotas
+                .limits()
+                .iter()
+                .map(|limit| Level::full(limit.tokens))
+                .collect(),
+        )
     }
 
     /// Returns the bucket with the levels of the quotas first, and whether it is not as it was stored: a quota is new
@@ -81,7 +90,12 @@ impl Bucket {
                 self.taken_over(limit, now)
             }));
         }
-        let is_other = |level: &&Level| quotas.limits().iter().all(|limit| level.quota != limit.tokens);
+        let is_other = |level: &&Level| {
+            quotas
+                .limits()
+                .iter()
+                .all(|limit| level.quota != limit.tokens)
+        };
         levels.extend(self.levels.iter().filter(is_other).copied());
         levels.truncate(MOST_LEVELS);
         let mut fitted = Self::new(self.blocked_until, levels);
@@ -93,25 +107,43 @@ impl Bucket {
     fn taken_over(&self, limit: &Limit, now: i64) -> Level {
         // The fastest of the quotas that are at least as slow, otherwise the slowest quota.
         let rank = |level: &Level| {
-            let (interval, is_faster) = (level.quota.interval(), level.quota.interval() < limit.interval());
+            let (interval, is_faster) = (
+                level.quota.interval(),
+                level.quota.interval() < limit.interval(),
+            );
             (is_faster, if is_faster { -interval } else { interval })
         };
         let nearest = self.levels.iter().min_by(|one, other| {
-            let order = rank(one).partial_cmp(&rank(other)).unwrap_or(Ordering::Equal);
+            let order = rank(one)
+                .partial_cmp(&rank(other))
+                .unwrap_or(Ordering::Equal);
             order.then(other.tat.cmp(&one.tat))
         });
-        let Some(from) = nearest else { return Level::full(limit.tokens).to_window_of(now) };
+        let Some(from) = nearest else {
+            return Level::full(limit.tokens).to_window_of(now);
+        };
         let tat = convert(from, from.tat, limit, now);
         if limit.num == 0 {
             // After the clock was set back, the used tokens may be those of a later window.
-            let at = from.calendar().map_or(now, |calendar| calendar.start(from.last.whole).max(now));
+            let at = from
+                .calendar()
+                .map_or(now, |calendar| calendar.start(from.last.whole).max(now));
             let mut level = Level::with_used(limit.tokens, tat.whole, at);
             level.limit_window(now);
             return level;
         }
         let counts_used = from.quota.num == 0;
-        let last = if counts_used { tat } else { convert(from, from.last.max(from.tat), limit, now) };
-        Level { tat, last, quota: limit.tokens, ..Level::default() }
+        let last = if counts_used {
+            tat
+        } else {
+            convert(from, from.last.max(from.tat), limit, now)
+        };
+        Level {
+            tat,
+            last,
+            quota: limit.tokens,
+            ..Level::default()
+        }
     }
 }
 
@@ -142,5 +174,8 @@ fn convert(from: &Level, tat: Moment, to: &Pace, now: i64) -> Moment {
     }
     let whole = Moment::at(now).advance(to, tokens);
     let parts = whole.part + (rest * to.num as f64).ceil() as i64;
-    Moment { whole: whole.whole + parts / to.den, part: parts % to.den }
+    Moment {
+        whole: whole.whole + parts / to.den,
+        part: parts % to.den,
+    }
 }

@@ -77,7 +77,11 @@ impl Refuser {
     /// The limit at the position `limit` refused a request for `cost` tokens. Its quotas begin at the position `quota`.
     pub(super) fn new(limit: usize, quota: usize, state: &BucketState, cost: i64) -> Self {
         let quota = quota + state.lacking(cost).unwrap_or(0);
-        Self { limit: limit as u8, quota: quota as u8, is_blocked: state.blocked() > 0 }
+        Self {
+            limit: limit as u8,
+            quota: quota as u8,
+            is_blocked: state.blocked() > 0,
+        }
     }
 }
 
@@ -85,12 +89,24 @@ impl Decision {
     /// Admits a request with a cost of 0, without a call to the store. The state is that of an unused bucket.
     pub(super) fn free(quotas: Quotas) -> Self {
         let bucket = Bucket::full(&quotas);
-        Self::new(0, true, BucketState { quotas, now: 0, bucket })
+        Self::new(
+            0,
+            true,
+            BucketState {
+                quotas,
+                now: 0,
+                bucket,
+            },
+        )
     }
 
     /// Refuses a request under quotas of which one is 0, without a call to the store. The state is that of an unused bucket.
     pub(super) fn closed(quotas: &Quotas, cost: u32) -> Self {
-        let state = BucketState { quotas: quotas.clone(), now: 0, bucket: Bucket::full(quotas) };
+        let state = BucketState {
+            quotas: quotas.clone(),
+            now: 0,
+            bucket: Bucket::full(quotas),
+        };
         Self::new(cost.into(), false, state)
     }
 
@@ -113,7 +129,15 @@ impl Decision {
     /// A decision of the store.
     pub(super) fn new(cost: i64, admitted: bool, state: BucketState) -> Self {
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
-        Self { cost, is_local: false, key: None, state, admitted, by: None, costs: None }
+        Self {
+            cost,
+            is_local: false,
+            key: None,
+            state,
+            admitted,
+            by: None,
+            costs: None,
+        }
     }
 
     /// Converts a refusal to an error.
@@ -132,7 +156,11 @@ impl Decision {
     /// for refusals.
     #[must_use]
     pub fn delay(&self) -> Duration {
-        if self.admitted { micros(self.act() - self.state.now) } else { Duration::ZERO }
+        if self.admitted {
+            micros(self.act() - self.state.now)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Returns when the same request may be admitted without waiting, if no other request comes before it. It is
@@ -151,13 +179,18 @@ impl Decision {
     #[cfg(feature = "http")]
     pub(crate) fn violated(&self) -> impl Iterator<Item = Balance<'_>> {
         let balances = self.state.balances().enumerate();
-        balances.filter(|(quota, balance)| self.lacks(*quota, balance)).map(|(_, balance)| balance)
+        balances
+            .filter(|(quota, balance)| self.lacks(*quota, balance))
+            .map(|(_, balance)| balance)
     }
 
     /// Whether the quota at this position lacks tokens for the request.
     #[cfg(feature = "http")]
     pub(crate) fn lacks(&self, quota: usize, balance: &Balance<'_>) -> bool {
-        let cost = self.costs.as_ref().and_then(|costs| costs.get(quota).copied());
+        let cost = self
+            .costs
+            .as_ref()
+            .and_then(|costs| costs.get(quota).copied());
         !self.admitted && balance.remaining < cost.unwrap_or(self.cost)
     }
 
@@ -170,9 +203,15 @@ impl Decision {
         if self.admitted {
             return None;
         }
-        let quota =
-            self.by.map_or_else(|| self.state.lacking(self.cost.into()).unwrap_or(0), |by| by.quota.into());
-        self.state.quotas.limits().get(quota).map(|limit| &*limit.name)
+        let quota = self.by.map_or_else(
+            || self.state.lacking(self.cost.into()).unwrap_or(0),
+            |by| by.quota.into(),
+        );
+        self.state
+            .quotas
+            .limits()
+            .get(quota)
+            .map(|limit| &*limit.name)
     }
 
     /// Returns the number of tokens available now.

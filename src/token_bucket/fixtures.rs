@@ -16,8 +16,17 @@ pub(super) fn one(quota: Quota) -> Quotas {
 }
 
 /// Asks for tokens that are available within `wait` µs.
-pub(super) fn reserve(bucket: &mut Bucket, quotas: &Quotas, now: i64, (cost, wait): (i64, i64)) -> Decision {
-    Reserve { quotas: quotas.clone(), ask: Ask { cost, wait } }.apply(bucket, now)
+pub(super) fn reserve(
+    bucket: &mut Bucket,
+    quotas: &Quotas,
+    now: i64,
+    (cost, wait): (i64, i64),
+) -> Decision {
+    Reserve {
+        quotas: quotas.clone(),
+        ask: Ask { cost, wait },
+    }
+    .apply(bucket, now)
 }
 
 /// Takes tokens if they are available. Returns whether they are.
@@ -45,9 +54,17 @@ pub(super) fn check_intervals(
             let mut sum = 0;
             for (to, cost) in &ledger[first..] {
                 sum += i128::from(*cost);
-                let refill = if num == 0 { 0 } else { i128::from(to - from + rounded) * den };
+                let refill = if num == 0 {
+                    0
+                } else {
+                    i128::from(to - from + rounded) * den
+                };
                 let span = to - from;
-                assert!(sum * num.max(1) <= full + refill, "{sum} in {span} µs of {limit:?}: {}", told());
+                assert!(
+                    sum * num.max(1) <= full + refill,
+                    "{sum} in {span} µs of {limit:?}: {}",
+                    told()
+                );
             }
         }
     }
@@ -56,7 +73,11 @@ pub(super) fn check_intervals(
 /// Cancels a reservation, where the clock of the store does not advance by itself.
 pub(super) async fn cancel_at_once(reservation: &mut Reservation) {
     if let Some(cancel) = reservation.take_cancel(0) {
-        reservation.bucket.cancel(&reservation.key, cancel).await.unwrap();
+        reservation
+            .bucket
+            .cancel(&reservation.key, cancel)
+            .await
+            .unwrap();
     }
 }
 

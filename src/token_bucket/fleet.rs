@@ -73,13 +73,18 @@ impl Sealed for QuotaTable {
         let row = |(name, quotas): (&Key, &Quotas)| {
             let name = String::from_utf8_lossy(name.as_bytes());
             if name.contains(IS) || name.contains('\n') {
-                let text =
-                    format!("the name of a row must have no line feed and no {IS:?} in a text, is {name:?}");
+                let text = format!(
+                    "the name of a row must have no line feed and no {IS:?} in a text, is {name:?}"
+                );
                 return Err(Error::invalid(text));
             }
             Ok(format!("{name}{IS}{quotas}"))
         };
-        Ok(self.rows().map(row).collect::<Result<Vec<_>, _>>()?.join("\n"))
+        Ok(self
+            .rows()
+            .map(row)
+            .collect::<Result<Vec<_>, _>>()?
+            .join("\n"))
     }
 }
 
@@ -116,18 +121,33 @@ mod tests {
     #[test]
     fn a_table_is_read_as_it_is_written() {
         let table = |rows: &[(&'static str, u32)]| {
-            QuotaTable::new(rows.iter().map(|(name, rate)| (*name, Quota::per_second(*rate)))).unwrap()
+            QuotaTable::new(
+                rows.iter()
+                    .map(|(name, rate)| (*name, Quota::per_second(*rate))),
+            )
+            .unwrap()
         };
         for rows in [&[][..], &[("/a", 2)], &[("", 4), ("/a", 2), ("b=c", 3)]] {
             let text = table(rows).text().unwrap();
             assert_eq!(text.lines().count(), rows.len());
             let read = <QuotaTable as Sealed>::parse(&text).unwrap();
-            let read: Vec<_> = read.rows().map(|(name, of)| (name.clone(), of.max_cost())).collect();
-            assert_eq!(read, rows.iter().map(|(name, rate)| (Key::from(*name), *rate)).collect::<Vec<_>>());
+            let read: Vec<_> = read
+                .rows()
+                .map(|(name, of)| (name.clone(), of.max_cost()))
+                .collect();
+            assert_eq!(
+                read,
+                rows.iter()
+                    .map(|(name, rate)| (Key::from(*name), *rate))
+                    .collect::<Vec<_>>()
+            );
         }
         for name in ["a = b", "a\nb"] {
             let error = table(&[("/a", 2), (name, 1)]).text().unwrap_err();
-            assert!(error.is_invalid() && error.to_string().contains(&format!("{name:?}")), "{error}");
+            assert!(
+                error.is_invalid() && error.to_string().contains(&format!("{name:?}")),
+                "{error}"
+            );
         }
     }
 }

@@ -49,7 +49,10 @@ pub(crate) struct Acquire {
     step: Step,
 }
 
-#[expect(clippy::large_enum_variant, reason = "it is kept in a box with the request")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is kept in a box with the request"
+)]
 enum Step {
     One(Decide<Reserve>),
     All(Decide<ReserveAll>),
@@ -58,12 +61,24 @@ enum Step {
 
 impl Limiter {
     /// Begins to decide a request. `is_read`: whether the caller reads the decision if the request is admitted.
-    pub(crate) fn begin(&self, quotas: Option<&Quotas>, key: Key, cost: u32, is_read: bool) -> Begun {
+    pub(crate) fn begin(
+        &self,
+        quotas: Option<&Quotas>,
+        key: Key,
+        cost: u32,
+        is_read: bool,
+    ) -> Begun {
         if let (Self::All(_), Some(_)) = (self, quotas) {
             return self.with(quotas).begin(None, key, cost, is_read);
         }
         if !is_read && let Some((bucket, cells)) = self.at_once(quotas, cost) {
-            let (quotas, ask) = (quotas.unwrap_or(&bucket.quotas), Ask { cost: cost.into(), wait: 0 });
+            let (quotas, ask) = (
+                quotas.unwrap_or(&bucket.quotas),
+                Ask {
+                    cost: cost.into(),
+                    wait: 0,
+                },
+            );
             // Beside the reply, which is small then.
             let mut refused = None;
             let step = |bucket: &mut _, now| {
@@ -77,31 +92,56 @@ impl Limiter {
             return refused.map_or(Begun::Admitted, |refused| Begun::Decided(Ok(refused), key));
         }
         match self.step(quotas, &key, cost) {
-            Step::One(Decide::Decided(Some(decided))) | Step::All(Decide::Decided(Some(decided))) => {
-                Begun::Decided(decided, key)
-            }
-            step => Begun::Pending(Acquire { limiter: self.with(quotas), key, cost, step }),
+            Step::One(Decide::Decided(Some(decided)))
+            | Step::All(Decide::Decided(Some(decided))) => Begun::Decided(decided, key),
+            step => Begun::Pending(Acquire {
+                limiter: self.with(quotas),
+                key,
+                cost,
+                step,
+            }),
         }
     }
 
     /// The only bucket of a request, if it is in memory and the request does not wait.
-    fn at_once(&self, quotas: Option<&Quotas>, cost: u32) -> Option<(&TokenBucket, &Cells<Bucket>)> {
+    fn at_once(
+        &self,
+        quotas: Option<&Quotas>,
+        cost: u32,
+    ) -> Option<(&TokenBucket, &Cells<Bucket>)> {
         let Self::One(bucket) = self else { return None };
-        let is_possible = bucket.max_wait == 0 && cost <= quotas.unwrap_or(&bucket.quotas).max_cost();
-        Some((bucket, bucket.clients.namespace.cells().filter(|_| is_possible)?))
+        let is_possible =
+            bucket.max_wait == 0 && cost <= quotas.unwrap_or(&bucket.quotas).max_cost();
+        Some((
+            bucket,
+            bucket.clients.namespace.cells().filter(|_| is_possible)?,
+        ))
     }
 
     /// As [`begin`](Self::begin), for a caller that polls the decision in any case.
     pub(crate) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Acquire {
         let limiter = self.with(quotas);
         let step = limiter.step(None, &key, cost);
-        Acquire { limiter, key, cost, step }
+        Acquire {
+            limiter,
+            key,
+            cost,
+            step,
+        }
     }
 
     /// The same limits with other quotas for the first limit.
     fn with(&self, quotas: Option<&Quotas>) -> Self {
-        let Some(quotas) = quotas else { return self.clone() };
-        self.map(|limit, bucket| if limit == 0 { bucket.with_quotas(quotas) } else { bucket.clone() })
+        let Some(quotas) = quotas else {
+            return self.clone();
+        };
+        self.map(|limit, bucket| {
+            if limit == 0 {
+                bucket.with_quotas(quotas)
+            } else {
+                bucket.clone()
+            }
+        })
     }
 
     fn map(&self, map: impl Fn(usize, &TokenBucket) -> TokenBucket) -> Self {
@@ -139,14 +179,22 @@ impl Limiter {
 
     /// The same limits. The quotas of the first one are learned from an upstream.
     pub(crate) fn learning(&self) -> Self {
-        self.map(|limit, bucket| if limit == 0 { bucket.learning() } else { bucket.clone() })
+        self.map(|limit, bucket| {
+            if limit == 0 {
+                bucket.learning()
+            } else {
+                bucket.clone()
+            }
+        })
     }
 
     /// The learned quotas of a request, or else those that were chosen: also if the learned ones could never admit it. Then
     /// no response would ever tell other quotas. A closed limit stays closed, whatever was learned.
     #[inline]
     pub(crate) fn learned_or(&self, key: &Key, cost: u32, chosen: ChosenQuotas) -> ChosenQuotas {
-        let Some(learned) = &self.first().learned else { return chosen };
+        let Some(learned) = &self.first().learned else {
+            return chosen;
+        };
         match self.first_key(key) {
             Some(key) => {
                 let learned = learned.of(&key).for_cost(cost);
@@ -167,7 +215,9 @@ impl Limiter {
     pub(crate) fn prefetch(self, hold: Duration) -> Result<Self, Error> {
         match self {
             Self::One(bucket) => bucket.prefetch(hold).map(Self::One),
-            Self::All(_) => Err(Error::invalid("prefetch supports only one limit, not several")),
+            Self::All(_) => Err(Error::invalid(
+                "prefetch supports only one limit, not several",
+            )),
         }
     }
 
@@ -183,7 +233,8 @@ impl Limiter {
     pub(super) fn standing_in_for(&self, other: &Self) -> Self {
         let of = other.buckets();
         self.map(|limit, bucket| {
-            of.get(limit).map_or_else(|| bucket.clone(), |of| bucket.share_of(&of.quotas))
+            of.get(limit)
+                .map_or_else(|| bucket.clone(), |of| bucket.share_of(&of.quotas))
         })
     }
 
@@ -210,10 +261,13 @@ impl Limiter {
 
     /// Which of several limits refused the request, and the key of that limit.
     pub(crate) fn refused(&self, key: &Key, decision: &Decision) -> Option<(usize, Key)> {
-        let (Self::All(_), Some(refuser)) = (self, decision.by) else { return None };
+        let (Self::All(_), Some(refuser)) = (self, decision.by) else {
+            return None;
+        };
         // Limits without a key are not asked.
         let keys = keys_of(key).into_iter().enumerate();
-        keys.filter_map(|(limit, key)| Some((limit, key?))).nth(refuser.limit.into())
+        keys.filter_map(|(limit, key)| Some((limit, key?)))
+            .nth(refuser.limit.into())
     }
 
     /// Blocks the key of the first limit, in the background.
@@ -233,7 +287,9 @@ impl Limiter {
 
     /// Charges the additional cost of a request, in the background.
     pub(crate) fn charge(&self, decision: &Decision, tokens: u32) {
-        let Some(key) = decision.key.as_ref().filter(|_| tokens > 0).cloned() else { return };
+        let Some(key) = decision.key.as_ref().filter(|_| tokens > 0).cloned() else {
+            return;
+        };
         match self {
             Self::One(bucket) => {
                 let quotas = &decision.state.quotas;
@@ -251,7 +307,9 @@ impl Limiter {
 impl Acquire {
     /// Asks this process's local share instead, after an outage.
     pub(crate) fn ask_share(&mut self, local: &Limiter) {
-        *self = local.standing_in_for(&self.limiter).acquire(None, self.key.take(), self.cost);
+        *self = local
+            .standing_in_for(&self.limiter)
+            .acquire(None, self.key.take(), self.cost);
     }
 
     /// Takes the key, after completion.

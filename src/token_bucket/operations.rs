@@ -11,7 +11,9 @@ use super::bucket_state::{BucketState, micros};
 use super::cancel::Cancel;
 use super::decision::Decision;
 use super::state::{Ask, Bucket, Level, Moment};
-use crate::store::{Arguments, Cell as _, END, Field, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::store::{
+    Arguments, Cell as _, END, Field, Fields, Garbled, Operation, Repeat, Script, function,
+};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
 
 /// Charges a request in full, or not at all.
@@ -41,8 +43,9 @@ pub(super) const MOST_RUNS: usize = 128;
 pub(super) const MOST_SLOW_RUNS: usize = 64;
 
 /// Operations answer -1 for a run whose key does not hold a bucket.
-pub(super) const WRONG_TYPE: Garbled =
-    Garbled("WRONGTYPE the key holds a value that is not a bucket: delete the key, or choose another prefix");
+pub(super) const WRONG_TYPE: Garbled = Garbled(
+    "WRONGTYPE the key holds a value that is not a bucket: delete the key, or choose another prefix",
+);
 
 pub(super) const OUT_OF_RANGE: Garbled = Garbled("a script returned a time out of range");
 
@@ -65,11 +68,22 @@ macro_rules! under_its_quotas {
 pub(super) use under_its_quotas;
 
 /// The pieces of the library that every operation on buckets needs.
-pub(super) const BUCKETS: &[&str] =
-    &["calendar", "level", "change", "holds", "hold_step", "bucket", "buckets", "bare"];
+pub(super) const BUCKETS: &[&str] = &[
+    "calendar",
+    "level",
+    "change",
+    "holds",
+    "hold_step",
+    "bucket",
+    "buckets",
+    "bare",
+];
 
 /// Writes the quotas of limits, as `lua/level.lua` reads them.
-pub(super) fn write_limits<'a>(limits: impl ExactSizeIterator<Item = &'a Quotas>, call: &mut Arguments<'_>) {
+pub(super) fn write_limits<'a>(
+    limits: impl ExactSizeIterator<Item = &'a Quotas>,
+    call: &mut Arguments<'_>,
+) {
     call.integer(limits.len() as i64);
     for quotas in limits {
         let (text, numbers) = quotas.arguments();
@@ -79,7 +93,11 @@ pub(super) fn write_limits<'a>(limits: impl ExactSizeIterator<Item = &'a Quotas>
 }
 
 /// Reads a bucket, in table form or bare.
-pub(super) fn read_bucket(quotas: &Quotas, now: i64, fields: &mut Fields<'_>) -> Result<Bucket, Garbled> {
+pub(super) fn read_bucket(
+    quotas: &Quotas,
+    now: i64,
+    fields: &mut Fields<'_>,
+) -> Result<Bucket, Garbled> {
     match fields.next()? {
         Field::Integer(-1) => Err(WRONG_TYPE),
         Field::Integer(ahead) => read_bare(quotas, now, ahead),
@@ -183,7 +201,10 @@ impl Operation for Reserve {
         // Without numbers, all are admitted to a bucket that was full.
         let (admitted, before) = match fields.len() {
             0 => (nth + 1, Bucket::full(&self.quotas)),
-            _ => (read_count(&mut fields)?, read_bucket(&self.quotas, now, &mut fields)?),
+            _ => (
+                read_count(&mut fields)?,
+                read_bucket(&self.quotas, now, &mut fields)?,
+            ),
         };
         let bucket = charged(before, &self.quotas, now, (self.ask.cost, admitted, nth));
         let wait = micros(self.ask.wait);
@@ -213,15 +234,28 @@ impl Operation for Reserve {
     }
 
     fn undo(decisions: &[Decision]) -> Option<Cancel> {
-        let count = decisions.iter().take_while(|decision| decision.admitted).count();
+        let count = decisions
+            .iter()
+            .take_while(|decision| decision.admitted)
+            .count();
         let (first, last) = (decisions.first()?, decisions[..count].last()?);
-        Some(Cancel::combined(&first.state, &last.state, last.cost.into(), count))
+        Some(Cancel::combined(
+            &first.state,
+            &last.state,
+            last.cost.into(),
+            count,
+        ))
     }
 }
 
 impl Reserve {
     /// Like [`apply`](Operation::apply), where nobody reads an admission. `None`: the request is admitted.
-    pub(super) fn admit(quotas: &Quotas, ask: Ask, bucket: &mut Bucket, now: i64) -> Option<Decision> {
+    pub(super) fn admit(
+        quotas: &Quotas,
+        ask: Ask,
+        bucket: &mut Bucket,
+        now: i64,
+    ) -> Option<Decision> {
         // An unused bucket has nothing that could have ended, or be of an earlier time.
         let is_unused = bucket.levels.is_empty() && bucket.is_idle(now);
         if is_unused {
@@ -237,12 +271,20 @@ impl Reserve {
                 return None;
             }
         }
-        let decision = Self { quotas: quotas.clone(), ask }.apply(bucket, now);
+        let decision = Self {
+            quotas: quotas.clone(),
+            ask,
+        }
+        .apply(bucket, now);
         (!decision.admitted).then_some(decision)
     }
 
     fn decision(self, admitted: bool, now: i64, bucket: Bucket) -> Decision {
-        let state = BucketState { quotas: self.quotas, now, bucket };
+        let state = BucketState {
+            quotas: self.quotas,
+            now,
+            bucket,
+        };
         Decision::new(self.ask.cost, admitted, state)
     }
 }

@@ -3,7 +3,9 @@
 use smallvec::SmallVec;
 
 use super::bucket_state::BucketState;
-use super::operations::{BUCKETS, MOST_RUNS, OUT_OF_RANGE, PARTS, WRONG_TYPE, read_moment, read_time};
+use super::operations::{
+    BUCKETS, MOST_RUNS, OUT_OF_RANGE, PARTS, WRONG_TYPE, read_moment, read_time,
+};
 use super::state::{Bucket, Level};
 use crate::store::{Cell as _, Field, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas, Tokens};
@@ -24,14 +26,22 @@ impl Stored {
     /// The state under these quotas.
     pub(crate) fn under(self, quotas: &Quotas) -> BucketState {
         let (bucket, _) = self.bucket.fit(quotas, self.now);
-        BucketState { quotas: quotas.clone(), now: self.now, bucket }
+        BucketState {
+            quotas: quotas.clone(),
+            now: self.now,
+            bucket,
+        }
     }
 
     /// The state under the quotas that are stored with the bucket; `None` if it is full.
     pub(crate) fn under_its_own(self) -> Option<BucketState> {
         let Self { bucket, now } = self;
         let quotas = Quotas::stored(bucket.levels.iter().map(|level| level.quota))?;
-        Some(BucketState { quotas, now, bucket })
+        Some(BucketState {
+            quotas,
+            now,
+            bucket,
+        })
     }
 }
 
@@ -50,7 +60,9 @@ impl Operation for Peek {
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Stored, Garbled> {
-        let Field::List(mut numbers) = fields.next()? else { return Err(WRONG_TYPE) };
+        let Field::List(mut numbers) = fields.next()? else {
+            return Err(WRONG_TYPE);
+        };
         let mut bucket = Bucket::new(read_time(&mut numbers)?, SmallVec::new());
         // A level has seven numbers. What is held has two, behind all levels.
         while numbers.len() > 2 {
@@ -60,7 +72,9 @@ impl Operation for Peek {
             if !quota.are_valid() {
                 return Err(WRONG_TYPE);
             }
-            bucket.levels.push(Level::read(tat, last, quota).ok_or(OUT_OF_RANGE)?);
+            bucket
+                .levels
+                .push(Level::read(tat, last, quota).ok_or(OUT_OF_RANGE)?);
         }
         bucket.read_held(&mut numbers)?;
         Ok(Stored { bucket, now })
@@ -74,6 +88,9 @@ impl Operation for Peek {
         if after.is_idle(now) {
             after = Bucket::default();
         }
-        Stored { bucket: after.told(), now }
+        Stored {
+            bucket: after.told(),
+            now,
+        }
     }
 }

@@ -75,7 +75,13 @@ impl Quota {
     }
 
     const fn at(rate: Rate, period: Duration, burst: Option<u32>) -> Self {
-        Self { rate, period, burst, calendar: Settings::NONE, name: None }
+        Self {
+            rate,
+            period,
+            burst,
+            calendar: Settings::NONE,
+            name: None,
+        }
     }
 
     /// `rate` tokens per second.
@@ -139,11 +145,16 @@ impl Quota {
     }
 
     fn default_name(position: usize, of: usize) -> Arc<str> {
-        if of == 1 { Arc::from(DEFAULT_NAME) } else { Arc::from(format!("q{}", position + 1)) }
+        if of == 1 {
+            Arc::from(DEFAULT_NAME)
+        } else {
+            Arc::from(format!("q{}", position + 1))
+        }
     }
 
     fn check(self, position: usize, of: usize) -> Result<Limit, Error> {
-        let invalid = |why: fmt::Arguments<'_>| Error::invalid(format!("invalid quota \"{self}\": {why}"));
+        let invalid =
+            |why: fmt::Arguments<'_>| Error::invalid(format!("invalid quota \"{self}\": {why}"));
         let burst = match (self.burst, self.rate) {
             (Some(burst), _) => burst,
             (None, Rate::Whole(rate)) => rate,
@@ -152,9 +163,14 @@ impl Quota {
             (None, Rate::Calendar(tokens, _)) => tokens,
             (None, Rate::Never) => 0,
         };
-        let (num, den) = match self.calendar_code().map_err(|why| invalid(format_args!("{why}")))? {
+        let (num, den) = match self
+            .calendar_code()
+            .map_err(|why| invalid(format_args!("{why}")))?
+        {
             Some(code) => (0, code),
-            None => self.interval(burst.max(1)).map_err(|why| invalid(format_args!("{why}")))?,
+            None => self
+                .interval(burst.max(1))
+                .map_err(|why| invalid(format_args!("{why}")))?,
         };
         let name = match &self.name {
             None => Self::default_name(position, of),
@@ -187,7 +203,9 @@ impl Quota {
                 // In units of 2^-60: exact for rates of 2^-8 and more; relative error up to 2^-22 at the lower end.
                 (micros << 60, (rate * (1_u64 << 60) as f64) as i128)
             }
-            Rate::Fraction(_) => return Err("the rate must be 0, or 1e-9 to 1e9 tokens per second"),
+            Rate::Fraction(_) => {
+                return Err("the rate must be 0, or 1e-9 to 1e9 tokens per second");
+            }
         };
         if period == 0 {
             return Err("the period must be at least 1 µs");
@@ -256,11 +274,18 @@ pub(crate) struct Limit {
 
 impl Limit {
     fn new(name: Arc<str>, burst: i64, num: i64, den: i64) -> Self {
-        Self { name, pace: Pace::of(Tokens { burst, num, den }), is_closed: false }
+        Self {
+            name,
+            pace: Pace::of(Tokens { burst, num, den }),
+            is_closed: false,
+        }
     }
 
     fn closed(name: Arc<str>) -> Self {
-        Self { is_closed: true, ..Self::new(name, 1, 1_000_000, 1) }
+        Self {
+            is_closed: true,
+            ..Self::new(name, 1, 1_000_000, 1)
+        }
     }
 
     /// The largest cost that it can admit.
@@ -332,7 +357,12 @@ impl Pace {
     pub(crate) fn of(tokens: Tokens) -> Self {
         let Tokens { burst, num, den } = tokens;
         let (whole, part) = (num / den, num % den);
-        Self { tokens, whole, part, span: burst * whole + burst * part / den }
+        Self {
+            tokens,
+            whole,
+            part,
+            span: burst * whole + burst * part / den,
+        }
     }
 }
 

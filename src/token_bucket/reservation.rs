@@ -37,7 +37,13 @@ pub struct Reservation {
 
 impl Reservation {
     pub(super) fn new(bucket: TokenBucket, key: Key, decision: Decision) -> Self {
-        Self { bucket, key, decision, made: clock::micros(), cancelled: false }
+        Self {
+            bucket,
+            key,
+            decision,
+            made: clock::micros(),
+            cancelled: false,
+        }
     }
 
     /// Returns how long to wait before acting, from the moment of the reservation.
@@ -82,7 +88,11 @@ impl Reservation {
     /// How long ago it was made, at least, µs. This is 0 in memory, where no clock is set back.
     pub(super) fn age(&self) -> i64 {
         let is_in_memory = self.bucket.clients.namespace.cells().is_some();
-        if is_in_memory { 0 } else { clock::micros() - self.made }
+        if is_in_memory {
+            0
+        } else {
+            clock::micros() - self.made
+        }
     }
 
     /// What cancels the reservation, which is at least so old.
@@ -92,6 +102,10 @@ impl Reservation {
             return None;
         }
         let decision = &self.decision;
-        Some(Cancel::new(&decision.state, decision.cost.into(), Rule::acts_at(decision, age)))
+        Some(Cancel::new(
+            &decision.state,
+            decision.cost.into(),
+            Rule::acts_at(decision, age),
+        ))
     }
 }

@@ -42,10 +42,16 @@ pub(super) struct Return {
 impl Returning {
     pub(super) fn begin(&self, key: &Key) -> Return {
         let mut under_way = lock(&self.0.under_way);
-        let new = || UnderWay { count: 0, over: watch::Sender::new(()) };
+        let new = || UnderWay {
+            count: 0,
+            over: watch::Sender::new(()),
+        };
         under_way.entry(key.clone()).or_insert_with(new).count += 1;
         self.0.count.fetch_add(1, Ordering::Release);
-        Return { keys: Arc::clone(&self.0), key: key.clone() }
+        Return {
+            keys: Arc::clone(&self.0),
+            key: key.clone(),
+        }
     }
 
     /// Waits for the operations in progress for a key; `None` if there are none.

@@ -24,7 +24,10 @@ impl TokenBucket {
     /// ```
     #[must_use]
     pub fn with_quotas(&self, quotas: &Quotas) -> Self {
-        Self { quotas: quotas.clone(), ..self.clone() }
+        Self {
+            quotas: quotas.clone(),
+            ..self.clone()
+        }
     }
 
     /// Returns a handle to the same buckets whose [`reserve`](Self::reserve) and [`wait`](Self::wait) refuse delays
@@ -44,7 +47,10 @@ impl TokenBucket {
     /// ```
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
-        Self { max_wait: to_micros(max_wait), ..self.clone() }
+        Self {
+            max_wait: to_micros(max_wait),
+            ..self.clone()
+        }
     }
 
     /// Returns a handle to the same buckets that caches refusals in this process. Default: `false`, but `true` for
@@ -67,7 +73,13 @@ impl TokenBucket {
     /// ```
     #[must_use]
     pub fn cache_refusals(&self, cache: bool) -> Self {
-        Self { local: Local { refusals: cache, ..self.local.clone() }, ..self.clone() }
+        Self {
+            local: Local {
+                refusals: cache,
+                ..self.local.clone()
+            },
+            ..self.clone()
+        }
     }
 
     /// Returns a handle to the same buckets that prefetches tokens of hot keys.
@@ -116,8 +128,19 @@ impl TokenBucket {
     ///
     /// [`is_invalid`](Error::is_invalid) if `hold` is not 1 ms to 1 s. 10 ms is a good choice.
     pub fn prefetch(&self, hold: Duration) -> Result<Self, Error> {
-        in_range("hold", Duration::from_millis(1)..=Duration::from_secs(1), "1 ms to 1 s", hold)?;
+        in_range(
+            "hold",
+            Duration::from_millis(1)..=Duration::from_secs(1),
+            "1 ms to 1 s",
+            hold,
+        )?;
         let ahead = Some((to_micros(hold), Arc::default()));
-        Ok(Self { local: Local { ahead, ..self.local.clone() }, ..self.clone() })
+        Ok(Self {
+            local: Local {
+                ahead,
+                ..self.local.clone()
+            },
+            ..self.clone()
+        })
     }
 }

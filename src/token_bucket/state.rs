@@ -27,7 +27,10 @@ impl Moment {
 
     /// The number of used tokens of a quota that never refills.
     pub(crate) fn used(tokens: i64) -> Self {
-        Self { whole: tokens, part: Self::USED }
+        Self {
+            whole: tokens,
+            part: Self::USED,
+        }
     }
 
     pub(super) fn at(whole: i64) -> Self {
@@ -41,7 +44,10 @@ impl Moment {
         if parts < pace.den {
             return Self { whole, part: parts };
         }
-        Self { whole: whole + parts / pace.den, part: parts % pace.den }
+        Self {
+            whole: whole + parts / pace.den,
+            part: parts % pace.den,
+        }
     }
 
     #[inline]
@@ -76,8 +82,16 @@ pub(crate) struct Level {
 impl Level {
     /// A full level.
     pub(super) fn full(quota: Tokens) -> Self {
-        let tat = if quota.num == 0 { Moment::used(0) } else { Moment::default() };
-        Self { tat, quota, ..Self::default() }
+        let tat = if quota.num == 0 {
+            Moment::used(0)
+        } else {
+            Moment::default()
+        };
+        Self {
+            tat,
+            quota,
+            ..Self::default()
+        }
     }
 
     /// The number of whole tokens available at `when`; negative if tokens are already reserved ahead of time.
@@ -102,7 +116,12 @@ impl Level {
         if pace.num == 0 {
             return self.acts_in_window();
         }
-        self.tat.minus(pace, Moment::default().advance(pace, (pace.burst - held).max(0))).ceil()
+        self.tat
+            .minus(
+                pace,
+                Moment::default().advance(pace, (pace.burst - held).max(0)),
+            )
+            .ceil()
     }
 
     /// The time at which one token is available besides those that are held.
@@ -119,7 +138,11 @@ impl Level {
             return;
         }
         let pending = self.last.whole - pace.span > now;
-        self.before = if pending { self.last } else { Moment::default() };
+        self.before = if pending {
+            self.last
+        } else {
+            Moment::default()
+        };
         self.tat = self.tat.max(Moment::at(at)).advance(pace, tokens);
         self.last = self.before.max(self.tat);
     }
@@ -133,7 +156,11 @@ impl Level {
             return;
         }
         let empty = Moment::at(at).advance(&pace, pace.burst);
-        let after = self.tat.max(Moment::at(at)).advance(&pace, tokens).min(empty);
+        let after = self
+            .tat
+            .max(Moment::at(at))
+            .advance(&pace, tokens)
+            .min(empty);
         self.tat = self.tat.max(after);
         self.last = self.last.max(self.tat);
     }
@@ -207,13 +234,22 @@ pub(crate) struct Bucket {
 impl Clone for Bucket {
     fn clone(&self) -> Self {
         // Much faster than `SmallVec::clone`, which clones the items one by one.
-        Self { levels: SmallVec::from_slice(&self.levels), holds: self.holds.clone(), ..*self }
+        Self {
+            levels: SmallVec::from_slice(&self.levels),
+            holds: self.holds.clone(),
+            ..*self
+        }
     }
 }
 
 impl Bucket {
     pub(crate) fn new(blocked_until: i64, levels: SmallVec<[Level; 1]>) -> Self {
-        Self { blocked_until, seen: 0, levels, holds: None }
+        Self {
+            blocked_until,
+            seen: 0,
+            levels,
+            holds: None,
+        }
     }
 
     /// Replaces the state, as a script writes it.
@@ -230,11 +266,12 @@ impl Bucket {
             self.blocked_until = 0;
         }
         let owes = |level: &Level| level.owes(level.tat.max(level.last), now, 0);
-        self.seen = if self.blocked_until > 0 || self.holds.is_some() || self.levels.iter().any(owes) {
-            now
-        } else {
-            0
-        };
+        self.seen =
+            if self.blocked_until > 0 || self.holds.is_some() || self.levels.iter().any(owes) {
+                now
+            } else {
+                0
+            };
     }
 
     /// The state as replies have it.
@@ -248,7 +285,13 @@ impl Bucket {
     pub(crate) fn set_back(&mut self, now: i64) -> bool {
         let Self { seen, .. } = *self;
         if seen > now {
-            let moved = |time: i64| if time > now { (time - seen + now).max(now) } else { time };
+            let moved = |time: i64| {
+                if time > now {
+                    (time - seen + now).max(now)
+                } else {
+                    time
+                }
+            };
             self.blocked_until = moved(self.blocked_until);
             for level in self.levels.iter_mut().filter(|level| level.quota.num != 0) {
                 level.tat.whole = moved(level.tat.whole);
@@ -278,7 +321,9 @@ impl Bucket {
     pub(crate) fn has(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
         let (start, until, tokens) = (self.start(now), now + ask.wait, ask.cost + self.held());
         start <= until
-            && self.pairs(quotas).all(|(level, _)| level.has(now, start, until, tokens))
+            && self
+                .pairs(quotas)
+                .all(|(level, _)| level.has(now, start, until, tokens))
             && (ask.wait == 0 || !quotas.have_windows() || self.has_in_windows(quotas, now, ask))
             && (self.holds.is_none() || ask.cost <= i64::from(quotas.max_cost()) - self.held())
     }
@@ -298,7 +343,9 @@ impl Bucket {
     #[inline]
     pub(crate) fn free(&self, quotas: &Quotas, now: i64, wait: i64) -> i64 {
         let start = self.start(now);
-        let tokens = self.pairs(quotas).map(|(level, limit)| level.free(limit, now, start, now + wait));
+        let tokens = self
+            .pairs(quotas)
+            .map(|(level, limit)| level.free(limit, now, start, now + wait));
         tokens.fold(i64::MAX, i64::min) - self.held()
     }
 
@@ -306,7 +353,11 @@ impl Bucket {
     #[inline]
     pub(crate) fn charge(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         let at = self.start(now);
-        let acts = if quotas.have_windows() { self.acts_in_windows(quotas, now, tokens) } else { at };
+        let acts = if quotas.have_windows() {
+            self.acts_in_windows(quotas, now, tokens)
+        } else {
+            at
+        };
         let ours = quotas.limits().len().min(self.levels.len());
         let (ours, others) = self.levels.split_at_mut(ours);
         for (level, limit) in ours.iter_mut().zip(quotas.limits()) {
@@ -320,11 +371,16 @@ impl Bucket {
     /// The time at which the most recent charge may act.
     pub(crate) fn act(&self, quotas: &Quotas, now: i64) -> i64 {
         let held = self.held();
-        self.pairs(quotas).map(|(level, limit)| level.act(limit, held)).fold(self.start(now), i64::max)
+        self.pairs(quotas)
+            .map(|(level, limit)| level.act(limit, held))
+            .fold(self.start(now), i64::max)
     }
 
     /// The levels with their quotas.
-    pub(crate) fn pairs<'a>(&'a self, quotas: &'a Quotas) -> impl Iterator<Item = (&'a Level, &'a Limit)> {
+    pub(crate) fn pairs<'a>(
+        &'a self,
+        quotas: &'a Quotas,
+    ) -> impl Iterator<Item = (&'a Level, &'a Limit)> {
         self.levels.iter().zip(quotas.limits())
     }
 
@@ -333,17 +389,24 @@ impl Bucket {
     /// have when the holds have ended.
     pub(crate) fn idle_from(&self) -> Option<i64> {
         let holds = self.holds.as_deref();
-        let start = holds.map_or(self.blocked_until, |holds| holds.last.max(self.blocked_until));
-        self.levels.iter().try_fold(start, |idle, level| match level.quota.num == 0 {
-            true => {
-                let (last, captures) = holds.map_or((0, 0), |holds| (holds.last, holds.captures));
-                level.window_idle_from(last, captures).map(|from| idle.max(from))
-            }
-            false => {
-                let full = level.tat.max(level.last).ceil();
-                Some(idle.max(holds.map_or(full, |holds| holds.full_from(level, full))))
-            }
-        })
+        let start = holds.map_or(self.blocked_until, |holds| {
+            holds.last.max(self.blocked_until)
+        });
+        self.levels
+            .iter()
+            .try_fold(start, |idle, level| match level.quota.num == 0 {
+                true => {
+                    let (last, captures) =
+                        holds.map_or((0, 0), |holds| (holds.last, holds.captures));
+                    level
+                        .window_idle_from(last, captures)
+                        .map(|from| idle.max(from))
+                }
+                false => {
+                    let full = level.tat.max(level.last).ceil();
+                    Some(idle.max(holds.map_or(full, |holds| holds.full_from(level, full))))
+                }
+            })
     }
 
     /// The earliest time at which anything may act.
@@ -359,7 +422,11 @@ impl Cell for Bucket {
 
     #[inline]
     fn heap_bytes(&self) -> usize {
-        let levels = if self.levels.spilled() { self.levels.capacity() * size_of::<Level>() } else { 0 };
+        let levels = if self.levels.spilled() {
+            self.levels.capacity() * size_of::<Level>()
+        } else {
+            0
+        };
         levels + self.holds.as_ref().map_or(0, |holds| holds.heap_bytes())
     }
 }

@@ -19,7 +19,10 @@ struct World {
 impl World {
     fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
         let (clock, quotas) = (ManualClock::at(START), Quotas::new(quotas).unwrap());
-        Self { bucket: TokenBucket::new(&clock.store(), "test", quotas).unwrap(), clock }
+        Self {
+            bucket: TokenBucket::new(&clock.store(), "test", quotas).unwrap(),
+            clock,
+        }
     }
 
     async fn allows(&self, n: u32) -> bool {
@@ -44,7 +47,10 @@ async fn a_cost_above_the_burst_is_an_error_of_its_own() {
         world.bucket.wait_n("k", 4).await.unwrap_err(),
     ] {
         assert!(error.is_exceeds_burst() && !error.is_refused(), "{error}");
-        assert_eq!(error.to_string(), "a cost of 4 can never be admitted by a burst of 3");
+        assert_eq!(
+            error.to_string(),
+            "a cost of 4 can never be admitted by a burst of 3"
+        );
     }
 }
 
@@ -54,8 +60,14 @@ async fn a_cost_of_nothing_passes_without_a_call() {
     let bucket = TokenBucket::new(&nowhere, "free", Quota::per_second(10).burst(5)).unwrap();
     let free = bucket.allow_n("k", 0).await.unwrap();
     assert!(free.is_admitted());
-    assert_eq!((free.delay(), free.state.tightest().limit, free.remaining()), (Duration::ZERO, 5, 5));
-    assert_eq!(bucket.reserve_n("k", 0).await.unwrap().delay(), Duration::ZERO);
+    assert_eq!(
+        (free.delay(), free.state.tightest().limit, free.remaining()),
+        (Duration::ZERO, 5, 5)
+    );
+    assert_eq!(
+        bucket.reserve_n("k", 0).await.unwrap().delay(),
+        Duration::ZERO
+    );
     assert!(bucket.wait_n("k", 0).await.is_ok());
     assert!(bucket.allow_n("k", 1).await.is_err());
 }
@@ -68,14 +80,21 @@ async fn cancelling_after_a_reset_takes_nothing_from_others() {
     world.bucket.reset("k").await.unwrap();
     assert!(world.allows(4).await);
     reservation.cancel().await.unwrap();
-    let left: Vec<_> =
-        world.bucket.peek("k").await.unwrap().balances().map(|balance| balance.remaining).collect();
+    let left: Vec<_> = world
+        .bucket
+        .peek("k")
+        .await
+        .unwrap()
+        .balances()
+        .map(|balance| balance.remaining)
+        .collect();
     assert_eq!(left, [4, 0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_block_also_holds_back_those_who_wait_already() {
-    let bucket = TokenBucket::new(&Store::in_memory(), "test", Quota::per_second(1).burst(1)).unwrap();
+    let bucket =
+        TokenBucket::new(&Store::in_memory(), "test", Quota::per_second(1).burst(1)).unwrap();
     let began = tokio::time::Instant::now();
     let waiters = (0..4).map(|_| async {
         bucket.wait("k").await.unwrap();
@@ -83,13 +102,19 @@ async fn a_block_also_holds_back_those_who_wait_already() {
     });
     let block = async {
         tokio::time::sleep(ms(10)).await;
-        bucket.block_for("k", Duration::from_secs(60)).await.unwrap();
+        bucket
+            .block_for("k", Duration::from_secs(60))
+            .await
+            .unwrap();
     };
     let (acted, ()) = tokio::join!(futures::future::join_all(waiters), block);
     assert_eq!(acted[0], 0);
     let mut later = acted[1..].to_vec();
     later.sort_unstable();
-    assert!(later[0] >= 60 && later.windows(2).all(|pair| pair[1] > pair[0]), "{later:?}");
+    assert!(
+        later[0] >= 60 && later.windows(2).all(|pair| pair[1] > pair[0]),
+        "{later:?}"
+    );
 }
 
 /// Go's `x/time/rate`, by its documentation and source: floating-point tokens, `lastEvent`, `CancelAt`.
@@ -137,7 +162,13 @@ async fn reservations_act_and_are_cancelled_as_in_go() {
         // Powers of two, so that floating point is exact.
         let burst = rng.random_range(1..=8);
         let world = World::new([Quota::per_second(4).burst(burst)]);
-        let mut go = Go { rate: 4.0, burst: burst.into(), tokens: burst.into(), last: 0.0, last_event: 0.0 };
+        let mut go = Go {
+            rate: 4.0,
+            burst: burst.into(),
+            tokens: burst.into(),
+            last: 0.0,
+            last_event: 0.0,
+        };
         let mut reservations = Vec::new();
         let mut log = Vec::new();
         for _ in 0..20 {
@@ -161,14 +192,18 @@ async fn reservations_act_and_are_cancelled_as_in_go() {
                 );
                 reservations.push((reservation, act, n));
             } else {
-                let (mut reservation, act, n) = reservations.remove(rng.random_range(0..reservations.len()));
+                let (mut reservation, act, n) =
+                    reservations.remove(rng.random_range(0..reservations.len()));
                 if go.last_event < act || act == now {
                     // Go gives back more than was taken. The exact moment of acting is not a case for a distributed
                     // limit.
                     break;
                 }
                 go.cancel(now, act, n.into());
-                log.push(format!("{now} cancel {n} act {act} tokens {} last {}", go.tokens, go.last_event));
+                log.push(format!(
+                    "{now} cancel {n} act {act} tokens {} last {}",
+                    go.tokens, go.last_event
+                ));
                 reservation.cancel().await.unwrap();
                 // A second cancellation does nothing.
                 reservation.cancel().await.unwrap();
@@ -181,7 +216,9 @@ async fn reservations_act_and_are_cancelled_as_in_go() {
 
 #[test]
 fn who_has_waited_waits_for_the_rest() {
-    let bucket = World::new([Quota::per_second(1)]).bucket.with_max_wait(ms(500));
+    let bucket = World::new([Quota::per_second(1)])
+        .bucket
+        .with_max_wait(ms(500));
     for (waited, rest) in [(0, 500), (200, 300), (500, 0), (700, 0)] {
         assert_eq!(bucket.with_less_wait(ms(waited)).max_wait, 1000 * rest);
     }

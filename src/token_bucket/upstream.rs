@@ -14,7 +14,11 @@ pub(super) struct UpstreamEvents {
 
 impl UpstreamEvents {
     pub(super) fn new(namespace: &str) -> Self {
-        Self { namespace: namespace.to_owned(), ignored: OnceLock::new(), clamped: OnceLock::new() }
+        Self {
+            namespace: namespace.to_owned(),
+            ignored: OnceLock::new(),
+            clamped: OnceLock::new(),
+        }
     }
 
     /// So many values of one response cannot be read.
@@ -38,7 +42,9 @@ impl UpstreamEvents {
 
     fn tell(&self, often: &OnceLock<Often>, event: Event, count: u64, what: fmt::Arguments<'_>) {
         if count > 0 {
-            often.get_or_init(|| Often::new(&self.namespace, event)).tell(what);
+            often
+                .get_or_init(|| Often::new(&self.namespace, event))
+                .tell(what);
         }
     }
 }

@@ -24,9 +24,15 @@ const MOST_USED: i64 = 16_384;
 impl Level {
     /// Makes a level of what a script has told. `None` if its window, or how much is used, is out of range.
     pub(super) fn read(tat: Moment, last: Moment, quota: Tokens) -> Option<Self> {
-        let level = Self { tat, last, quota, ..Self::default() };
-        let is_in_range =
-            |calendar: Calendar| last.whole <= calendar.window(END) && tat.whole <= MOST_USED * quota.burst;
+        let level = Self {
+            tat,
+            last,
+            quota,
+            ..Self::default()
+        };
+        let is_in_range = |calendar: Calendar| {
+            last.whole <= calendar.window(END) && tat.whole <= MOST_USED * quota.burst
+        };
         level.calendar().is_none_or(is_in_range).then_some(level)
     }
 
@@ -40,7 +46,9 @@ impl Level {
     /// requests for years. Returns whether the window changed.
     #[inline]
     pub(super) fn limit_window(&mut self, now: i64) -> bool {
-        let Some(calendar) = self.calendar() else { return false };
+        let Some(calendar) = self.calendar() else {
+            return false;
+        };
         let latest = calendar.window(now) + 1;
         let is_later = self.last.whole > latest;
         if is_later {
@@ -52,7 +60,9 @@ impl Level {
     /// Moves on to the current window. If the clock was set back, a later window stays.
     #[inline]
     pub(super) fn to_window_of(mut self, now: i64) -> Self {
-        let Some(calendar) = self.calendar() else { return self };
+        let Some(calendar) = self.calendar() else {
+            return self;
+        };
         let window = calendar.window(now);
         if self.last.whole < window {
             let back = (window - self.last.whole) * self.quota.burst;
@@ -71,7 +81,9 @@ impl Level {
     /// windows, unless they can be reserved.
     pub(super) fn unused(&self, now: i64, start: i64, until: i64) -> i64 {
         let Tokens { burst, .. } = self.quota;
-        let Some(calendar) = self.calendar() else { return burst - self.tat.whole };
+        let Some(calendar) = self.calendar() else {
+            return burst - self.tat.whole;
+        };
         let last = calendar.window(if calendar.ahead { until } else { now });
         (1 + (last - self.last.whole).max(0)) * burst - self.used_by(&calendar, start)
     }
@@ -94,7 +106,11 @@ impl Level {
             let (used, burst) = (self.used_by(&calendar, at), self.quota.burst);
             // The tokens of a request are all of one window, if they can be.
             let left = (burst - used % burst) % burst;
-            self.tat.whole = if left < tokens && tokens <= burst { used + left } else { used };
+            self.tat.whole = if left < tokens && tokens <= burst {
+                used + left
+            } else {
+                used
+            };
         }
         self.tat.whole += tokens;
     }
@@ -159,10 +175,14 @@ impl Level {
     pub(super) fn window_idle_from(&self, last: i64, captures: i64) -> Option<i64> {
         let mut after = *self;
         if captures > 0 {
-            let used = self.calendar().map_or(self.tat.whole, |calendar| self.used_by(&calendar, last));
+            let used = self
+                .calendar()
+                .map_or(self.tat.whole, |calendar| self.used_by(&calendar, last));
             after.tat.whole = used + captures.min(MOST_HELD * self.quota.burst);
         }
-        after.unused_from().map(|from| if from == 0 { 0 } else { from + KEPT })
+        after
+            .unused_from()
+            .map(|from| if from == 0 { 0 } else { from + KEPT })
     }
 
     /// The length of the window at `now`, and when the next one starts. `None` if it is not known, or if there are no
@@ -188,7 +208,9 @@ impl Bucket {
     #[cold]
     pub(super) fn has_in_windows(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
         let (acts, until) = (self.acts_in_windows(quotas, now, ask.cost), now + ask.wait);
-        let mut levels = self.pairs(quotas).filter(|(level, _)| level.calendar().is_some());
+        let mut levels = self
+            .pairs(quotas)
+            .filter(|(level, _)| level.calendar().is_some());
         acts <= until && levels.all(|(level, _)| ask.cost <= level.unused(now, acts, until))
     }
 
@@ -203,11 +225,16 @@ impl Bucket {
             after.act(limit, self.held())
         };
         let refilling = self.pairs(quotas).filter(|(_, limit)| limit.num != 0);
-        let mut acts = refilling.map(|(level, limit)| act(level, limit, start)).fold(start, i64::max);
+        let mut acts = refilling
+            .map(|(level, limit)| act(level, limit, start))
+            .fold(start, i64::max);
         // A quota that delays the request delays it for the others as well. Each does so at most once: in the windows
         // after the one that it finds, nothing is used.
         for _ in quotas.limits() {
-            for (level, limit) in self.pairs(quotas).filter(|(level, _)| level.calendar().is_some()) {
+            for (level, limit) in self
+                .pairs(quotas)
+                .filter(|(level, _)| level.calendar().is_some())
+            {
                 acts = acts.max(act(level, limit, acts));
             }
         }

@@ -170,7 +170,12 @@ impl WaitGroupBuilder {
     }
 
     pub(super) fn new(limit: u32) -> Self {
-        Self { limit, wait: Wait::FOR_EVER, options: LeaseOptions::default(), queueing: Queueing::default() }
+        Self {
+            limit,
+            wait: Wait::FOR_EVER,
+            options: LeaseOptions::default(),
+            queueing: Queueing::default(),
+        }
     }
 
     /// Builds the WaitGroups of the namespace `name` in a store. All users of the same store and name share them.
@@ -195,7 +200,17 @@ impl WaitGroupBuilder {
         let decisions = Decisions::new("wait_group", name);
         let (wait, queueing, turn) = (self.wait, Arc::new(self.queueing), Turn::new());
         let (rules, most) = (queueing.rules(), limit);
-        Ok(WaitGroup { leases, name: name.into(), decisions, limit, most, wait, queueing, rules, turn })
+        Ok(WaitGroup {
+            leases,
+            name: name.into(),
+            decisions,
+            limit,
+            most,
+            wait,
+            queueing,
+            rules,
+            turn,
+        })
     }
 }
 

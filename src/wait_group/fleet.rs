@@ -47,12 +47,16 @@ impl Sealed for u32 {
     fn hook(store: &Store, name: &str) -> Option<Hook<Self>> {
         let fleet = FleetSet::of(store, name);
         Some(Box::new(move |version, limit| {
-            fleet.set(i64::try_from(version).unwrap_or(i64::MAX), limit.map(i64::from));
+            fleet.set(
+                i64::try_from(version).unwrap_or(i64::MAX),
+                limit.map(i64::from),
+            );
         }))
     }
 
     fn parse(text: &str) -> Result<Self, Error> {
-        text.parse().map_err(|_| Error::invalid(format!("a limit must be a whole number, is {text:?}")))
+        text.parse()
+            .map_err(|_| Error::invalid(format!("a limit must be a whole number, is {text:?}")))
     }
 
     fn text(&self) -> Result<String, Error> {

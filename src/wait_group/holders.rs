@@ -21,8 +21,12 @@ pub(crate) enum Permits {}
 impl Kind for Permits {
     type Holders = PermitHolders;
     type Outcome = Tells;
-    const PARTS: &'static [&'static str] =
-        &["permits:holders", "permits:flows", "permits:waiters", "permits:beats"];
+    const PARTS: &'static [&'static str] = &[
+        "permits:holders",
+        "permits:flows",
+        "permits:waiters",
+        "permits:beats",
+    ];
     const NAME: &'static str = "permits";
     const PIECES: &'static [&'static str] = &["permits", "settings", "flows", "turns"];
     const FENCED: bool = false;
@@ -68,7 +72,9 @@ impl Outcome<PermitHolders> for Tells {
     }
 
     fn decode(_: Field<'_>) -> Result<Infallible, Garbled> {
-        Err(Garbled("the script replied with an outcome for permits, which keep none"))
+        Err(Garbled(
+            "the script replied with an outcome for permits, which keep none",
+        ))
     }
 
     fn look(_: &PermitHolders, (): &(), _: &Told, _: bool, _: i64) -> Look<Infallible> {
@@ -98,7 +104,9 @@ pub(super) fn size(token: &Token) -> Option<(i64, i64)> {
         match byte {
             b'/' if nth == 1 && digits > 0 => break, // then comes its order
             b'0'..=b'9' => {
-                numbers[nth] = numbers[nth].checked_mul(10)?.checked_add(i64::from(byte - b'0'))?;
+                numbers[nth] = numbers[nth]
+                    .checked_mul(10)?
+                    .checked_add(i64::from(byte - b'0'))?;
                 digits += 1;
             }
             b'/' if nth == 0 && digits > 0 => (nth, digits) = (1, 0),
@@ -111,11 +119,17 @@ pub(super) fn size(token: &Token) -> Option<(i64, i64)> {
 /// What is behind the limit of a token.
 fn order(token: &Token) -> Order {
     let ending = token.ending().err();
-    let Some(text) = ending.and_then(|ending| ending.splitn(3, '/').nth(2)) else { return Order::default() };
+    let Some(text) = ending.and_then(|ending| ending.splitn(3, '/').nth(2)) else {
+        return Order::default();
+    };
     let mut parts = text.split('.');
-    let (Some(name), Some(share), Some(reserve), Some(bound), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
-    else {
+    let (Some(name), Some(share), Some(reserve), Some(bound), None) = (
+        parts.next(),
+        parts.next(),
+        parts.next(),
+        parts.next(),
+        parts.next(),
+    ) else {
         return Order::default();
     };
     let is_hex = |text: &&str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -123,14 +137,32 @@ fn order(token: &Token) -> Order {
         return Order::default();
     }
     let read = |text: &str| i64::from_str_radix(text, 16).unwrap_or(i64::MAX);
-    let name = u128::from_str_radix(name, 16).ok().filter(|_| name.len() <= 32 && !share.is_empty());
+    let name = u128::from_str_radix(name, 16)
+        .ok()
+        .filter(|_| name.len() <= 32 && !share.is_empty());
     let weight = size(token).map_or(1, |(weight, _)| weight);
-    let flow = name.map(|name| Flow { name, share: read(share).max(1), weight });
+    let flow = name.map(|name| Flow {
+        name,
+        share: read(share).max(1),
+        weight,
+    });
     let number = |text: &str| (!text.is_empty()).then(|| read(text).min(u32::MAX.into()));
-    Order { flow, reserve: number(reserve).unwrap_or(0), bound: number(bound) }
+    Order {
+        flow,
+        reserve: number(reserve).unwrap_or(0),
+        bound: number(bound),
+    }
 }
 
-fn limit_for(token: &Token, limit: i64, At { rank, settings, now }: At<'_>) -> i64 {
+fn limit_for(
+    token: &Token,
+    limit: i64,
+    At {
+        rank,
+        settings,
+        now,
+    }: At<'_>,
+) -> i64 {
     settings.limit_for(&order(token), rank, limit, now)
 }
 

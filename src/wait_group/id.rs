@@ -44,7 +44,13 @@ impl PermitId {
 /// Writes `name:key:token`, in letters, digits and `% - . / _ :`.
 impl fmt::Display for PermitId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.name, percent::encode(self.key.as_bytes()), self.token)
+        write!(
+            f,
+            "{}:{}:{}",
+            self.name,
+            percent::encode(self.key.as_bytes()),
+            self.token
+        )
     }
 }
 
@@ -54,14 +60,24 @@ impl FromStr for PermitId {
     fn from_str(text: &str) -> Result<Self, Error> {
         let parsed = || {
             let mut parts = text.split(':');
-            let (name, key, token) = (parts.next()?, percent::decode(parts.next()?)?, parts.next()?);
+            let (name, key, token) = (
+                parts.next()?,
+                percent::decode(parts.next()?)?,
+                parts.next()?,
+            );
             let is_whole = parts.next().is_none() && !name.is_empty() && token.len() <= 128;
             let token = Token::from(token);
             let is_permit = token.ttl().is_some() && super::holders::size(&token).is_some();
-            (is_permit && is_whole).then(|| Self { name: name.into(), key: Key::from(key), token })
+            (is_permit && is_whole).then(|| Self {
+                name: name.into(),
+                key: Key::from(key),
+                token,
+            })
         };
         parsed().ok_or_else(|| {
-            Error::invalid(format!("a permit id must have the format of Permit::into_id, is {text:?}"))
+            Error::invalid(format!(
+                "a permit id must have the format of Permit::into_id, is {text:?}"
+            ))
         })
     }
 }
@@ -73,12 +89,25 @@ mod tests {
     #[test]
     fn an_id_is_read_as_it_was_written() {
         let token = "0123456789abcdef-1f.1c9c380/2/5";
-        let id = PermitId { name: "exports".into(), key: Key::from("acme:1/ä"), token: token.into() };
+        let id = PermitId {
+            name: "exports".into(),
+            key: Key::from("acme:1/ä"),
+            token: token.into(),
+        };
         assert_eq!(id.to_string(), format!("exports:acme%3a1%2f%c3%a4:{token}"));
         assert_eq!(id.to_string().parse::<PermitId>().unwrap(), id);
-        for other in ["", "a", "a:b:c", "a:%:0123456789abcdef-1f.1c9c380/2/5", &format!("a:b:{token}:d")] {
+        for other in [
+            "",
+            "a",
+            "a:b:c",
+            "a:%:0123456789abcdef-1f.1c9c380/2/5",
+            &format!("a:b:{token}:d"),
+        ] {
             let error = other.parse::<PermitId>().unwrap_err();
-            assert!(error.is_invalid() && error.to_string().contains(&format!("{other:?}")), "{error}");
+            assert!(
+                error.is_invalid() && error.to_string().contains(&format!("{other:?}")),
+                "{error}"
+            );
         }
     }
 }

@@ -87,9 +87,19 @@ impl<Req> ConcurrencyLimitLayer<Req> {
     /// Creates a layer that handles each request under a permit of its key.
     #[must_use]
     pub fn new(group: WaitGroup, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
-        let source = Source { group, away: Away::FailClosed, adaptive: None };
-        let permits =
-            RequestPermits { source, weight: None, limit: None, turn: None, watch: None, observer: () };
+        let source = Source {
+            group,
+            away: Away::FailClosed,
+            adaptive: None,
+        };
+        let permits = RequestPermits {
+            source,
+            weight: None,
+            limit: None,
+            turn: None,
+            watch: None,
+            observer: (),
+        };
         Self::of(Leased::of(permits), key)
     }
 }
@@ -153,8 +163,13 @@ impl<Req: 'static, H, R, A> ConcurrencyLimitLayer<Req, H, R, A> {
     }
 
     fn turned(mut self, change: impl Fn(Turn, &Req) -> Turn + Send + Sync + 'static) -> Self {
-        let (before, usual) = (self.provide.from.turn.take(), self.provide.from.source.group.turn);
-        let turn = move |request: &Req| change(before.as_ref().map_or(usual, |turn| turn(request)), request);
+        let (before, usual) = (
+            self.provide.from.turn.take(),
+            self.provide.from.source.group.turn,
+        );
+        let turn = move |request: &Req| {
+            change(before.as_ref().map_or(usual, |turn| turn(request)), request)
+        };
         self.provide.from.turn = Some(Arc::new(turn));
         self
     }
@@ -183,7 +198,10 @@ impl<Req, A> Provide<Req> for RequestPermits<Req, A> {
             return Acquiring::Ready(Ok(None));
         }
         let limit = self.limit.as_ref().and_then(|limit| limit(request));
-        let turn = self.turn.as_ref().map_or(self.source.group.turn, |turn| turn(request));
+        let turn = self
+            .turn
+            .as_ref()
+            .map_or(self.source.group.turn, |turn| turn(request));
         acquire(&self.source, key, (weight, limit, turn), max_wait)
     }
 }
@@ -193,14 +211,26 @@ impl Source {
     /// the WaitGroup.
     async fn limit(&self, key: &Key, weight: u32, chosen: Option<u32>) -> (u32, CallLimit) {
         let limit = self.group.limit_of_call(chosen);
-        let (Some(adaptive), None) = (&self.adaptive, limit.of_key.and_then(|of_key| of_key.limit)) else {
+        let (Some(adaptive), None) = (&self.adaptive, limit.of_key.and_then(|of_key| of_key.limit))
+        else {
             return (weight, limit);
         };
         let most = chosen.unwrap_or(u32::MAX);
         let (weight, adapted) = adaptive.bounded(key, weight, most).await;
-        let of_key = KeyLimit { source: LimitSource::Adaptive, version: 0, limit: Some(adapted.into()) };
+        let of_key = KeyLimit {
+            source: LimitSource::Adaptive,
+            version: 0,
+            limit: Some(adapted.into()),
+        };
         let of_key = (adapted < most).then_some(of_key);
-        (weight, CallLimit { limit: adapted, chosen, of_key })
+        (
+            weight,
+            CallLimit {
+                limit: adapted,
+                chosen,
+                of_key,
+            },
+        )
     }
 }
 
@@ -224,17 +254,34 @@ impl Acquire for Source {
         max_wait: Option<Duration>,
     ) -> Acquired<Lease> {
         let (weight, limit) = self.limit(&key, weight, chosen).await;
-        let wait = max_wait.map(|max_wait| Wait { max_wait: Some(max_wait), ..self.group.wait });
-        let asked = self.group.acquire(key.clone(), weight, limit, wait, turn).await;
+        let wait = max_wait.map(|max_wait| Wait {
+            max_wait: Some(max_wait),
+            ..self.group.wait
+        });
+        let asked = self
+            .group
+            .acquire(key.clone(), weight, limit, wait, turn)
+            .await;
         let local = |(replicas, local): (Replicas, WaitGroup), outage| async move {
             let replicas = replicas.most();
-            let share = if limit.limit == 0 { 0 } else { (limit.limit / replicas).max(1) };
+            let share = if limit.limit == 0 {
+                0
+            } else {
+                (limit.limit / replicas).max(1)
+            };
             // A request that is too heavy for the share only is refused because of the outage.
             if weight > share && share > 0 {
                 return Err(outage);
             }
-            let limit = CallLimit { limit: share, chosen: None, of_key: None };
-            local.share(replicas).acquire(key, weight, limit, wait, turn).await
+            let limit = CallLimit {
+                limit: share,
+                chosen: None,
+                of_key: None,
+            };
+            local
+                .share(replicas)
+                .acquire(key, weight, limit, wait, turn)
+                .await
         };
         let settled = self.away.settle(asked, local).await;
         let lease = self.decisions().settle(settled)?;

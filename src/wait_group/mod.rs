@@ -111,13 +111,22 @@ impl WaitGroup {
     ///
     /// None at present.
     pub fn with_limit(&self, limit: u32) -> Result<Self, Error> {
-        Ok(Self { limit, ..self.clone() })
+        Ok(Self {
+            limit,
+            ..self.clone()
+        })
     }
 
     /// Returns the same permits with another [`max_wait`](WaitGroupBuilder::max_wait).
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
-        Self { wait: Wait { max_wait: Some(max_wait), ..self.wait }, ..self.clone() }
+        Self {
+            wait: Wait {
+                max_wait: Some(max_wait),
+                ..self.wait
+            },
+            ..self.clone()
+        }
     }
 
     /// Returns the same permits for calls that wait in another order: those of a flow, or of a class. [`Turn`] has an
@@ -129,7 +138,10 @@ impl WaitGroup {
     /// and [the newest is served first](WaitGroupBuilder::newest_first_after).
     pub fn with_turn(&self, turn: Turn) -> Result<Self, Error> {
         self.queueing.class(turn)?;
-        Ok(Self { turn, ..self.clone() })
+        Ok(Self {
+            turn,
+            ..self.clone()
+        })
     }
 
     /// Acquires a permit. Waits until one is free.
@@ -156,7 +168,16 @@ impl WaitGroup {
     /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        self.permit(self.acquire(key.into(), n, self.limit_of_call(None), Some(self.wait), self.turn).await)
+        self.permit(
+            self.acquire(
+                key.into(),
+                n,
+                self.limit_of_call(None),
+                Some(self.wait),
+                self.turn,
+            )
+            .await,
+        )
     }
 
     /// Acquires a permit if one is free and there are no waiters. Does not wait.
@@ -175,7 +196,10 @@ impl WaitGroup {
     ///
     /// Same as [`try_add`](Self::try_add).
     pub async fn try_add_n(&self, key: impl Into<Key>, n: u32) -> Result<Permit, Error> {
-        self.permit(self.acquire(key.into(), n, self.limit_of_call(None), None, self.turn).await)
+        self.permit(
+            self.acquire(key.into(), n, self.limit_of_call(None), None, self.turn)
+                .await,
+        )
     }
 
     /// Waits until no permit is held and no caller waits for one. The store checks both in one step.
@@ -186,11 +210,23 @@ impl WaitGroup {
     /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
-        let wait = Wait { max_waiters: u32::MAX, ..self.wait };
+        let wait = Wait {
+            max_waiters: u32::MAX,
+            ..self.wait
+        };
         // A token that waits until no permit is held, and then holds nothing.
         // It is concerned by no setting, so it tells none but the limit.
-        let told = Told { limit: self.leases.admission.fleet_limit(), rules: Arc::default() };
-        let ask = Ask::new(told, Subject::Permit, Suffix::Text("/idle".into()), holders::IDLE, Some(wait));
+        let told = Told {
+            limit: self.leases.admission.fleet_limit(),
+            rules: Arc::default(),
+        };
+        let ask = Ask::new(
+            told,
+            Subject::Permit,
+            Suffix::Text("/idle".into()),
+            holders::IDLE,
+            Some(wait),
+        );
         let lease = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
         lease.state.give_up();
@@ -255,7 +291,10 @@ impl WaitGroup {
     ///
     /// [`is_unavailable`](Error::is_unavailable): the permit may have been revoked.
     pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
-        self.leases.admission.revoke(key.into(), holder.whole_token()).await
+        self.leases
+            .admission
+            .revoke(key.into(), holder.whole_token())
+            .await
     }
 
     /// Closes this value and its clones: pending and later calls that acquire or wait fail with an error that
@@ -302,7 +341,10 @@ impl WaitGroup {
             )));
         }
         // The permit may be of another process, as may be the next waiter.
-        self.leases.admission.revoke(id.key.clone(), id.token.text().as_bytes()).await
+        self.leases
+            .admission
+            .revoke(id.key.clone(), id.token.text().as_bytes())
+            .await
     }
 
     /// Returns the name of the namespace.
@@ -314,36 +356,65 @@ impl WaitGroup {
     /// Returns the permits of this name in the memory of this process, which replaces the store while it is unavailable,
     /// and how many processes share the limit.
     fn local_share(&self, sharing: Sharing) -> (Replicas, Self) {
-        let leases = self.leases.local_share(&self.name, |store| Namespace::open(store, &self.name));
+        let leases = self
+            .leases
+            .local_share(&self.name, |store| Namespace::open(store, &self.name));
         let store = &self.leases.admission.store;
         let replicas = Replicas::of(store, "wait_group", &self.name, sharing);
-        (replicas, Self { leases, ..self.clone() })
+        (
+            replicas,
+            Self {
+                leases,
+                ..self.clone()
+            },
+        )
     }
 
     /// The same for one of so many processes that share the limit now.
     fn share(&self, replicas: NonZeroU32) -> Self {
         let queueing = Arc::new(self.queueing.share(replicas));
-        let rules = Arc::new(Rules { version: self.rules.version, ..(*queueing.rules()).clone() });
-        Self { queueing, rules, ..self.clone() }
+        let rules = Arc::new(Rules {
+            version: self.rules.version,
+            ..(*queueing.rules()).clone()
+        });
+        Self {
+            queueing,
+            rules,
+            ..self.clone()
+        }
     }
 
     /// The limit for a call: that of the fleet, else that of this value; and one that is `chosen` for it, where that is lower or
     /// the fleet has set none.
     fn limit_of_call(&self, chosen: Option<u32>) -> CallLimit {
         let of_key = self.leases.admission.fleet_limit();
-        let fleet =
-            of_key.and_then(|of_key| of_key.limit).map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
+        let fleet = of_key
+            .and_then(|of_key| of_key.limit)
+            .map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
         // No setting opens what was closed here.
-        let in_force = if self.limit == 0 { 0 } else { fleet.unwrap_or(self.limit) };
+        let in_force = if self.limit == 0 {
+            0
+        } else {
+            fleet.unwrap_or(self.limit)
+        };
         let chosen = chosen.filter(|chosen| *chosen != in_force);
-        let limit = chosen.map_or(in_force, |chosen| fleet.map_or(chosen, |fleet| fleet.min(chosen)));
-        CallLimit { limit, chosen, of_key }
+        let limit = chosen.map_or(in_force, |chosen| {
+            fleet.map_or(chosen, |fleet| fleet.min(chosen))
+        });
+        CallLimit {
+            limit,
+            chosen,
+            of_key,
+        }
     }
 
     /// Counts a decision.
     fn permit(&self, acquired: Result<Lease, Error>) -> Result<Permit, Error> {
         let lease = self.decisions.admitted(acquired)?;
-        Ok(Permit { lease, name: Arc::clone(&self.name) })
+        Ok(Permit {
+            lease,
+            name: Arc::clone(&self.name),
+        })
     }
 
     /// Acquires the lease of a permit. Does not count a decision.
@@ -351,7 +422,11 @@ impl WaitGroup {
         &self,
         key: Key,
         n: u32,
-        CallLimit { limit, chosen, of_key }: CallLimit,
+        CallLimit {
+            limit,
+            chosen,
+            of_key,
+        }: CallLimit,
         wait: Option<Wait>,
         turn: Turn,
     ) -> Result<Lease, Error> {
@@ -362,14 +437,24 @@ impl WaitGroup {
         // What is heavier than a limit that moves runs alone. What is heavier than the limit that was chosen for it is an error.
         let most = share(chosen.unwrap_or_else(|| limit.max(self.most)));
         if limit == 0 {
-            return Err(Busy { subject: Subject::Permit, why: Why::Closed, retry_after: None }.into());
+            return Err(Busy {
+                subject: Subject::Permit,
+                why: Why::Closed,
+                retry_after: None,
+            }
+            .into());
         }
         if n > most {
             return Err(Error::exceeds_limit(n, most));
         }
         let (whole, limit) = (limit, share(limit));
-        let suffix = self.queueing.suffix(turn, n, (limit, whole - limit), chosen);
-        let told = Told { limit: of_key, rules: Arc::clone(&self.rules) };
+        let suffix = self
+            .queueing
+            .suffix(turn, n, (limit, whole - limit), chosen);
+        let told = Told {
+            limit: of_key,
+            rules: Arc::clone(&self.rules),
+        };
         let mut ask = Ask::new(told, Subject::Permit, suffix, rank, wait);
         ask.early = self.queueing.early.then_some((limit / n).max(1));
         self.leases.acquire(key, ask).await
@@ -393,7 +478,11 @@ impl Permit {
     #[must_use = "without its id, the permit is held until its ttl ends"]
     pub fn into_id(self) -> PermitId {
         let (key, token) = self.lease.into_token();
-        PermitId { name: self.name, key, token }
+        PermitId {
+            name: self.name,
+            key,
+            token,
+        }
     }
 }
 

@@ -65,20 +65,29 @@ impl Turn {
     /// Flows are told apart by 128 bits of the SHA-256 of their names.
     #[must_use]
     pub fn flow(self, flow: impl Into<Key>) -> Self {
-        Self { flow: Some(digest(flow.into().as_bytes())), ..self }
+        Self {
+            flow: Some(digest(flow.into().as_bytes())),
+            ..self
+        }
     }
 
     /// Sets how many shares the flow gets, 1 to 1000. Default: 1.
     #[must_use]
     pub fn share(self, share: u32) -> Self {
-        Self { share: Some(share), ..self }
+        Self {
+            share: Some(share),
+            ..self
+        }
     }
 
     /// Sets the class, of the number of [`priorities`](super::WaitGroupBuilder::priorities). 0 is the highest. Default: the
     /// lowest.
     #[must_use]
     pub fn class(self, class: u8) -> Self {
-        Self { class: Some(class), ..self }
+        Self {
+            class: Some(class),
+            ..self
+        }
     }
 }
 
@@ -100,20 +109,42 @@ pub(super) struct Queueing {
 impl Default for Queueing {
     fn default() -> Self {
         let aging = Duration::from_secs(10);
-        Self { fair: false, classes: 1, aging, reserved: Vec::new(), early: false, newest: None }
+        Self {
+            fair: false,
+            classes: 1,
+            aging,
+            reserved: Vec::new(),
+            early: false,
+            newest: None,
+        }
     }
 }
 
 impl Queueing {
     pub(super) fn check(&self, limit: u32) -> Result<(), Error> {
-        in_range("the number of classes", 1..=MOST_CLASSES, "1 to 8", self.classes)?;
+        in_range(
+            "the number of classes",
+            1..=MOST_CLASSES,
+            "1 to 8",
+            self.classes,
+        )?;
         let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(86_400));
         in_range("aging", shortest..=longest, "1 ms to 1 day", self.aging)?;
-        in_range("the interval of newest first", shortest..=longest, "1 ms to 1 day", self.newest)?;
+        in_range(
+            "the interval of newest first",
+            shortest..=longest,
+            "1 ms to 1 day",
+            self.newest,
+        )?;
         self.check_flows(self.fair)?;
         for (class, permits) in &self.reserved {
             let classes = self.classes;
-            in_range("the class of reserved permits", ..classes, format_args!("below {classes}"), *class)?;
+            in_range(
+                "the class of reserved permits",
+                ..classes,
+                format_args!("below {classes}"),
+                *class,
+            )?;
             in_range(
                 "the number of reserved permits",
                 ..limit,
@@ -136,30 +167,55 @@ impl Queueing {
 
     /// The same for one of so many processes that share the limit.
     pub(super) fn share(&self, replicas: NonZeroU32) -> Self {
-        let reserved = self.reserved.iter().map(|(class, permits)| (*class, *permits / replicas)).collect();
-        Self { reserved, ..self.clone() }
+        let reserved = self
+            .reserved
+            .iter()
+            .map(|(class, permits)| (*class, *permits / replicas))
+            .collect();
+        Self {
+            reserved,
+            ..self.clone()
+        }
     }
 
     /// The rank of a class. The lowest one is the same for all, however many there are.
     fn rank(&self, class: u8) -> i64 {
-        if class + 1 < self.classes { class.into() } else { LOWEST }
+        if class + 1 < self.classes {
+            class.into()
+        } else {
+            LOWEST
+        }
     }
 
     /// How many permits a rank leaves to others.
     fn reserved(&self, rank: i64) -> u32 {
-        let above = self.reserved.iter().filter(|(class, _)| self.rank(*class) < rank);
+        let above = self
+            .reserved
+            .iter()
+            .filter(|(class, _)| self.rank(*class) < rank);
         above.map(|(_, permits)| *permits).max().unwrap_or(0)
     }
 
     /// What applies to all waiters of a key, as of now.
     pub(super) fn rules(&self) -> Arc<Rules> {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let since = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
         let mut reserved = [0; MOST_CLASSES as usize];
         for (rank, permits) in (0..).zip(&mut reserved) {
             *permits = self.reserved(rank).into();
         }
-        let aging = if self.classes > 1 { micros(self.aging) } else { 0 };
-        Arc::new(Rules { version: micros(since), aging, newest: self.newest.map_or(0, micros), reserved })
+        let aging = if self.classes > 1 {
+            micros(self.aging)
+        } else {
+            0
+        };
+        Arc::new(Rules {
+            version: micros(since),
+            aging,
+            newest: self.newest.map_or(0, micros),
+            reserved,
+        })
     }
 
     /// Checks a turn. Returns its rank, and how many permits it leaves to others.
@@ -167,7 +223,12 @@ impl Queueing {
         in_range("the share of a flow", 1..=1000, "1 to 1000", turn.share)?;
         self.check_flows(turn.flow.is_some())?;
         let classes = self.classes;
-        in_range("the class", ..classes, format_args!("below {classes}"), turn.class)?;
+        in_range(
+            "the class",
+            ..classes,
+            format_args!("below {classes}"),
+            turn.class,
+        )?;
         let rank = turn.class.map_or(LOWEST, |class| self.rank(class));
         Ok((rank, self.reserved(rank)))
     }
@@ -206,7 +267,10 @@ impl Queueing {
 /// All processes must know the same flows, and nobody can find a name that is taken for another.
 fn digest(name: &[u8]) -> u128 {
     let digest = Sha256::digest(name);
-    digest.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
+    digest
+        .iter()
+        .take(16)
+        .fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
 
 #[cfg(test)]
@@ -224,17 +288,33 @@ mod tests {
         assert_eq!(suffix(&plain, Turn::new(), 1, 0, Some(26)), "/1/16/...1a");
         // printf acme | sha256sum
         let acme = "822b33ad87c148a0a20a5ba7cd5ebcaa";
-        assert_eq!(suffix(&plain, Turn::of("acme").share(20), 1, 0, None), format!("/1/16/{acme}.14.."));
-        let fair = Queueing { fair: true, ..Queueing::default() };
+        assert_eq!(
+            suffix(&plain, Turn::of("acme").share(20), 1, 0, None),
+            format!("/1/16/{acme}.14..")
+        );
+        let fair = Queueing {
+            fair: true,
+            ..Queueing::default()
+        };
         assert_eq!(suffix(&fair, Turn::new(), 1, 0, None), "/1/16/0.1..");
-        assert_eq!(suffix(&fair, Turn::of("acme"), 1, 1, Some(2)), format!("/1/16/{acme}.1.1.2"));
+        assert_eq!(
+            suffix(&fair, Turn::of("acme"), 1, 1, Some(2)),
+            format!("/1/16/{acme}.1.1.2")
+        );
     }
 
     #[test]
     fn the_last_permits_are_kept_for_the_classes_above() {
-        let queueing = Queueing { classes: 4, reserved: vec![(0, 2), (1, 5)], ..Queueing::default() };
+        let queueing = Queueing {
+            classes: 4,
+            reserved: vec![(0, 2), (1, 5)],
+            ..Queueing::default()
+        };
         let left = |class| queueing.class(Turn::new().class(class)).ok();
-        assert_eq!([0, 1, 2, 3, 4].map(left), [Some((0, 0)), Some((1, 2)), Some((2, 5)), Some((7, 5)), None]);
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(left),
+            [Some((0, 0)), Some((1, 2)), Some((2, 5)), Some((7, 5)), None]
+        );
         assert_eq!(queueing.class(Turn::new()).unwrap(), (7, 5));
         assert_eq!(queueing.rules().reserved, [0, 2, 5, 5, 5, 5, 5, 5]);
     }

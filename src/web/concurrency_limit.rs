@@ -31,5 +31,8 @@ pub fn concurrency_limit<B: Body + 'static>(
     let layer = ConcurrencyLimitLayer::new(group, key).watch_no_body();
     #[cfg(feature = "axum")]
     let layer = layer.watch_body_of_type(axum::body::Body::new);
-    layer.hold(UntilBodyEnd::default()).on_lease(InsertLease).reject_with(refuse())
+    layer
+        .hold(UntilBodyEnd::default())
+        .on_lease(InsertLease)
+        .reject_with(refuse())
 }

@@ -98,7 +98,9 @@ pub fn dedupe<B, B2: Default, E>(
 /// pass a closure to [`success`](DedupeLayer::success).
 #[must_use]
 pub fn is_handled<B, E>(outcome: &Result<Response<B>, E>) -> bool {
-    outcome.as_ref().is_ok_and(|response| response.status().is_success())
+    outcome
+        .as_ref()
+        .is_ok_and(|response| response.status().is_success())
 }
 
 /// Answers certain duplicates with 200, and refuses the others. The default of [`dedupe`].
@@ -115,7 +117,9 @@ pub fn acknowledge_duplicate<Req, B: Default>(
         return DuplicateAction::Refuse;
     }
     let mut response = Response::new(B::default());
-    response.headers_mut().insert("duplicate", HeaderValue::from_static("?1"));
+    response
+        .headers_mut()
+        .insert("duplicate", HeaderValue::from_static("?1"));
     DuplicateAction::Answer(response)
 }
 
@@ -127,7 +131,10 @@ pub struct Duplicate;
 /// Passes duplicates to the handler, with [`Duplicate`] as an extension. Pass it to
 /// [`on_duplicate`](DedupeLayer::on_duplicate).
 #[must_use]
-pub fn mark_duplicate<B, Res>(mut request: Request<B>, _: Evidence) -> DuplicateAction<Request<B>, Res> {
+pub fn mark_duplicate<B, Res>(
+    mut request: Request<B>,
+    _: Evidence,
+) -> DuplicateAction<Request<B>, Res> {
     request.extensions_mut().insert(Duplicate);
     DuplicateAction::Pass(request)
 }

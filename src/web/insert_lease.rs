@@ -33,16 +33,25 @@ mod tests {
     async fn a_claim_does_not_hide_a_permit_that_can_be_taken() {
         let store = Store::in_memory();
         let group = WaitGroup::new(&store, "jobs", 1).unwrap();
-        let once =
-            Dedupe::exact(&store, "seen").remember_for(std::time::Duration::from_secs(60)).build().unwrap();
+        let once = Dedupe::exact(&store, "seen")
+            .remember_for(std::time::Duration::from_secs(60))
+            .build()
+            .unwrap();
         let handler = service_fn(async |request: Request<()>| {
             let handle = request.extensions().get::<LeaseHandle>().unwrap();
             assert_ne!(handle.key(), &"all".into());
             Ok::<_, BoxError>((handle.take(), handle.take().is_none()))
         });
-        let handler = DedupeLayer::new(once, |_: &Request<()>| "7").on_lease(InsertLease).layer(handler);
-        let limit = ConcurrencyLimitLayer::new(group.clone(), |_: &Request<()>| "all").on_lease(InsertLease);
-        let (lease, is_once) = limit.layer(handler).oneshot(Request::new(())).await.unwrap();
+        let handler = DedupeLayer::new(once, |_: &Request<()>| "7")
+            .on_lease(InsertLease)
+            .layer(handler);
+        let limit = ConcurrencyLimitLayer::new(group.clone(), |_: &Request<()>| "all")
+            .on_lease(InsertLease);
+        let (lease, is_once) = limit
+            .layer(handler)
+            .oneshot(Request::new(()))
+            .await
+            .unwrap();
         assert_eq!((lease.unwrap().key(), is_once), (&"all".into(), true));
     }
 }

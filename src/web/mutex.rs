@@ -24,5 +24,8 @@ pub fn mutex<B>(
     mutex: Mutex,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> MutexLayer<Request<B>, UntilBodyEnd, Refuse> {
-    MutexLayer::new(mutex, key).hold(UntilBodyEnd::default()).on_lease(InsertLease).reject_with(refuse())
+    MutexLayer::new(mutex, key)
+        .hold(UntilBodyEnd::default())
+        .on_lease(InsertLease)
+        .reject_with(refuse())
 }

@@ -47,5 +47,7 @@ pub fn single_flight<B, K>(
 where
     SharedGet<K>: KeyExtractor<Request<B>> + Send + Sync + 'static,
 {
-    SingleFlightLayer::new(flight, key).capture(Responses::default()).reject_with(refuse())
+    SingleFlightLayer::new(flight, key)
+        .capture(Responses::default())
+        .reject_with(refuse())
 }

@@ -17,7 +17,10 @@ const PAGE: &str = include_str!("../docs/wire_format.md");
 
 /// The parts in the rows of a primitive.
 fn parts_of(primitive: &str) -> Vec<String> {
-    let table = PAGE.lines().skip_while(|line| !line.starts_with("| primitive |")).skip(2);
+    let table = PAGE
+        .lines()
+        .skip_while(|line| !line.starts_with("| primitive |"))
+        .skip(2);
     let rows = table.take_while(|line| line.starts_with('|'));
     let (mut parts, mut current) = (Vec::new(), "");
     for row in rows {
@@ -33,7 +36,10 @@ fn parts_of(primitive: &str) -> Vec<String> {
 }
 
 fn check(primitive: &str, parts: &[&str]) {
-    let mut used: Vec<_> = parts.iter().map(|part| part.trim_start_matches('@').to_owned()).collect();
+    let mut used: Vec<_> = parts
+        .iter()
+        .map(|part| part.trim_start_matches('@').to_owned())
+        .collect();
     let mut stated = parts_of(primitive);
     used.sort();
     stated.sort();
@@ -46,8 +52,9 @@ fn the_page_has_the_parts_of_each_kind() {
     check("Mutex", Exclusive::PARTS);
     check("RwLock", ReadWrite::PARTS);
     check("SingleFlight", Flight::PARTS);
-    let (of_the_filter, of_the_claim): (Vec<_>, Vec<_>) =
-        FilterClaims::PARTS.iter().partition(|part| part.starts_with('@'));
+    let (of_the_filter, of_the_claim): (Vec<_>, Vec<_>) = FilterClaims::PARTS
+        .iter()
+        .partition(|part| part.starts_with('@'));
     check("BloomFilter", &of_the_filter);
     check("Dedupe` on a filter", &of_the_claim);
     check("exact `Dedupe", &[ExactClaims::PARTS, &["layout"]].concat());
@@ -55,13 +62,19 @@ fn the_page_has_the_parts_of_each_kind() {
     check("FleetQuotas", Quotas::PARTS);
     check("FleetTable", QuotaTable::PARTS);
     check("FleetLimit", u32::PARTS);
-    check("[`CountedShare`](crate::StoreFailure::CountedShare)", &["members"]);
+    check(
+        "[`CountedShare`](crate::StoreFailure::CountedShare)",
+        &["members"],
+    );
     check("[`RefusedKeys`](crate::fleet::RefusedKeys)", &["refused"]);
 }
 
 #[test]
 fn the_page_has_the_channels() {
-    let store = Store::builder().prefix("prefix").redis("redis://127.0.0.1/").unwrap();
+    let store = Store::builder()
+        .prefix("prefix")
+        .redis("redis://127.0.0.1/")
+        .unwrap();
     for channel in ["process", ALL] {
         let name = format!("`{}{channel}`", store.channels());
         assert!(PAGE.contains(&name), "{name}");

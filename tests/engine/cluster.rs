@@ -41,17 +41,29 @@ impl Scene {
             // On a busy machine, masters that are well do not hear from each other for a while, and then refuse calls.
             node.cli(&["CONFIG", "SET", "cluster-node-timeout", "600000"]);
         }
-        let [first, others @ ..] = cluster.nodes() else { panic!("there are masters") };
+        let [first, others @ ..] = cluster.nodes() else {
+            panic!("there are masters")
+        };
         let ill = keys_of(&cluster, first.port()).take(ROUNDS).collect();
-        let healthy = others.iter().flat_map(|node| keys_of(&cluster, node.port()).take(4)).collect();
-        Self { cluster, ill, healthy }
+        let healthy = others
+            .iter()
+            .flat_map(|node| keys_of(&cluster, node.port()).take(4))
+            .collect();
+        Self {
+            cluster,
+            ill,
+            healthy,
+        }
     }
 
     /// A store by a pool and one by URLs, with connections to all masters.
     async fn stores(&self, timeout: Duration) -> [TokenBucket; 2] {
         let urls = self.cluster.urls();
         let builder = || patient!().timeout(timeout).queue_timeout(timeout);
-        let by_pool = urls.iter().fold(builder(), StoreBuilder::wakeups).pool(pool_of_cluster(urls.clone()));
+        let by_pool = urls
+            .iter()
+            .fold(builder(), StoreBuilder::wakeups)
+            .pool(pool_of_cluster(urls.clone()));
         let stores = [by_pool.unwrap(), builder().cluster(&urls).unwrap()];
         let buckets = stores.map(|store| wide_bucket(&store));
         for bucket in &buckets {
@@ -64,13 +76,21 @@ impl Scene {
 
     /// Calls with keys of the first master, which is ill, each followed at once by calls with keys of the others, which are
     /// served. Returns the first ones.
-    async fn others_are_served(&self, bucket: &TokenBucket) -> Vec<JoinHandle<Result<bool, Error>>> {
+    async fn others_are_served(
+        &self,
+        bucket: &TokenBucket,
+    ) -> Vec<JoinHandle<Result<bool, Error>>> {
         let mut calls = Vec::new();
         for key in self.ill.iter().copied() {
             let ill = bucket.clone();
-            calls.push(tokio::spawn(async move { Ok(ill.allow(key).await?.is_admitted()) }));
+            calls.push(tokio::spawn(async move {
+                Ok(ill.allow(key).await?.is_admitted())
+            }));
             for outcome in join_all(self.healthy.iter().map(|key| bucket.allow(*key))).await {
-                assert!(is_served(&outcome), "a call to a healthy master: {outcome:?}");
+                assert!(
+                    is_served(&outcome),
+                    "a call to a healthy master: {outcome:?}"
+                );
             }
         }
         calls
@@ -89,7 +109,10 @@ async fn a_master_that_is_ill_affects_its_own_keys_only() {
     // One that is slow is not away.
     first.pause();
     let slow = join_all(patient.iter().map(|bucket| scene.others_are_served(bucket))).await;
-    assert!(slow.iter().flatten().all(|call| !call.is_finished()), "the master was not slow");
+    assert!(
+        slow.iter().flatten().all(|call| !call.is_finished()),
+        "the master was not slow"
+    );
     first.resume();
     for call in slow.into_iter().flatten() {
         assert!(call.await.unwrap().unwrap());

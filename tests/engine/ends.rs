@@ -5,8 +5,8 @@ use tokio::runtime::Runtime;
 use tower_distributed::TokenBucket;
 
 use crate::scene::{
-    SOON, are_left, blocking, connections, current_thread, is_served, long_locks, multi_thread, open,
-    subscribed, wide_bucket,
+    SOON, are_left, blocking, connections, current_thread, is_served, long_locks, multi_thread,
+    open, subscribed, wide_bucket,
 };
 use support::{eventually, eventually_blocking};
 
@@ -19,7 +19,11 @@ fn a_runtime_for_each_call_leaves_no_connections_behind() {
         let store = open(&server.url());
         let (bucket, mutex) = (wide_bucket(&store), long_locks(&store));
         for call in 0..100 {
-            let runtime = if call % 10 == 9 { multi_thread() } else { current_thread() };
+            let runtime = if call % 10 == 9 {
+                multi_thread()
+            } else {
+                current_thread()
+            };
             let outcome = runtime.block_on(bucket.allow("k"));
             assert!(is_served(&outcome), "call {call}: {outcome:?}");
             drop(runtime);
@@ -28,7 +32,12 @@ fn a_runtime_for_each_call_leaves_no_connections_behind() {
         }
         for _ in 0..20 {
             let guard = current_thread().block_on(mutex.lock("k")).unwrap();
-            assert!(current_thread().block_on(mutex.try_lock("k")).unwrap_err().is_refused());
+            assert!(
+                current_thread()
+                    .block_on(mutex.try_lock("k"))
+                    .unwrap_err()
+                    .is_refused()
+            );
             assert!(current_thread().block_on(guard.unlock()).unwrap());
         }
         are_left(&server, OF_THE_STORE);
@@ -49,14 +58,21 @@ fn connections_go_with_their_runtimes() {
         }
         // Twice that while one connection for big answers is made on each.
         let (open, bound) = (connections(&server), 2 * runtimes.len() + OF_THE_STORE);
-        assert!(open <= bound, "{open} connections of {} runtimes", runtimes.len());
+        assert!(
+            open <= bound,
+            "{open} connections of {} runtimes",
+            runtimes.len()
+        );
         runtimes.into_iter().for_each(Runtime::shutdown_background);
         are_left(&server, OF_THE_STORE);
     });
 }
 
 async fn are_served(bucket: &TokenBucket, key: u64) -> bool {
-    join_all((0..20).map(|_| bucket.allow(key))).await.iter().all(is_served)
+    join_all((0..20).map(|_| bucket.allow(key)))
+        .await
+        .iter()
+        .all(is_served)
 }
 
 /// Another one on the same URL has calls under way, and goes on.

@@ -18,7 +18,10 @@ async fn a_reader_writer_lock_is_forgotten() {
     }
     let writer = lock.try_write("written").await.unwrap();
     assert!(writer.release().await.unwrap());
-    assert!(lock.try_read("read").await.unwrap_err().is_overloaded(), "the fence is forgotten");
+    assert!(
+        lock.try_read("read").await.unwrap_err().is_overloaded(),
+        "the fence is forgotten"
+    );
     tokio::time::advance(Duration::from_secs(9 * 86_400)).await;
     drop(lock.try_read("read").await.unwrap());
 }
@@ -44,5 +47,8 @@ async fn after_16_writers_in_a_row_the_readers_that_wait_go() {
         assert!(first.release().await.unwrap());
     };
     join3(read, join_all(writes), release).await;
-    assert_eq!(*served.lock().unwrap(), format!("{}r{}", "w".repeat(16), "w".repeat(4)));
+    assert_eq!(
+        *served.lock().unwrap(),
+        format!("{}r{}", "w".repeat(16), "w".repeat(4))
+    );
 }

@@ -57,7 +57,10 @@ async fn one_killed_connection_fails_only_the_calls_in_flight() {
     let callers: Vec<_> = callers.collect();
     let more = async || {
         let wanted = answered.load(Ordering::Relaxed) + 5_000;
-        eventually("answers", SOON, async || answered.load(Ordering::Relaxed) >= wanted).await;
+        eventually("answers", SOON, async || {
+            answered.load(Ordering::Relaxed) >= wanted
+        })
+        .await;
         failed.load(Ordering::Relaxed)
     };
     let mut failures = vec![more().await];
@@ -72,7 +75,10 @@ async fn one_killed_connection_fails_only_the_calls_in_flight() {
     }
     let after_each: Vec<_> = failures.windows(2).map(|two| two[1] - two[0]).collect();
     let most = *after_each.iter().max().unwrap();
-    assert!(most <= 2 * CALLERS as u64, "{CALLERS} calls were in flight, so many failed: {after_each:?}");
+    assert!(
+        most <= 2 * CALLERS as u64,
+        "{CALLERS} calls were in flight, so many failed: {after_each:?}"
+    );
 }
 
 /// A server that stands still is an outage for a whole crowd, within the time of a call: fail open admits all of it, and later
@@ -82,7 +88,10 @@ async fn a_stalled_server_reaches_fail_open() {
     let server = RedisServer::start().await;
     let store = Store::redis(&server.url()).unwrap();
     let bucket = wide_bucket(&store);
-    eventually("the first answer", SOON, async || is_served(&bucket.allow("warm").await)).await;
+    eventually("the first answer", SOON, async || {
+        is_served(&bucket.allow("warm").await)
+    })
+    .await;
     let layer = RateLimitLayer::new(bucket.clone(), |key: &u64| *key);
     let layer = layer.on_store_failure(StoreFailure::FailOpen);
     let service = layer.layer(service_fn(async |_: u64| Ok::<_, std::io::Error>(())));
@@ -92,14 +101,24 @@ async fn a_stalled_server_reaches_fail_open() {
         let calls = join_all((0..CALLERS as u64).map(|key| bucket.allow(key)));
         let all = tokio::time::timeout(SOON, async { tokio::join!(requests, calls) }).await;
         let (requests, calls) = all.expect("they wait for each other");
-        assert!(requests.iter().all(Result::is_ok), "fail open is not reached");
+        assert!(
+            requests.iter().all(Result::is_ok),
+            "fail open is not reached"
+        );
         let errors: Vec<_> = calls.into_iter().map(Result::unwrap_err).collect();
-        assert!(errors.iter().all(|error| error.is_unavailable() || error.is_overloaded()));
+        assert!(
+            errors
+                .iter()
+                .all(|error| error.is_unavailable() || error.is_overloaded())
+        );
         errors
     };
     crowd().await;
     eventually("a crowd to pass without a call", SOON, async || {
-        crowd().await.iter().all(|error| error.to_string().contains("no call made"))
+        crowd()
+            .await
+            .iter()
+            .all(|error| error.to_string().contains("no call made"))
     })
     .await;
     server.resume();
@@ -108,19 +127,31 @@ async fn a_stalled_server_reaches_fail_open() {
 /// Defect 4: an error of one key, or of one script, is no outage.
 #[tokio::test]
 async fn noperm_does_not_open_the_breaker() {
-    let rules: [&[&str]; 2] =
-        [&["~td:{wide:*"], &["~*", "-incrby", "-incr", "-zadd", "-zcard", "-exists", "-pttl"]];
+    let rules: [&[&str]; 2] = [
+        &["~td:{wide:*"],
+        &[
+            "~*", "-incrby", "-incr", "-zadd", "-zcard", "-exists", "-pttl",
+        ],
+    ];
     for rules in rules {
         let server = RedisServer::start().await;
-        let user = ["ACL", "SETUSER", "limited", "reset", "on", ">secret", "&*", "+@all"];
+        let user = [
+            "ACL", "SETUSER", "limited", "reset", "on", ">secret", "&*", "+@all",
+        ];
         server.cli(&[&user[..], rules].concat());
-        let store = open(&format!("redis://limited:secret@127.0.0.1:{}", server.port()));
+        let store = open(&format!(
+            "redis://limited:secret@127.0.0.1:{}",
+            server.port()
+        ));
         let (mutex, allowed) = (Mutex::new(&store, "denied").unwrap(), wide_bucket(&store));
         for _ in 0..10 {
             let outcome = allowed.allow("k").await;
             assert!(is_served(&outcome), "{outcome:?}");
             for key in 0..5 {
-                assert!(mutex.try_lock(key).await.is_err(), "locks need none of the commands: {rules:?}");
+                assert!(
+                    mutex.try_lock(key).await.is_err(),
+                    "locks need none of the commands: {rules:?}"
+                );
             }
         }
     }
@@ -135,11 +166,18 @@ async fn connecting_may_take_longer_than_a_call() {
     let bucket = wide_bucket(&patient!().timeout(TIMEOUT).redis(&proxy.url()).unwrap());
     let began = Instant::now();
     let connects = async {
-        eventually("the time of a call to pass", SOON, async || began.elapsed() > TIMEOUT * 5 / 4).await;
+        eventually("the time of a call to pass", SOON, async || {
+            began.elapsed() > TIMEOUT * 5 / 4
+        })
+        .await;
         proxy.heal();
     };
     let (outcomes, ()) = tokio::join!(join_all((0..50).map(|key| bucket.allow(key))), connects);
-    assert!(outcomes.iter().all(is_served), "{:?}", outcomes.iter().find(|outcome| !is_served(outcome)));
+    assert!(
+        outcomes.iter().all(is_served),
+        "{:?}",
+        outcomes.iter().find(|outcome| !is_served(outcome))
+    );
 }
 
 /// A server that accepts connections and answers nothing: a call takes one time-out of a connection, not one after the other.
@@ -170,20 +208,35 @@ async fn a_ping_tells_of_the_server_and_its_outages() {
     assert!(!store.ping().await.unwrap().is_zero());
     let (info, stats) = (server.cli(&["INFO", "server"]), store.stats());
     let version = |name| info.lines().find_map(|line| line.strip_prefix(name));
-    assert_eq!(stats.server_version.as_deref(), version("valkey_version:").or(version("redis_version:")));
+    assert_eq!(
+        stats.server_version.as_deref(),
+        version("valkey_version:").or(version("redis_version:"))
+    );
     assert_eq!(stats.breaker, BreakerState::Closed);
     server.kill9();
     // Until the breaker is open, and then some.
     for _ in 0..10 {
-        assert!(wide_bucket(&store).allow("k").await.unwrap_err().is_unavailable());
+        assert!(
+            wide_bucket(&store)
+                .allow("k")
+                .await
+                .unwrap_err()
+                .is_unavailable()
+        );
     }
     assert_ne!(store.stats().breaker, BreakerState::Closed);
     let error = store.ping().await.unwrap_err();
     assert!(error.is_unavailable(), "{error}");
     server.restart().await;
-    eventually("the ping to be answered", SOON, async || store.ping().await.is_ok()).await;
+    eventually("the ping to be answered", SOON, async || {
+        store.ping().await.is_ok()
+    })
+    .await;
     assert_eq!(store.stats().breaker, BreakerState::Closed);
-    eventually("an answer", SOON, async || is_served(&wide_bucket(&store).allow("k").await)).await;
+    eventually("an answer", SOON, async || {
+        is_served(&wide_bucket(&store).allow("k").await)
+    })
+    .await;
 }
 
 /// Operations that wait, and those that have left, in fewer batches.
@@ -213,7 +266,12 @@ async fn a_scan_goes_on_after_an_outage() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
     let bucket = TokenBucket::new(&open(&server.url()), "x", Quota::per_hour(5)).unwrap();
-    assert!(join_all((0..3000_u32).map(|key| bucket.allow(key))).await.iter().all(Result::is_ok));
+    assert!(
+        join_all((0..3000_u32).map(|key| bucket.allow(key)))
+            .await
+            .iter()
+            .all(Result::is_ok)
+    );
     let operator = Operator::new(&impatient(&proxy.url()));
     let (mut scan, mut entries) = (operator.scan(), BTreeSet::new());
     entries.extend(scan.next().await.unwrap().unwrap());

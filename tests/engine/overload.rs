@@ -10,7 +10,8 @@ use futures::poll;
 use tower::{Service, ServiceExt, service_fn};
 use tower_distributed::token_bucket::Decision;
 use tower_distributed::{
-    Error, Quota, RateLimitLayer, Refusal, RefusalKind, Store, StoreBuilder, StoreFailure, TokenBucket,
+    Error, Quota, RateLimitLayer, Refusal, RefusalKind, Store, StoreBuilder, StoreFailure,
+    TokenBucket,
 };
 use tower_layer::Layer;
 
@@ -48,23 +49,53 @@ async fn a_burst_of_unique_keys_does_not_disable_a_limit_that_fails_open() {
     let service = layer.layer(inner);
     let call = |key| {
         let mut service = service.clone();
-        async move { service.ready().await.unwrap().call(Request { key, decided: false }).await.unwrap() }
+        async move {
+            service
+                .ready()
+                .await
+                .unwrap()
+                .call(Request {
+                    key,
+                    decided: false,
+                })
+                .await
+                .unwrap()
+        }
     };
     // A client that has used its token up.
     let client = u64::MAX;
     call(client).await;
     assert_eq!(admitted.load(Ordering::Relaxed), 1);
     // A thousand in each task: the tasks then have little to do but the calls.
-    let keys: Vec<_> = (0..CROWD as u64).chain(std::iter::repeat_n(client, 100)).collect();
-    let crowd = keys.chunks(1_000).map(|keys| tokio::spawn(join_all(keys.iter().copied().map(call))));
-    assert!(join_all(crowd.collect::<Vec<_>>()).await.iter().all(Result::is_ok));
-    let (undecided, all) = (undecided.load(Ordering::Relaxed), admitted.load(Ordering::Relaxed));
-    assert_eq!(undecided, 0, "of {CROWD} requests so many passed without a decision ({all} passed)");
+    let keys: Vec<_> = (0..CROWD as u64)
+        .chain(std::iter::repeat_n(client, 100))
+        .collect();
+    let crowd = keys
+        .chunks(1_000)
+        .map(|keys| tokio::spawn(join_all(keys.iter().copied().map(call))));
+    assert!(
+        join_all(crowd.collect::<Vec<_>>())
+            .await
+            .iter()
+            .all(Result::is_ok)
+    );
+    let (undecided, all) = (
+        undecided.load(Ordering::Relaxed),
+        admitted.load(Ordering::Relaxed),
+    );
+    assert_eq!(
+        undecided, 0,
+        "of {CROWD} requests so many passed without a decision ({all} passed)"
+    );
     // Refusing everybody would not do.
     assert!(all >= 1_000, "{all} of {CROWD} served");
     // The client is still refused.
     call(client).await;
-    assert_eq!(admitted.load(Ordering::Relaxed), all, "the client was let through after the burst");
+    assert_eq!(
+        admitted.load(Ordering::Relaxed),
+        all,
+        "the client was let through after the burst"
+    );
 }
 
 /// So slow that a burst is still in the queue when all of it has been asked for.
@@ -91,7 +122,11 @@ async fn slow(builder: StoreBuilder) -> (RedisServer, FaultProxy, Store) {
 type Call = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
 
 /// Polls each call once. Returns those that are pending, and how many were refused at once, as overloaded.
-async fn ask(bucket: &TokenBucket, calls: usize, key: impl Fn(usize) -> String) -> (Vec<Call>, usize) {
+async fn ask(
+    bucket: &TokenBucket,
+    calls: usize,
+    key: impl Fn(usize) -> String,
+) -> (Vec<Call>, usize) {
     let (mut pending, mut refused) = (Vec::new(), 0);
     for number in 0..calls {
         let (bucket, key) = (bucket.clone(), key(number));
@@ -108,16 +143,24 @@ async fn ask(bucket: &TokenBucket, calls: usize, key: impl Fn(usize) -> String) 
 }
 
 fn is_overloaded(error: &Error) {
-    assert!(error.is_overloaded() && !error.is_unavailable() && !error.is_refused(), "{error}");
-    assert!(error.retry_after().is_some(), "nothing is said of when to come back: {error}");
+    assert!(
+        error.is_overloaded() && !error.is_unavailable() && !error.is_refused(),
+        "{error}"
+    );
+    assert!(
+        error.retry_after().is_some(),
+        "nothing is said of when to come back: {error}"
+    );
 }
 
 /// No layer takes it for an outage, also one that fails open.
 #[tokio::test]
 async fn calls_beyond_the_bound_are_refused_at_once_and_the_others_served() {
     let (_server, _proxy, store) = slow(patient!().max_queued(BOUND)).await;
-    let (bucket, limit) =
-        (wide_bucket(&store), TokenBucket::new(&store, "limit", Quota::per_hour(1)).unwrap());
+    let (bucket, limit) = (
+        wide_bucket(&store),
+        TokenBucket::new(&store, "limit", Quota::per_hour(1)).unwrap(),
+    );
     // Its token is used up, so that all that pass have passed undecided.
     assert!(is_served(&limit.allow("client").await));
     let layer = RateLimitLayer::new(limit, |(): &()| "client").cache_refusals(false);
@@ -127,13 +170,27 @@ async fn calls_beyond_the_bound_are_refused_at_once_and_the_others_served() {
     for _ in 0..3 {
         let (pending, _) = ask(&bucket, BURST, |key| key.to_string()).await;
         let taken = pending.len();
-        assert!((BOUND..=BOUND + UNDER_WAY).contains(&taken), "{taken} of {BURST} were taken");
+        assert!(
+            (BOUND..=BOUND + UNDER_WAY).contains(&taken),
+            "{taken} of {BURST} were taken"
+        );
         let kinds = join_all((0..100).map(|_| service.clone().oneshot(()))).await;
-        let kinds: Vec<_> =
-            kinds.into_iter().map(|kind| kind.unwrap().expect("it passed undecided")).collect();
+        let kinds: Vec<_> = kinds
+            .into_iter()
+            .map(|kind| kind.unwrap().expect("it passed undecided"))
+            .collect();
         assert!(kinds.contains(&RefusalKind::Overloaded), "{kinds:?}");
-        let failed: Vec<_> = join_all(pending).await.into_iter().filter_map(Result::err).collect();
-        assert!(failed.is_empty(), "{} that were taken failed, the first: {}", failed.len(), failed[0]);
+        let failed: Vec<_> = join_all(pending)
+            .await
+            .into_iter()
+            .filter_map(Result::err)
+            .collect();
+        assert!(
+            failed.is_empty(),
+            "{} that were taken failed, the first: {}",
+            failed.len(),
+            failed[0]
+        );
         // The breaker has not counted the refusals.
         assert!(is_served(&bucket.allow("next").await));
     }
@@ -145,7 +202,11 @@ async fn calls_are_also_bounded_by_their_bytes() {
     let (_server, _proxy, store) = slow(patient!().max_queued_bytes(20 * KEY)).await;
     // Far fewer than any bound of their number.
     let (pending, refused) = ask(&wide_bucket(&store), 2_000, |key| format!("{key:0KEY$}")).await;
-    assert!(refused > 0, "{} keys of {KEY} bytes were taken", pending.len());
+    assert!(
+        refused > 0,
+        "{} keys of {KEY} bytes were taken",
+        pending.len()
+    );
     assert!(join_all(pending).await.iter().all(is_served));
 }
 
@@ -164,7 +225,12 @@ async fn releases_are_never_refused() {
         waiting.extend(pending);
     };
     fill().await;
-    assert!(join_all(guards.iter().map(|guard| guard.extend())).await.iter().all(Result::is_ok));
+    assert!(
+        join_all(guards.iter().map(|guard| guard.extend()))
+            .await
+            .iter()
+            .all(Result::is_ok)
+    );
     let last = guards.pop().unwrap();
     fill().await;
     let released = join_all(guards.into_iter().map(|guard| guard.unlock())).await;
@@ -177,5 +243,8 @@ async fn releases_are_never_refused() {
     assert!(!refused.is_empty(), "acquires are not bounded");
     refused.iter().for_each(is_overloaded);
     assert!(join_all(waiting).await.iter().all(is_served));
-    eventually("the dropped lock to be free", SOON, async || mutex.try_lock(99_u64).await.is_ok()).await;
+    eventually("the dropped lock to be free", SOON, async || {
+        mutex.try_lock(99_u64).await.is_ok()
+    })
+    .await;
 }

@@ -33,7 +33,12 @@ enum Caller {
 
 impl Caller {
     fn each() -> [Self; 4] {
-        [Self::Busy(multi_thread()), Self::Idle(current_thread()), Self::New, Self::None]
+        [
+            Self::Busy(multi_thread()),
+            Self::Idle(current_thread()),
+            Self::New,
+            Self::None,
+        ]
     }
 
     fn run<T>(&self, call: impl Future<Output = T>) -> T {
@@ -50,9 +55,13 @@ fn all_recover(goes: fn(&RedisServer), comes: fn(&RedisServer)) {
     blocking(move |server| {
         let buckets = &[(); 2].map(|()| wide_bucket(&impatient(&server.url())));
         let callers = &Caller::each();
-        let each =
-            || callers.iter().flat_map(move |caller| buckets.iter().map(move |bucket| (caller, bucket)));
-        let serves = |(caller, bucket): (&Caller, &TokenBucket)| is_served(&caller.run(bucket.allow("k")));
+        let each = || {
+            callers
+                .iter()
+                .flat_map(move |caller| buckets.iter().map(move |bucket| (caller, bucket)))
+        };
+        let serves =
+            |(caller, bucket): (&Caller, &TokenBucket)| is_served(&caller.run(bucket.allow("k")));
         each().for_each(|one| eventually_blocking("the first answer", SOON, || serves(one)));
         goes(&server);
         std::thread::scope(|scope| {
@@ -68,7 +77,9 @@ fn all_recover(goes: fn(&RedisServer), comes: fn(&RedisServer)) {
         });
         comes(&server);
         // The first runs all the time, and the one that idles stands still meanwhile.
-        each().for_each(|one| eventually_blocking("an answer after the outage", SOON, || serves(one)));
+        each().for_each(|one| {
+            eventually_blocking("an answer after the outage", SOON, || serves(one))
+        });
         for _ in 0..20 {
             assert!(each().all(serves), "an outage that had ended came back");
         }
@@ -77,7 +88,9 @@ fn all_recover(goes: fn(&RedisServer), comes: fn(&RedisServer)) {
 
 #[test]
 fn each_kind_of_runtime_recovers_from_a_crash() {
-    all_recover(RedisServer::kill9, |server| current_thread().block_on(server.restart()));
+    all_recover(RedisServer::kill9, |server| {
+        current_thread().block_on(server.restart())
+    });
 }
 
 #[test]
@@ -91,21 +104,33 @@ fn what_is_held_is_renewed_and_given_back() {
     blocking(|server| {
         let background = multi_thread();
         let with_background = patient!().background(background.handle().clone());
-        let stores = [open(&server.url()), with_background.redis(&server.url()).unwrap(), Store::in_memory()];
+        let stores = [
+            open(&server.url()),
+            with_background.redis(&server.url()).unwrap(),
+            Store::in_memory(),
+        ];
         let (callers, mut held) = (Caller::each(), Vec::new());
         for (number, store) in stores.iter().enumerate() {
-            let mutex = Mutex::builder().ttl(SHORT).build(store, &format!("locks{number}")).unwrap();
+            let mutex = Mutex::builder()
+                .ttl(SHORT)
+                .build(store, &format!("locks{number}"))
+                .unwrap();
             for (key, caller) in (0_u64..).zip(&callers) {
                 held.push((mutex.clone(), key, caller.run(mutex.lock(key)).unwrap()));
             }
         }
         let granted: Vec<_> = held.iter().map(|(.., guard)| guard.until()).collect();
         eventually_blocking("all to be renewed, again and again", SOON, || {
-            held.iter().zip(&granted).all(|((.., guard), granted)| guard.until() > *granted + SHORT)
+            held.iter()
+                .zip(&granted)
+                .all(|((.., guard), granted)| guard.until() > *granted + SHORT)
         });
         for (mutex, key, guard) in held {
             let taken = || callers[0].run(mutex.try_lock(key));
-            assert!(guard.is_held() && taken().unwrap_err().is_refused(), "two holders of {key}");
+            assert!(
+                guard.is_held() && taken().unwrap_err().is_refused(),
+                "two holders of {key}"
+            );
             if key % 2 == 0 {
                 assert!(callers[key as usize].run(guard.unlock()).unwrap());
             } else {
@@ -149,21 +174,24 @@ fn what_is_dropped_is_given_back() {
             drop_in(&runtime, mutex, row);
             Box::new(runtime)
         }),
-        ("the store, with its runtime and one that waits", |mutex, row| {
-            let runtime = multi_thread();
-            let guards = runtime.block_on(take_many(&mutex, row));
-            let (waits, key) = (mutex.clone(), format!("{row} 0"));
-            let mut waits = Box::pin(async move { waits.lock(key).await });
-            runtime.block_on(async { assert!(poll!(waits.as_mut()).is_pending()) });
-            runtime.spawn(waits);
-            let holder = runtime.spawn(async move {
-                let _held = (mutex, guards);
-                std::future::pending::<()>().await;
-            });
-            // The tasks go with the runtime, and the store and its guards with the tasks.
-            runtime.shutdown_background();
-            Box::new(holder)
-        }),
+        (
+            "the store, with its runtime and one that waits",
+            |mutex, row| {
+                let runtime = multi_thread();
+                let guards = runtime.block_on(take_many(&mutex, row));
+                let (waits, key) = (mutex.clone(), format!("{row} 0"));
+                let mut waits = Box::pin(async move { waits.lock(key).await });
+                runtime.block_on(async { assert!(poll!(waits.as_mut()).is_pending()) });
+                runtime.spawn(waits);
+                let holder = runtime.spawn(async move {
+                    let _held = (mutex, guards);
+                    std::future::pending::<()>().await;
+                });
+                // The tasks go with the runtime, and the store and its guards with the tasks.
+                runtime.shutdown_background();
+                Box::new(holder)
+            },
+        ),
         ("the store, outside of any runtime", |mutex, row| {
             let guards = current_thread().block_on(take_many(&mutex, row));
             drop(mutex);
@@ -175,7 +203,11 @@ fn what_is_dropped_is_given_back() {
         for (row, (what, drops)) in ways.into_iter().enumerate() {
             let _stays = drops(long_locks(&open(&server.url())), row);
             let are_free = || (0..MANY).all(|key| is_free(&server, &format!("{row} {key}")));
-            eventually_blocking(&format!("what is held to be free after a drop of {what}"), SOON, are_free);
+            eventually_blocking(
+                &format!("what is held to be free after a drop of {what}"),
+                SOON,
+                are_free,
+            );
         }
     });
 }
@@ -205,18 +237,28 @@ fn a_waiter_is_woken_though_another_runtime_idles() {
             }
         });
         let mut quick = 0;
-        busy.block_on(eventually("messages to be delivered", 2 * SOON, async || {
-            let guard = other.lock("k").await.unwrap();
-            let waiting = mutex.clone();
-            let waiter =
-                tokio::spawn(async move { waiting.lock("k").await.unwrap().unlock().await.unwrap() });
-            let lines = || server.query::<Vec<String>>(&["KEYS", "td:{locks:k}:*waiters"]).unwrap().len();
-            eventually("the waiter to be in line", SOON, async || lines() == 1).await;
-            let released = Instant::now();
-            assert!(guard.unlock().await.unwrap() && waiter.await.unwrap());
-            quick += usize::from(released.elapsed() < HEARTBEAT / 4);
-            quick == 20
-        }));
+        busy.block_on(eventually(
+            "messages to be delivered",
+            2 * SOON,
+            async || {
+                let guard = other.lock("k").await.unwrap();
+                let waiting = mutex.clone();
+                let waiter = tokio::spawn(async move {
+                    waiting.lock("k").await.unwrap().unlock().await.unwrap()
+                });
+                let lines = || {
+                    server
+                        .query::<Vec<String>>(&["KEYS", "td:{locks:k}:*waiters"])
+                        .unwrap()
+                        .len()
+                };
+                eventually("the waiter to be in line", SOON, async || lines() == 1).await;
+                let released = Instant::now();
+                assert!(guard.unlock().await.unwrap() && waiter.await.unwrap());
+                quick += usize::from(released.elapsed() < HEARTBEAT / 4);
+                quick == 20
+            },
+        ));
         drop(idle);
     });
 }
@@ -226,7 +268,10 @@ fn a_waiter_is_woken_though_another_runtime_idles() {
 fn a_line_hears_that_its_background_runtime_has_ended() {
     blocking(|server| {
         let (runtime, background) = (multi_thread(), multi_thread());
-        let store = Store::builder().background(background.handle().clone()).redis(&server.url()).unwrap();
+        let store = Store::builder()
+            .background(background.handle().clone())
+            .redis(&server.url())
+            .unwrap();
         let mutex = Mutex::new(&store, "m").unwrap();
         // With another time to live, so that the line asks anew rather than to be handed the lock.
         let other = Mutex::builder().ttl(SHORT).build(&store, "m").unwrap();
@@ -245,7 +290,11 @@ fn a_line_hears_that_its_background_runtime_has_ended() {
 #[test]
 fn a_runtime_of_one_thread_is_refused_as_background() {
     let (one, many) = (current_thread(), multi_thread());
-    let build = |runtime: &Runtime| Store::builder().background(runtime.handle().clone()).redis("redis://a");
+    let build = |runtime: &Runtime| {
+        Store::builder()
+            .background(runtime.handle().clone())
+            .redis("redis://a")
+    };
     let error = build(&one).unwrap_err();
     assert!(error.is_invalid(), "{error}");
     assert!(build(&many).is_ok());
@@ -258,7 +307,11 @@ fn nothing_needs_a_runtime() {
             executor::block_on(store.ping()).unwrap();
             let mutex = long_locks(&store);
             let guard = executor::block_on(mutex.lock("k")).unwrap();
-            assert!(executor::block_on(mutex.try_lock("k")).unwrap_err().is_refused());
+            assert!(
+                executor::block_on(mutex.try_lock("k"))
+                    .unwrap_err()
+                    .is_refused()
+            );
             executor::block_on(guard.extend()).unwrap();
             assert!(executor::block_on(guard.unlock()).unwrap());
             drop(executor::block_on(mutex.try_lock("k")).unwrap());
@@ -267,23 +320,41 @@ fn nothing_needs_a_runtime() {
 
             let bucket = TokenBucket::new(&store, "plain", Quota::per_hour(1).burst(10)).unwrap();
             for left in (0..10).rev() {
-                assert_eq!(executor::block_on(bucket.allow("k")).unwrap().remaining(), left);
+                assert_eq!(
+                    executor::block_on(bucket.allow("k")).unwrap().remaining(),
+                    left
+                );
             }
             assert!(!executor::block_on(bucket.allow("k")).unwrap().is_admitted());
             if !is_on_redis {
                 continue;
             }
-            executor::block_on(async { bucket.reserve("k").await.unwrap().cancel().await }).unwrap();
+            executor::block_on(async { bucket.reserve("k").await.unwrap().cancel().await })
+                .unwrap();
             let operator = Operator::new(&store);
             let page = executor::block_on(operator.scan().next()).unwrap().unwrap();
-            let entry = page.iter().find(|entry| entry.to_string() == "token_bucket plain k").unwrap();
-            assert!(executor::block_on(operator.inspect(entry)).unwrap().is_some());
+            let entry = page
+                .iter()
+                .find(|entry| entry.to_string() == "token_bucket plain k")
+                .unwrap();
+            assert!(
+                executor::block_on(operator.inspect(entry))
+                    .unwrap()
+                    .is_some()
+            );
             executor::block_on(bucket.reset("k")).unwrap();
-            assert_eq!(executor::block_on(bucket.peek("k")).unwrap().remaining(), 10);
+            assert_eq!(
+                executor::block_on(bucket.peek("k")).unwrap().remaining(),
+                10
+            );
             let quick = TokenBucket::new(&store, "quick", Quota::per_second(10).burst(1)).unwrap();
             let began = Instant::now();
             assert!((0..3).all(|_| executor::block_on(quick.wait("k")).unwrap().is_admitted()));
-            assert!(began.elapsed() >= Duration::from_millis(180), "{:?}", began.elapsed());
+            assert!(
+                began.elapsed() >= Duration::from_millis(180),
+                "{:?}",
+                began.elapsed()
+            );
         }
     });
 }
@@ -296,7 +367,8 @@ fn threads_without_a_runtime_share_locks_and_buckets() {
         let turns = std::sync::Mutex::new(0);
         let admitted: usize = std::thread::scope(|scope| {
             let caller = |store: &Store| {
-                let bucket = TokenBucket::new(store, "plain", Quota::per_hour(1).burst(12)).unwrap();
+                let bucket =
+                    TokenBucket::new(store, "plain", Quota::per_hour(1).burst(12)).unwrap();
                 let (mutex, turns) = (long_locks(store), &turns);
                 scope.spawn(move || {
                     let turn = |_: &u32| {
@@ -308,7 +380,11 @@ fn threads_without_a_runtime_share_locks_and_buckets() {
                     (0..5).filter(turn).count()
                 })
             };
-            [&one, &other, &one, &other].map(caller).into_iter().map(|caller| caller.join().unwrap()).sum()
+            [&one, &other, &one, &other]
+                .map(caller)
+                .into_iter()
+                .map(|caller| caller.join().unwrap())
+                .sum()
         });
         assert_eq!((*turns.lock().unwrap(), admitted), (20, 12));
     });

@@ -25,17 +25,27 @@ pub(crate) fn open(url: &str) -> Store {
 
 /// A store for an outage that ends calls by their time-outs.
 pub(crate) fn impatient(url: &str) -> Store {
-    let builder = Store::builder().timeout(TIMEOUT).connect_timeout(TIMEOUT).queue_timeout(TIMEOUT);
+    let builder = Store::builder()
+        .timeout(TIMEOUT)
+        .connect_timeout(TIMEOUT)
+        .queue_timeout(TIMEOUT);
     builder.redis(url).unwrap()
 }
 
 /// Makes progress only inside of `block_on`.
 pub(crate) fn current_thread() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 pub(crate) fn multi_thread() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 pub(crate) fn start_server() -> RedisServer {
@@ -55,7 +65,11 @@ pub(crate) fn wide_bucket(store: &Store) -> TokenBucket {
 
 /// Locks that are free again only by a release.
 pub(crate) fn long_locks(store: &Store) -> Mutex {
-    Mutex::builder().strict_fifo().ttl(LONG).build(store, "locks").unwrap()
+    Mutex::builder()
+        .strict_fifo()
+        .ttl(LONG)
+        .build(store, "locks")
+        .unwrap()
 }
 
 /// Whether nobody has the lock of a key of [`long_locks`].
@@ -69,23 +83,32 @@ pub(crate) fn is_served(outcome: &Result<Decision, Error>) -> bool {
 
 /// How many stores hear what is pushed to them.
 pub(crate) fn subscribed(server: &RedisServer) -> usize {
-    server.query::<Vec<String>>(&["PUBSUB", "CHANNELS", "td:wake:????????????????"]).unwrap().len()
+    server
+        .query::<Vec<String>>(&["PUBSUB", "CHANNELS", "td:wake:????????????????"])
+        .unwrap()
+        .len()
 }
 
 /// The number of connections at the server, without the one that asks.
 pub(crate) fn connections(server: &RedisServer) -> usize {
     let clients: String = server.query(&["CLIENT", "LIST"]).unwrap();
     // Redis 6.2 does not tell the subcommand.
-    let asks = |client: &str| client.contains(" cmd=client|list ") || client.contains(" cmd=client ");
+    let asks =
+        |client: &str| client.contains(" cmd=client|list ") || client.contains(" cmd=client ");
     clients.lines().filter(|client| !asks(client)).count()
 }
 
 /// Waits until so many connections are left at most.
 pub(crate) fn are_left(server: &RedisServer, most: usize) {
-    eventually_blocking("the connections to go", SOON, || connections(server) <= most);
+    eventually_blocking("the connections to go", SOON, || {
+        connections(server) <= most
+    });
 }
 
 /// The number of calls of scripts and functions that the server has run.
 pub(crate) fn scripts_run(server: &RedisServer) -> u64 {
-    ["evalsha", "eval", "fcall"].map(|command| server.calls_of(command)).iter().sum()
+    ["evalsha", "eval", "fcall"]
+        .map(|command| server.calls_of(command))
+        .iter()
+        .sum()
 }

@@ -37,7 +37,10 @@ fn print_well(values: &[(&str, &dyn Debug)]) {
 #[test]
 fn debug_of_builders_and_stores_contains_no_password() {
     let url = format!("redis://user:{PASSWORD}@127.0.0.1:6379/3");
-    let builder = Store::builder().prefix("shop").wakeups(&url).wakeups(url.replace("6379", "6380"));
+    let builder = Store::builder()
+        .prefix("shop")
+        .wakeups(&url)
+        .wakeups(url.replace("6379", "6380"));
     let store = builder.clone().redis(&url).unwrap();
     print_well(&[("StoreBuilder", &builder), ("Store", &store)]);
 }
@@ -46,13 +49,23 @@ fn debug_of_builders_and_stores_contains_no_password() {
 #[tokio::test]
 async fn debug_of_primitives_and_layers_is_short_and_contains_no_password() {
     let server = RedisServer::start().await;
-    server.cli(&["ACL", "SETUSER", "user", "on", &format!(">{PASSWORD}"), "~*", "&*", "+@all"]);
+    server.cli(&[
+        "ACL",
+        "SETUSER",
+        "user",
+        "on",
+        &format!(">{PASSWORD}"),
+        "~*",
+        "&*",
+        "+@all",
+    ]);
     let url = format!("redis://user:{PASSWORD}@127.0.0.1:{}", server.port());
     let store = patient!().wakeups(&url).redis(&url).unwrap();
     let bucket = TokenBucket::new(&store, "bucket", Quota::per_hour(1)).unwrap();
     let group = WaitGroup::new(&store, "group", 3).unwrap();
     let mutex = Mutex::new(&store, "mutex").unwrap();
-    let nodes = [&url, &format!("{url}/1"), &format!("{url}/2")].map(|url| Store::redis(url).unwrap());
+    let nodes =
+        [&url, &format!("{url}/1"), &format!("{url}/2")].map(|url| Store::redis(url).unwrap());
     let quorum = Mutex::builder().build_quorum(nodes, "quorum").unwrap();
     let lock = RwLock::new(&store, "lock").unwrap();
     let filter = BloomFilter::new(&store, "filter", 1_000, 0.01).unwrap();
@@ -60,8 +73,14 @@ async fn debug_of_primitives_and_layers_is_short_and_contains_no_password() {
     // Everything has been in use.
     bucket.allow("k").await.unwrap();
     filter.insert("k").await.unwrap();
-    let (permit, guard) = (group.add("k").await.unwrap(), mutex.lock("k").await.unwrap());
-    let (reader, claim) = (lock.read("k").await.unwrap(), dedupe.try_claim("c").await.unwrap());
+    let (permit, guard) = (
+        group.add("k").await.unwrap(),
+        mutex.lock("k").await.unwrap(),
+    );
+    let (reader, claim) = (
+        lock.read("k").await.unwrap(),
+        dedupe.try_claim("c").await.unwrap(),
+    );
     print_well(&[
         ("Store", &store),
         ("TokenBucket", &bucket),
@@ -78,10 +97,19 @@ async fn debug_of_primitives_and_layers_is_short_and_contains_no_password() {
     ]);
     let key: fn(&String) -> String = String::clone;
     print_well(&[
-        ("RateLimitLayer", &RateLimitLayer::<String, ()>::new(bucket, key)),
-        ("ConcurrencyLimitLayer", &ConcurrencyLimitLayer::new(group, key)),
+        (
+            "RateLimitLayer",
+            &RateLimitLayer::<String, ()>::new(bucket, key),
+        ),
+        (
+            "ConcurrencyLimitLayer",
+            &ConcurrencyLimitLayer::new(group, key),
+        ),
         ("RwLockLayer", &RwLockLayer::new(lock, key)),
-        ("DedupeLayer", &DedupeLayer::<String, (), ()>::new(dedupe, key)),
+        (
+            "DedupeLayer",
+            &DedupeLayer::<String, (), ()>::new(dedupe, key),
+        ),
     ]);
     #[cfg(feature = "postcard")]
     {
@@ -109,12 +137,20 @@ async fn the_error_of_a_wrong_password_names_the_server_address() {
     let reached = format!("127.0.0.1:{}", server.port());
     for address in [&*reached, "127.0.0.1:1", "no-such-host.invalid:6380"] {
         let url = format!("redis://user:{PASSWORD}@{address}");
-        let store = Store::builder().timeout(Duration::from_secs(5)).wakeups(&url).redis(&url).unwrap();
+        let store = Store::builder()
+            .timeout(Duration::from_secs(5))
+            .wakeups(&url)
+            .redis(&url)
+            .unwrap();
         let (bucket, mut last) = (wide_bucket(&store), String::new());
         for _ in 0..6 {
             let error = bucket.allow("k").await.unwrap_err();
             assert!(error.is_unavailable(), "{error}");
-            assert!(!all_texts(&error).contains(PASSWORD), "it tells the password: {}", all_texts(&error));
+            assert!(
+                !all_texts(&error).contains(PASSWORD),
+                "it tells the password: {}",
+                all_texts(&error)
+            );
             last = error.to_string();
         }
         assert!(last.contains(address), "{last}");
@@ -130,10 +166,18 @@ fn the_error_of_a_bad_url_contains_no_password() {
         format!("{PASSWORD}@127.0.0.1"),
     ] {
         let good = "redis://127.0.0.1/";
-        for error in [Store::redis(&url), Store::builder().wakeups(&url).redis(good)].map(Result::unwrap_err)
+        for error in [
+            Store::redis(&url),
+            Store::builder().wakeups(&url).redis(good),
+        ]
+        .map(Result::unwrap_err)
         {
             assert!(error.is_invalid(), "{error}");
-            assert!(!all_texts(&error).contains(PASSWORD), "{}", all_texts(&error));
+            assert!(
+                !all_texts(&error).contains(PASSWORD),
+                "{}",
+                all_texts(&error)
+            );
         }
     }
 }

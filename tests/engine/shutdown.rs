@@ -7,8 +7,8 @@ use tokio::runtime::Runtime;
 use tower_distributed::{MutexGuard, Store};
 
 use crate::scene::{
-    SOON, are_left, blocking, connections, current_thread, is_free, is_served, long_locks, open, scripts_run,
-    wide_bucket,
+    SOON, are_left, blocking, connections, current_thread, is_free, is_served, long_locks, open,
+    scripts_run, wide_bucket,
 };
 use support::{eventually, eventually_blocking};
 
@@ -30,7 +30,9 @@ fn drop_on(runtime: &Runtime, guard: MutexGuard) {
 
 /// Lets a runtime that has stood still do all its work. One task stays, which waits for its end.
 fn goes_on(runtime: &Runtime) {
-    runtime.block_on(eventually("its tasks to end", SOON, async || tasks(runtime) <= 1));
+    runtime.block_on(eventually("its tasks to end", SOON, async || {
+        tasks(runtime) <= 1
+    }));
 }
 
 /// The background sends it too. Once that is answered, nothing is owed.
@@ -45,7 +47,10 @@ fn a_release_that_waits_leaves_no_connection() {
         goes_on(&runtime);
         are_left(&server, 0);
         assert!(is_served(&runtime.block_on(wide_bucket(&store).allow("k"))));
-        assert!(connections(&server) > 0, "a later call connects again, and its connection stays");
+        assert!(
+            connections(&server) > 0,
+            "a later call connects again, and its connection stays"
+        );
     });
 }
 
@@ -102,7 +107,9 @@ fn a_release_that_is_late_leaves_no_connection() {
         server.pause();
         drop(guard);
         // Longer than a call and its connection may take.
-        runtime.block_on(store.shutdown(Duration::from_secs(3))).unwrap_err();
+        runtime
+            .block_on(store.shutdown(Duration::from_secs(3)))
+            .unwrap_err();
         server.resume();
         eventually_blocking("the lock to be free", SOON, || is_free(&server, "k"));
         goes_on(&runtime);

@@ -18,9 +18,17 @@ const CALLERS: usize = 100;
 const CALLS: usize = 3;
 
 /// Calls through a network that delivers each reply so late; what of them was not served, and why.
-async fn failures(server: &RedisServer, late: Duration, is_new: bool, keys: usize) -> Option<String> {
+async fn failures(
+    server: &RedisServer,
+    late: Duration,
+    is_new: bool,
+    keys: usize,
+) -> Option<String> {
     let proxy = FaultProxy::start(server.port()).await;
-    let builder = Store::builder().timeout(TIMEOUT).queue_timeout(2 * TIMEOUT).connect_timeout(4 * TIMEOUT);
+    let builder = Store::builder()
+        .timeout(TIMEOUT)
+        .queue_timeout(2 * TIMEOUT)
+        .connect_timeout(4 * TIMEOUT);
     let bucket = &wide_bucket(&builder.redis(&proxy.url()).unwrap());
     if !is_new {
         assert!(is_served(&bucket.allow("warm").await));
@@ -37,7 +45,10 @@ async fn failures(server: &RedisServer, late: Duration, is_new: bool, keys: usiz
     proxy.delay_replies(Duration::ZERO);
     assert!(is_served(&bucket.allow("next").await));
     let first = errors.first()?;
-    Some(format!("{late:?}, {is_new}: {} calls failed, the first: {first}", errors.len()))
+    Some(format!(
+        "{late:?}, {is_new}: {} calls failed, the first: {first}",
+        errors.len()
+    ))
 }
 
 /// Defect 5: callers that waited for another call, or for a connection, failed. Below the time-out all are served.
@@ -45,10 +56,19 @@ async fn failures(server: &RedisServer, late: Duration, is_new: bool, keys: usiz
 async fn callers_are_served_by_a_slow_server() {
     let server = RedisServer::start().await;
     // A server without the library takes one answer more.
-    wide_bucket(&open(&server.url())).allow("first").await.unwrap();
+    wide_bucket(&open(&server.url()))
+        .allow("first")
+        .await
+        .unwrap();
     // How late answers are, in tenths, whether the store has to connect, and how many keys there are.
-    let ways = [(3, true, 1), (6, true, 1), (6, true, CALLERS), (6, false, 10)];
-    let told = ways.map(|(tenths, is_new, keys)| failures(&server, TIMEOUT * tenths / 10, is_new, keys));
+    let ways = [
+        (3, true, 1),
+        (6, true, 1),
+        (6, true, CALLERS),
+        (6, false, 10),
+    ];
+    let told =
+        ways.map(|(tenths, is_new, keys)| failures(&server, TIMEOUT * tenths / 10, is_new, keys));
     let told: Vec<_> = join_all(told).await.into_iter().flatten().collect();
     assert!(told.is_empty(), "\n{}", told.join("\n"));
 }

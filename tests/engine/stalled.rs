@@ -10,7 +10,11 @@ use support::eventually;
 use support::proxy::FaultProxy;
 
 /// Spawns calls on a runtime and drives it until a request is in flight. A runtime of one thread stands still afterwards.
-fn put_in_flight(runtime: &Runtime, proxy: &FaultProxy, bucket: &TokenBucket) -> Vec<JoinHandle<bool>> {
+fn put_in_flight(
+    runtime: &Runtime,
+    proxy: &FaultProxy,
+    bucket: &TokenBucket,
+) -> Vec<JoinHandle<bool>> {
     let before = proxy.held_back();
     let calls = (0_u64..6).map(|caller| {
         let bucket = bucket.clone();
@@ -19,7 +23,10 @@ fn put_in_flight(runtime: &Runtime, proxy: &FaultProxy, bucket: &TokenBucket) ->
     let calls = calls.collect();
     runtime.block_on(async {
         // Nothing is ever in flight if the runtime depends on another one that stands still.
-        eventually("a request in flight", SOON, async || proxy.held_back() > before).await;
+        eventually("a request in flight", SOON, async || {
+            proxy.held_back() > before
+        })
+        .await;
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }
@@ -33,29 +40,55 @@ fn runtimes_that_stand_still_or_end_fail_no_call_of_another() {
     blocking(|server| {
         let proxy = current_thread().block_on(FaultProxy::start(server.port()));
         let bucket = wide_bucket(&open(&proxy.url()));
-        let (healthy, stalled) = (multi_thread(), [current_thread(), current_thread(), current_thread()]);
-        let ending: [(Runtime, fn(Runtime)); 2] =
-            [(multi_thread(), Runtime::shutdown_background), (multi_thread(), drop)];
-        let others = || stalled.iter().chain(ending.iter().map(|(runtime, _)| runtime));
+        let (healthy, stalled) = (
+            multi_thread(),
+            [current_thread(), current_thread(), current_thread()],
+        );
+        let ending: [(Runtime, fn(Runtime)); 2] = [
+            (multi_thread(), Runtime::shutdown_background),
+            (multi_thread(), drop),
+        ];
+        let others = || {
+            stalled
+                .iter()
+                .chain(ending.iter().map(|(runtime, _)| runtime))
+        };
         // All are connected; one of those that end was the first to use the store.
-        for runtime in ending.iter().map(|(runtime, _)| runtime).chain([&healthy]).chain(&stalled) {
+        for runtime in ending
+            .iter()
+            .map(|(runtime, _)| runtime)
+            .chain([&healthy])
+            .chain(&stalled)
+        {
             assert!(is_served(&runtime.block_on(bucket.allow("warm"))));
         }
         proxy.stall();
-        let mut calls: Vec<_> = others().map(|runtime| put_in_flight(runtime, &proxy, &bucket)).collect();
+        let mut calls: Vec<_> = others()
+            .map(|runtime| put_in_flight(runtime, &proxy, &bucket))
+            .collect();
         let kept = put_in_flight(&healthy, &proxy, &bucket);
         for (runtime, end) in ending {
             end(runtime);
         }
         proxy.heal();
-        assert!(healthy.block_on(join_all(kept)).into_iter().all(Result::unwrap));
+        assert!(
+            healthy
+                .block_on(join_all(kept))
+                .into_iter()
+                .all(Result::unwrap)
+        );
         let is_healthy = || is_served(&healthy.block_on(bucket.allow("k")));
         assert!((0..50).all(|_| is_healthy()));
 
         // One that runs again gets its replies, and concerns nobody.
         calls.truncate(stalled.len());
         for (runtime, calls) in stalled.iter().zip(calls) {
-            assert!(runtime.block_on(join_all(calls)).into_iter().all(Result::unwrap));
+            assert!(
+                runtime
+                    .block_on(join_all(calls))
+                    .into_iter()
+                    .all(Result::unwrap)
+            );
             assert!(is_healthy());
         }
     });

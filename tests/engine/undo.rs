@@ -36,11 +36,19 @@ impl Scene {
         let [bucket, looking] = [proxy.url(), server.url()]
             .map(|url| TokenBucket::new(&open(&url), "left", quota.clone()).unwrap());
         bucket.allow("warm").await.unwrap();
-        bucket.block_for("warm", Duration::from_secs(1)).await.unwrap();
+        bucket
+            .block_for("warm", Duration::from_secs(1))
+            .await
+            .unwrap();
         bucket.reset("warm").await.unwrap();
         bucket.peek("warm").await.unwrap();
         proxy.delay_replies(SLOW);
-        Self { _server: server, proxy, bucket, looking }
+        Self {
+            _server: server,
+            proxy,
+            bucket,
+            looking,
+        }
     }
 
     /// How many scripts were asked for behind the proxy.
@@ -56,22 +64,32 @@ async fn dropped_callers_cost_few_scripts() {
     let scene = Scene::set(Quota::per_hour(1).burst(BURST)).await;
     scene.proxy.stall();
     let key = |caller: u32| if caller.is_multiple_of(2) { 0 } else { caller };
-    let mut calls: Vec<_> = (0..CALLERS).map(|caller| Box::pin(scene.bucket.reserve(key(caller)))).collect();
+    let mut calls: Vec<_> = (0..CALLERS)
+        .map(|caller| Box::pin(scene.bucket.reserve(key(caller))))
+        .collect();
     for call in &mut calls {
         assert!(poll!(call.as_mut()).is_pending());
     }
-    eventually("calls to be under way", SOON, async || scene.proxy.held_back() > 0).await;
+    eventually("calls to be under way", SOON, async || {
+        scene.proxy.held_back() > 0
+    })
+    .await;
     let before = scene.scripts();
     drop(calls);
     scene.proxy.let_through();
     // Nothing has been built on the only call of a key, so it is given back.
     eventually("all others to be given back", SOON, async || {
         let states = join_all((1..CALLERS).step_by(2).map(|key| scene.looking.peek(key))).await;
-        states.into_iter().all(|state| state.unwrap().remaining() == BURST)
+        states
+            .into_iter()
+            .all(|state| state.unwrap().remaining() == BURST)
     })
     .await;
     let scripts = scene.scripts() - before;
-    assert!(scripts <= u64::from(CALLERS) / 20, "{scripts} scripts for {CALLERS} callers");
+    assert!(
+        scripts <= u64::from(CALLERS) / 20,
+        "{scripts} scripts for {CALLERS} callers"
+    );
 }
 
 /// They are dropped during their delay.
@@ -80,7 +98,9 @@ async fn dropped_waiters_cost_few_scripts() {
     const EACH: Duration = Duration::from_secs(360);
     let scene = Scene::set(Quota::per_hour(10).burst(1)).await;
     scene.bucket.allow(0).await.unwrap();
-    let mut waits: Vec<_> = (0..CALLERS).map(|_| Box::pin(scene.bucket.wait(0))).collect();
+    let mut waits: Vec<_> = (0..CALLERS)
+        .map(|_| Box::pin(scene.bucket.wait(0)))
+        .collect();
     let line = async || scene.looking.peek(0).await.unwrap().reset_after().unwrap();
     eventually("all to wait", SOON, async || {
         for wait in &mut waits {
@@ -99,7 +119,10 @@ async fn dropped_waiters_cost_few_scripts() {
     waits.into_iter().rev().for_each(drop);
     eventually("all to be given back", SOON, async || line().await <= EACH).await;
     let scripts = scene.scripts() - before;
-    assert!(scripts <= u64::from(CALLERS) / 10, "{scripts} scripts for {CALLERS} waiters");
+    assert!(
+        scripts <= u64::from(CALLERS) / 10,
+        "{scripts} scripts for {CALLERS} waiters"
+    );
 }
 
 /// Each looks at the bucket at the end of its delay.
@@ -116,7 +139,10 @@ async fn delayed_waiters_cost_few_scripts() {
         assert!(wait.unwrap().unwrap().is_admitted());
     }
     let scripts = scene.scripts() - before;
-    assert!(scripts <= WAITERS / 5, "{scripts} scripts for {WAITERS} waiters of one key");
+    assert!(
+        scripts <= WAITERS / 5,
+        "{scripts} scripts for {WAITERS} waiters of one key"
+    );
 }
 
 /// Each response of an upstream that says stop blocks the key, all at the same time, each with another wait.
@@ -133,7 +159,9 @@ async fn observed_refusals_cost_few_scripts() {
         }
     });
     let layer = RateLimitLayer::new(scene.bucket.clone(), |_: &usize| "k");
-    let service = layer.block_on_response(|wait: &Duration| Some(*wait)).layer(upstream);
+    let service = layer
+        .block_on_response(|wait: &Duration| Some(*wait))
+        .layer(upstream);
     let before = scene.scripts();
     let calls = (0..RESPONSES).map(|number| tokio::spawn(service.clone().oneshot(number)));
     for call in join_all(calls.collect::<Vec<_>>()).await {
@@ -145,5 +173,8 @@ async fn observed_refusals_cost_few_scripts() {
     })
     .await;
     let scripts = scene.scripts() - before;
-    assert!(scripts <= RESPONSES as u64 / 4, "{scripts} scripts for {RESPONSES} responses");
+    assert!(
+        scripts <= RESPONSES as u64 / 4,
+        "{scripts} scripts for {RESPONSES} responses"
+    );
 }

@@ -18,7 +18,9 @@ const KEY: &str = "td:{x:k}:tat";
 /// A connection of a user.
 fn connected(server: &RedisServer, user: &str) -> Client {
     let mut client = server.client().unwrap();
-    client.query::<()>(cmd("AUTH").arg(user).arg("secret")).unwrap();
+    client
+        .query::<()>(cmd("AUTH").arg(user).arg("secret"))
+        .unwrap();
     client
 }
 
@@ -32,7 +34,8 @@ fn is_denied(client: &mut Client, command: &[&str]) -> bool {
     client.query::<Value>(&words(command)).is_err_and(|error| {
         // In a script of Redis 7.0, and since 7.2, it is told otherwise.
         let text = error.to_string();
-        let is_of_a_script = text.contains("can't access") || text.contains("ACL failure in script");
+        let is_of_a_script =
+            text.contains("can't access") || text.contains("ACL failure in script");
         error.code() == Some("NOPERM") || is_of_a_script
     })
 }
@@ -47,14 +50,19 @@ async fn is_admitted(store: &Store) -> bool {
 async fn a_neighbour_with_another_prefix_reaches_nothing() {
     let server = RedisServer::start().await;
     let service = |prefix: &str, user: &str| {
-        let builder = Store::builder().prefix(prefix).credentials(Credentials::new(user, "secret"));
+        let builder = Store::builder()
+            .prefix(prefix)
+            .credentials(Credentials::new(user, "secret"));
         let store = builder.redis(&server.url()).unwrap();
         server.set_user(&store.acl_rule(user).unwrap(), &["on", ">secret"]);
         store
     };
     let (store, neighbour) = (service("td", "app"), service("td2", "neighbour"));
     assert!(is_admitted(&store).await);
-    assert!(is_admitted(&neighbour).await, "the same name is another bucket");
+    assert!(
+        is_admitted(&neighbour).await,
+        "the same name is another bucket"
+    );
     let mut client = connected(&server, "neighbour");
     let before = server.query::<Vec<u8>>(&["DUMP", KEY]).unwrap();
     for command in [
@@ -84,13 +92,20 @@ async fn a_neighbour_with_another_prefix_reaches_nothing() {
         bucket.allow(key).await.unwrap();
     }
     let keys: Vec<String> = server.query(&["KEYS", "*"]).unwrap();
-    assert_eq!(keys.iter().filter(|key| !key.starts_with("td2:")).collect::<Vec<_>>(), [KEY]);
+    assert_eq!(
+        keys.iter()
+            .filter(|key| !key.starts_with("td2:"))
+            .collect::<Vec<_>>(),
+        [KEY]
+    );
 }
 
 #[tokio::test]
 async fn a_password_that_reads_changes_nothing() {
     let server = RedisServer::start().await;
-    server.cli(&["ACL", "SETUSER", "reader", "on", ">secret", "~td:*", "+@read", "+auth"]);
+    server.cli(&[
+        "ACL", "SETUSER", "reader", "on", ">secret", "~td:*", "+@read", "+auth",
+    ]);
     let store = Store::redis(&server.url()).unwrap();
     assert!(is_admitted(&store).await);
     let guard = Mutex::new(&store, "x").unwrap().lock("k").await.unwrap();
@@ -107,7 +122,10 @@ async fn a_password_that_reads_changes_nothing() {
     ] {
         let denied = client.query::<Value>(&words(command)).unwrap_err();
         let is_unknown = denied.to_string().contains("unknown command");
-        assert!(denied.code() == Some("NOPERM") || is_unknown, "{command:?}: {denied}");
+        assert!(
+            denied.code() == Some("NOPERM") || is_unknown,
+            "{command:?}: {denied}"
+        );
     }
     // It reads what is stored, as it is: keys, tokens, answers.
     let lock: String = client.query(cmd("GET").arg("td:{x:k}:lock")).unwrap();
@@ -133,17 +151,31 @@ impl Waiting {
             let mutex = mutex();
             async move { mutex.lock("k").await }
         });
-        let waiters =
-            async || server.query::<Vec<String>>(&["ZRANGE", "td:{x:k}:waiters", "0", "-1"]).unwrap();
+        let waiters = async || {
+            server
+                .query::<Vec<String>>(&["ZRANGE", "td:{x:k}:waiters", "0", "-1"])
+                .unwrap()
+        };
         eventually("a waiter", SOON, async || waiters().await.len() == 1).await;
         let token = waiters().await.remove(0);
         let (process, rest) = token.split_once('-').unwrap();
         let channel = format!("td:wake:{process}");
         let id = rest.split('.').next().unwrap().to_owned();
-        let heard =
-            async || server.query::<Vec<String>>(&["PUBSUB", "CHANNELS", &channel]).unwrap().len() == 1;
+        let heard = async || {
+            server
+                .query::<Vec<String>>(&["PUBSUB", "CHANNELS", &channel])
+                .unwrap()
+                .len()
+                == 1
+        };
         eventually("a subscription", SOON, heard).await;
-        Self { holder, waiter, channel, id, server }
+        Self {
+            holder,
+            waiter,
+            channel,
+            id,
+            server,
+        }
     }
 
     fn publish(&self, message: &str) {
@@ -157,8 +189,14 @@ impl Waiting {
 async fn a_forged_grant_ends_with_the_first_renewal() {
     let waiting = Waiting::new().await;
     waiting.publish(&format!("4503599627370495 7 {}", waiting.id));
-    let deceived = tokio::time::timeout(SOON, waiting.waiter).await.unwrap().unwrap().unwrap();
-    tokio::time::timeout(SOON, deceived.handle().lost()).await.unwrap();
+    let deceived = tokio::time::timeout(SOON, waiting.waiter)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    tokio::time::timeout(SOON, deceived.handle().lost())
+        .await
+        .unwrap();
     assert!(!deceived.is_held());
     assert!(waiting.holder.is_held() && waiting.holder.unlock().await.unwrap());
 }
@@ -185,7 +223,11 @@ async fn forged_messages_stop_nobody() {
         waiting.publish(&message);
     }
     assert!(waiting.holder.unlock().await.unwrap());
-    let next = tokio::time::timeout(SOON, waiting.waiter).await.unwrap().unwrap().unwrap();
+    let next = tokio::time::timeout(SOON, waiting.waiter)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert!(next.is_held() && next.unlock().await.unwrap());
 }
 
@@ -201,17 +243,48 @@ async fn forged_times_of_holders_stop_no_process() {
             // Its ttl, to which a lease is cut that lasts longer, is a day.
             server.cli(&["ZADD", key, time, "0123456789abcdef-1.141dd76000/1/1"]);
         }
-        server.cli(&["SET", "td:{x:m}:lock", "foreign", "PX", "9000000000000000000"]);
+        server.cli(&[
+            "SET",
+            "td:{x:m}:lock",
+            "foreign",
+            "PX",
+            "9000000000000000000",
+        ]);
         let short = Duration::from_millis(300);
-        let permits = WaitGroup::builder(1).max_wait(short).build(&store, "x").unwrap();
-        let (shared, mutex) = (RwLock::new(&store, "x").unwrap(), Mutex::new(&store, "x").unwrap());
-        assert!(permits.try_add("p").await.unwrap_err().is_refused(), "{time}");
-        assert!(shared.try_write("r").await.unwrap_err().is_refused(), "{time}");
-        assert!(mutex.try_lock("m").await.unwrap_err().is_refused(), "{time}");
+        let permits = WaitGroup::builder(1)
+            .max_wait(short)
+            .build(&store, "x")
+            .unwrap();
+        let (shared, mutex) = (
+            RwLock::new(&store, "x").unwrap(),
+            Mutex::new(&store, "x").unwrap(),
+        );
+        assert!(
+            permits.try_add("p").await.unwrap_err().is_refused(),
+            "{time}"
+        );
+        assert!(
+            shared.try_write("r").await.unwrap_err().is_refused(),
+            "{time}"
+        );
+        assert!(
+            mutex.try_lock("m").await.unwrap_err().is_refused(),
+            "{time}"
+        );
         // A waiter is told when the lease of the holder ends.
-        let waited = tokio::time::timeout(SOON, permits.add("p")).await.unwrap().unwrap_err();
-        assert!(waited.is_refused() || waited.is_wrong_type(), "{time}: {waited}");
-        for (kind, key) in [(Kind::WaitGroup, "p"), (Kind::RwLock, "r"), (Kind::Mutex, "m")] {
+        let waited = tokio::time::timeout(SOON, permits.add("p"))
+            .await
+            .unwrap()
+            .unwrap_err();
+        assert!(
+            waited.is_refused() || waited.is_wrong_type(),
+            "{time}: {waited}"
+        );
+        for (kind, key) in [
+            (Kind::WaitGroup, "p"),
+            (Kind::RwLock, "r"),
+            (Kind::Mutex, "m"),
+        ] {
             let entry = Entry::new(kind, "x", key).unwrap();
             let state = operator.inspect(&entry).await.unwrap().unwrap();
             assert_eq!(state.leases().unwrap().holders.len(), 1, "{time} {entry}");

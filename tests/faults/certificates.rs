@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, date_time_ymd,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 
 use support::ports::free_port;
@@ -35,18 +35,23 @@ impl Authority {
 
     /// A certificate of a server for these names and addresses.
     pub(crate) fn server(&self, names: &[&str]) -> Identity {
-        self.sign(names, |params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth])
+        self.sign(names, |params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]
+        })
     }
 
     pub(crate) fn expired_server(&self, names: &[&str]) -> Identity {
         self.sign(names, |params| {
             params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-            (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
+            (params.not_before, params.not_after) =
+                (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
         })
     }
 
     pub(crate) fn client(&self) -> Identity {
-        self.sign(&[], |params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth])
+        self.sign(&[], |params| {
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth]
+        })
     }
 
     fn sign(&self, names: &[&str], set: impl FnOnce(&mut CertificateParams)) -> Identity {
@@ -56,7 +61,10 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         set(&mut params);
         let key = KeyPair::generate().unwrap();
-        Identity { certificate: params.signed_by(&key, &self.0).unwrap().pem(), key: key.serialize_pem() }
+        Identity {
+            certificate: params.signed_by(&key, &self.0).unwrap().pem(),
+            key: key.serialize_pem(),
+        }
     }
 }
 
@@ -99,7 +107,11 @@ impl TlsServer {
             )
         };
         let server = RedisServer::launch(config, arguments).await;
-        Self { server, port: port.get(), _files: files }
+        Self {
+            server,
+            port: port.get(),
+            _files: files,
+        }
     }
 
     pub(crate) fn url(&self) -> String {

@@ -26,20 +26,31 @@ async fn a_replica_takes_the_place_of_its_master() {
     let replica = cluster.replica_of(0).await;
     let store = Store::builder().cluster(cluster.urls()).unwrap();
     let bucket = TokenBucket::new(&store, "x", Quota::per_hour(1).burst(100_000)).unwrap();
-    let is_lost =
-        |key: &u64| cluster.node_of(&format!("td:{{x:{key}}}:tat")).port() == cluster.nodes()[0].port();
+    let is_lost = |key: &u64| {
+        cluster.node_of(&format!("td:{{x:{key}}}:tat")).port() == cluster.nodes()[0].port()
+    };
     let key = (0..).find(is_lost).unwrap();
     let other = (0..).find(|key| !is_lost(key)).unwrap();
     assert!(bucket.allow(key).await.is_ok() && bucket.allow(other).await.is_ok());
     cluster.nodes()[0].kill9();
-    eventually("calls to fail", SOON, async || bucket.allow(key).await.is_err()).await;
-    eventually("the replica to serve", SOON, async || bucket.allow(key).await.is_ok()).await;
+    eventually("calls to fail", SOON, async || {
+        bucket.allow(key).await.is_err()
+    })
+    .await;
+    eventually("the replica to serve", SOON, async || {
+        bucket.allow(key).await.is_ok()
+    })
+    .await;
     assert!(replica.cli(&["ROLE"]).starts_with("master"));
     for _ in 0..10 {
         assert!(bucket.allow(key).await.is_ok() && bucket.allow(other).await.is_ok());
     }
     assert!(store.ping().await.is_ok());
-    assert_eq!(store.stats().breaker, BreakerState::Closed, "that of the dead master counts");
+    assert_eq!(
+        store.stats().breaker,
+        BreakerState::Closed,
+        "that of the dead master counts"
+    );
 
     // Waiters are woken from there, too.
     let elsewhere = Store::builder().cluster([replica.url()]).unwrap();
@@ -53,7 +64,10 @@ async fn connections_to_a_former_master_are_closed() {
     requires!(since_7_0());
     // The crowd may keep a node from the others for longer than 1.5 s, and it is not dead then.
     let replicated = ReplicatedCluster::start("cluster-node-timeout 20000").await;
-    let store = Store::builder().timeout(SOON).cluster(replicated.cluster.urls()).unwrap();
+    let store = Store::builder()
+        .timeout(SOON)
+        .cluster(replicated.cluster.urls())
+        .unwrap();
     let bucket = TokenBucket::new(&store, "former", Quota::per_second(1).burst(1_000_000)).unwrap();
     // On a busy machine the servers themselves may take the Cluster for down for a while.
     let was_down = Arc::new(AtomicBool::new(false));
@@ -62,7 +76,9 @@ async fn connections_to_a_former_master_are_closed() {
         let (bucket, was_down) = (bucket.clone(), Arc::clone(&was_down));
         callers.spawn(async move {
             loop {
-                let Err(error) = bucket.allow(key).await else { continue };
+                let Err(error) = bucket.allow(key).await else {
+                    continue;
+                };
                 was_down.fetch_or(error.to_string().contains("CLUSTERDOWN"), Ordering::Relaxed);
                 assert!(was_down.load(Ordering::Relaxed), "{error}");
                 tokio::task::yield_now().await;
@@ -72,10 +88,24 @@ async fn connections_to_a_former_master_are_closed() {
     for round in 0..4 {
         let former = replicated.masters()[round % 3];
         // One is that of the question.
-        let connections = || former.cli(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() - 1;
-        eventually("a connection to the master", SOON, async || connections() > 0).await;
+        let connections = || {
+            former
+                .cli(&["CLIENT", "LIST", "TYPE", "normal"])
+                .lines()
+                .count()
+                - 1
+        };
+        eventually("a connection to the master", SOON, async || {
+            connections() > 0
+        })
+        .await;
         replicated.fail_over(round).await;
-        eventually("the former master to have no connection", SOON, async || connections() == 0).await;
+        eventually(
+            "the former master to have no connection",
+            SOON,
+            async || connections() == 0,
+        )
+        .await;
     }
     assert!(callers.try_join_next().is_none(), "a call has failed");
 }
@@ -86,7 +116,10 @@ async fn the_first_callers_wait_for_the_masters() {
     requires!(since_7_0());
     let cluster = RedisCluster::start().await;
     for _ in 0..5 {
-        let store = Store::builder().connections(4).cluster(cluster.urls()).unwrap();
+        let store = Store::builder()
+            .connections(4)
+            .cluster(cluster.urls())
+            .unwrap();
         let bucket = TokenBucket::new(&store, "first", Quota::per_second(1000)).unwrap();
         let calls = (0..50_u64).map(|key| {
             let bucket = bucket.clone();
@@ -102,7 +135,12 @@ async fn the_first_callers_wait_for_the_masters() {
 #[test]
 fn a_runtime_that_stands_still_hides_no_masters() {
     requires!(since_7_0());
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let (still, moving) = (runtime(), runtime());
     let cluster = moving.block_on(RedisCluster::start());
     let proxy = moving.block_on(FaultProxy::start(cluster.nodes()[0].port()));
@@ -134,10 +172,15 @@ async fn a_look_up_that_hangs_ends_with_the_time_to_connect() {
             Ok::<_, std::io::Error>(Credentials::new("default", ""))
         }
     };
-    let store = Store::builder().credentials(credentials).connect_timeout(Duration::from_millis(500));
+    let store = Store::builder()
+        .credentials(credentials)
+        .connect_timeout(Duration::from_millis(500));
     let store = store.cluster([&cluster.urls()[0]]).unwrap();
     let bucket = TokenBucket::new(&store, "x", Quota::per_second(1000)).unwrap();
-    eventually("a call to be served", SOON, async || bucket.allow("k").await.is_ok()).await;
+    eventually("a call to be served", SOON, async || {
+        bucket.allow("k").await.is_ok()
+    })
+    .await;
 }
 
 /// A slot moves to a node that is down: its failures count there, and not at the node that sends calls there.
@@ -153,15 +196,25 @@ async fn a_node_that_is_down_and_gets_a_slot_has_a_breaker() {
     let part = |key: u64| format!("td:{{x:{key}}}:tat");
     let moving = SlotMove::begin(&cluster, &part(0));
     let port = moving.from.port();
-    let other = (1..).find(|key| cluster.node_of(&part(*key)).port() == port).unwrap();
+    let other = (1..)
+        .find(|key| cluster.node_of(&part(*key)).port() == port)
+        .unwrap();
     assert!(bucket.allow(0).await.is_ok() && bucket.allow(other).await.is_ok());
     moving.to.kill9();
     let mut texts = Vec::new();
     for _ in 0..10 {
         texts.push(bucket.allow(0).await.unwrap_err().to_string());
-        assert!(bucket.allow(other).await.is_ok(), "the node that sends calls there is up");
+        assert!(
+            bucket.allow(other).await.is_ok(),
+            "the node that sends calls there is up"
+        );
     }
-    assert!(texts.iter().any(|text| text.contains("the breaker is open")), "{texts:?}");
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.contains("the breaker is open")),
+        "{texts:?}"
+    );
     assert!(store.ping().await.is_ok());
     assert_ne!(store.stats().breaker, BreakerState::Closed);
 }

@@ -10,7 +10,8 @@ use tower_distributed::dedupe::{Claimed, Dedupe};
 use tower_distributed::operator::{Entry, Kind, Operator};
 use tower_distributed::single_flight::Json;
 use tower_distributed::{
-    BloomFilter, Credentials, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, WaitGroup,
+    BloomFilter, Credentials, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket,
+    WaitGroup,
 };
 
 use crate::woken::a_waiter_is_woken;
@@ -22,14 +23,27 @@ use support::scratch_dir::ScratchDir;
 const SOON: Duration = Duration::from_secs(20);
 
 fn set_password(server: &RedisServer, password: &str) {
-    server.cli(&["ACL", "SETUSER", "app", "on", "resetpass", &format!(">{password}"), "~*", "&*", "+@all"]);
+    server.cli(&[
+        "ACL",
+        "SETUSER",
+        "app",
+        "on",
+        "resetpass",
+        &format!(">{password}"),
+        "~*",
+        "&*",
+        "+@all",
+    ]);
     // As a server does that ends connections after some hours.
     server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
     server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
 }
 
 async fn allow(store: &Store) -> Result<(), Error> {
-    TokenBucket::new(store, "x", Quota::per_hour(100))?.allow("k").await.map(drop)
+    TokenBucket::new(store, "x", Quota::per_hour(100))?
+        .allow("k")
+        .await
+        .map(drop)
 }
 
 /// A waiter is woken by a message: the subscription has the new credentials, too.
@@ -45,12 +59,19 @@ async fn a_password_file_is_read_again_for_each_connection() {
     std::fs::write(&path, "first\n").unwrap();
     set_password(&server, "first");
     let url = format!("redis://app@127.0.0.1:{}", server.port());
-    let store = Store::builder().password_file(&path).unwrap().redis(&url).unwrap();
+    let store = Store::builder()
+        .password_file(&path)
+        .unwrap()
+        .redis(&url)
+        .unwrap();
     allow(&store).await.unwrap();
     check_waiter(&store, &server, 0).await;
     std::fs::write(&path, "second").unwrap();
     set_password(&server, "second");
-    eventually("the new password", SOON, async || allow(&store).await.is_ok()).await;
+    eventually("the new password", SOON, async || {
+        allow(&store).await.is_ok()
+    })
+    .await;
     check_waiter(&store, &server, 0).await;
     std::fs::remove_file(&path).unwrap();
     set_password(&server, "second");
@@ -60,7 +81,10 @@ async fn a_password_file_is_read_again_for_each_connection() {
     })
     .await;
     let error = Store::builder().password_file(&path).unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("/password"), "{error}");
+    assert!(
+        error.is_invalid() && error.to_string().contains("/password"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -80,12 +104,21 @@ async fn a_closure_is_asked_for_each_connection_and_its_failure_is_told() {
     allow(&store).await.unwrap();
     assert_eq!(asked.load(Ordering::SeqCst), 1);
     set_password(&server, "token-1");
-    eventually("the second token", SOON, async || allow(&store).await.is_ok()).await;
+    eventually("the second token", SOON, async || {
+        allow(&store).await.is_ok()
+    })
+    .await;
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 
-    let failing = Store::builder().credentials(|| async { Err::<Credentials, _>("the vault is sealed") });
-    let error = allow(&failing.redis(&server.url()).unwrap()).await.unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("the vault is sealed"), "{error}");
+    let failing =
+        Store::builder().credentials(|| async { Err::<Credentials, _>("the vault is sealed") });
+    let error = allow(&failing.redis(&server.url()).unwrap())
+        .await
+        .unwrap_err();
+    assert!(
+        error.is_unavailable() && error.to_string().contains("the vault is sealed"),
+        "{error}"
+    );
     let shown = format!("{:?}", Credentials::new("app", "secret"));
     assert!(!shown.contains("secret"), "{shown}");
 }
@@ -95,7 +128,12 @@ async fn a_closure_is_asked_for_each_connection_and_its_failure_is_told() {
 async fn a_cluster_gets_new_credentials_when_the_old_ones_end() {
     requires!(support::program::since_7_0());
     let cluster = support::cluster::RedisCluster::start().await;
-    let set = |password: &str| cluster.nodes().iter().for_each(|node| set_password(node, password));
+    let set = |password: &str| {
+        cluster
+            .nodes()
+            .iter()
+            .for_each(|node| set_password(node, password))
+    };
     set("first");
     let password = Arc::new(std::sync::Mutex::new("first"));
     let known = Arc::clone(&password);
@@ -108,7 +146,10 @@ async fn a_cluster_gets_new_credentials_when_the_old_ones_end() {
         .unwrap();
     let bucket = TokenBucket::new(&store, "x", Quota::per_hour(1000)).unwrap();
     let all = async || {
-        futures::future::join_all((0..12_u64).map(|key| bucket.allow(key))).await.iter().all(Result::is_ok)
+        futures::future::join_all((0..12_u64).map(|key| bucket.allow(key)))
+            .await
+            .iter()
+            .all(Result::is_ok)
     };
     assert!(all().await);
     *password.lock().unwrap() = "second";
@@ -129,17 +170,28 @@ async fn a_unix_socket_is_a_place() {
 
 /// A user with the permissions of `acl_rule` and `more`.
 async fn user(server: &RedisServer, more: &[&str]) -> Store {
-    let store = Store::builder().credentials(Credentials::new("app", "secret")).redis(&server.url()).unwrap();
-    server.set_user(&store.acl_rule("app").unwrap(), &[&["on", ">secret"], more].concat());
+    let store = Store::builder()
+        .credentials(Credentials::new("app", "secret"))
+        .redis(&server.url())
+        .unwrap();
+    server.set_user(
+        &store.acl_rule("app").unwrap(),
+        &[&["on", ">secret"], more].concat(),
+    );
     store
 }
 
 fn nothing_was_denied(server: &RedisServer) {
     let log = server.cli(&["ACL", "LOG"]);
     let lines: Vec<_> = log.lines().collect();
-    let denied = lines.windows(2).filter(|two| two[0] == "object").map(|two| two[1]);
+    let denied = lines
+        .windows(2)
+        .filter(|two| two[0] == "object")
+        .map(|two| two[1]);
     // The client library tells its name by CLIENT SETINFO.
-    let denied: Vec<_> = denied.filter(|object| !["client", "client|setinfo"].contains(object)).collect();
+    let denied: Vec<_> = denied
+        .filter(|object| !["client", "client|setinfo"].contains(object))
+        .collect();
     assert!(denied.is_empty(), "{denied:?}");
 }
 
@@ -152,7 +204,9 @@ async fn the_rule_allows_what_a_store_does_and_nothing_else() {
     store.ping().await.unwrap();
     nothing_was_denied(&server);
     let mut client = server.client().unwrap();
-    client.query::<()>(cmd("AUTH").arg("app").arg("secret")).unwrap();
+    client
+        .query::<()>(cmd("AUTH").arg("app").arg("secret"))
+        .unwrap();
     for denied in [cmd("GET").arg("other:key"), &mut cmd("FLUSHALL")] {
         let denied = client.query::<()>(denied).unwrap_err();
         assert_eq!(denied.code(), Some("NOPERM"), "{denied}");
@@ -161,7 +215,10 @@ async fn the_rule_allows_what_a_store_does_and_nothing_else() {
 
 /// A user with the permissions of an operator.
 async fn operator(server: &RedisServer) -> Operator {
-    let store = Store::builder().credentials(Credentials::new("ops", "secret")).redis(&server.url()).unwrap();
+    let store = Store::builder()
+        .credentials(Credentials::new("ops", "secret"))
+        .redis(&server.url())
+        .unwrap();
     let operator = Operator::new(&store);
     server.set_user(&operator.acl_rule("ops").unwrap(), &["on", ">secret"]);
     operator
@@ -178,23 +235,44 @@ async fn listed(operator: &Operator) -> Result<Vec<Entry>, Error> {
 #[tokio::test]
 async fn the_rule_of_an_operator_allows_what_it_does_and_nothing_else() {
     let server = RedisServer::start().await;
-    let (operator, store) = (operator(&server).await, Store::redis(&server.url()).unwrap());
+    let (operator, store) = (
+        operator(&server).await,
+        Store::redis(&server.url()).unwrap(),
+    );
     allow(&store).await.unwrap();
     let guard = Mutex::new(&store, "x").unwrap().lock("k").await.unwrap();
     let permits = WaitGroup::new(&store, "x", 3).unwrap();
-    let held = (permits.add_n("k", 2).await.unwrap(), permits.add("k").await.unwrap());
-    let waiters =
-        [(); 6].map(|()| permits.clone()).map(|permits| tokio::spawn(async move { permits.add("k").await }));
+    let held = (
+        permits.add_n("k", 2).await.unwrap(),
+        permits.add("k").await.unwrap(),
+    );
+    let waiters = [(); 6]
+        .map(|()| permits.clone())
+        .map(|permits| tokio::spawn(async move { permits.add("k").await }));
     let shared = RwLock::new(&store, "x").unwrap();
     let reader = shared.read("k").await.unwrap();
     let writer = tokio::spawn(async move { shared.write("k").await });
-    let answers = SingleFlight::<u32>::builder(Json).ttl(SOON).build(&store, "x").unwrap();
+    let answers = SingleFlight::<u32>::builder(Json)
+        .ttl(SOON)
+        .build(&store, "x")
+        .unwrap();
     answers.run("k", || async { 7 }).await.unwrap();
-    let items = Dedupe::exact(&store, "x").remember_for(SOON).build().unwrap();
-    let Claimed::New(claim) = items.try_claim("k").await.unwrap() else { panic!("it is new") };
+    let items = Dedupe::exact(&store, "x")
+        .remember_for(SOON)
+        .build()
+        .unwrap();
+    let Claimed::New(claim) = items.try_claim("k").await.unwrap() else {
+        panic!("it is new")
+    };
     claim.confirm().await.unwrap();
-    let Claimed::New(claim) = items.try_claim("other").await.unwrap() else { panic!("it is new") };
-    BloomFilter::new(&store, "x", 1000, 0.01).unwrap().insert("item").await.unwrap();
+    let Claimed::New(claim) = items.try_claim("other").await.unwrap() else {
+        panic!("it is new")
+    };
+    BloomFilter::new(&store, "x", 1000, 0.01)
+        .unwrap()
+        .insert("item")
+        .await
+        .unwrap();
     let item = Entry::new(Kind::Dedupe, "x", "k").unwrap();
     eventually("all of them", SOON, async || {
         let waiting = permits.inspect("k").await.unwrap().waiting == 6;
@@ -209,17 +287,34 @@ async fn the_rule_of_an_operator_allows_what_it_does_and_nothing_else() {
         match entry.kind() {
             Kind::TokenBucket => operator.reset(&entry).await.unwrap(),
             Kind::SingleFlight => assert!(operator.forget(&entry).await.unwrap()),
-            Kind::Dedupe if entry.key().is_some() => assert!(operator.forget(&entry).await.unwrap()),
+            Kind::Dedupe if entry.key().is_some() => {
+                assert!(operator.forget(&entry).await.unwrap())
+            }
             _ => {}
         }
     }
     assert!(writer.await.unwrap().unwrap().is_held(), "it was woken");
-    assert!(futures::future::select_all(waiters).await.0.unwrap().is_ok());
+    assert!(
+        futures::future::select_all(waiters)
+            .await
+            .0
+            .unwrap()
+            .is_ok()
+    );
     nothing_was_denied(&server);
     let mut client = server.client().unwrap();
-    client.query::<()>(cmd("AUTH").arg("ops").arg("secret")).unwrap();
-    for denied in [cmd("GET").arg("other:key"), &mut cmd("FLUSHALL"), cmd("KEYS").arg("*")] {
-        assert_eq!(client.query::<()>(denied).unwrap_err().code(), Some("NOPERM"));
+    client
+        .query::<()>(cmd("AUTH").arg("ops").arg("secret"))
+        .unwrap();
+    for denied in [
+        cmd("GET").arg("other:key"),
+        &mut cmd("FLUSHALL"),
+        cmd("KEYS").arg("*"),
+    ] {
+        assert_eq!(
+            client.query::<()>(denied).unwrap_err().code(),
+            Some("NOPERM")
+        );
     }
     drop((guard, held, reader, claim));
 }
@@ -234,8 +329,19 @@ async fn a_user_of_a_service_may_not_list() {
         error.is_unavailable() && text.contains("'scan'") && text.contains("Operator::acl_rule"),
         "{text}"
     );
-    assert!(Operator::new(&Store::in_memory()).acl_rule("ops").unwrap_err().is_invalid());
-    assert!(operator(&server).await.acl_rule("ops on").unwrap_err().is_invalid());
+    assert!(
+        Operator::new(&Store::in_memory())
+            .acl_rule("ops")
+            .unwrap_err()
+            .is_invalid()
+    );
+    assert!(
+        operator(&server)
+            .await
+            .acl_rule("ops on")
+            .unwrap_err()
+            .is_invalid()
+    );
 }
 
 /// A name with more words in it would give the user more than the rule says.
@@ -260,13 +366,19 @@ async fn what_is_missing_is_named() {
         let store = user(&server, more).await;
         let error = allow(&store).await.unwrap_err();
         let text = error.to_string();
-        assert!(error.is_unavailable() && text.contains(told), "{more:?}: {text}");
+        assert!(
+            error.is_unavailable() && text.contains(told),
+            "{more:?}: {text}"
+        );
         assert!(!text.contains("td:{x:k}"), "{more:?}: {text}");
     }
     // A lock of another name is refused at once, though an outage would be waited for.
     let store = user(&server, &[]).await;
     let mutex = Mutex::builder().exact_names().build(&store, "x").unwrap();
-    let error = tokio::time::timeout(SOON, mutex.lock("outside")).await.unwrap().unwrap_err();
+    let error = tokio::time::timeout(SOON, mutex.lock("outside"))
+        .await
+        .unwrap()
+        .unwrap_err();
     assert!(error.to_string().contains("exact_names"), "{error}");
     let filter = BloomFilter::new(&user(&server, &["-bitfield"]).await, "x", 1000, 0.01);
     let error = filter.unwrap().insert("item").await.unwrap_err();
@@ -283,9 +395,16 @@ async fn without_channels_waiters_poll() {
         let guard = Mutex::new(holder, "x").unwrap().lock("k").await.unwrap();
         let mutex = Mutex::new(waiter, "x").unwrap();
         let waiter = tokio::spawn(async move { mutex.lock("k").await.map(drop) });
-        eventually("the waiter", SOON, async || server.cli(&["KEYS", "*"]).contains("beats")).await;
+        eventually("the waiter", SOON, async || {
+            server.cli(&["KEYS", "*"]).contains("beats")
+        })
+        .await;
         assert!(guard.unlock().await.unwrap());
-        tokio::time::timeout(SOON, waiter).await.unwrap().unwrap().unwrap();
+        tokio::time::timeout(SOON, waiter)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
         server.cli(&["FLUSHALL"]);
     }
 }

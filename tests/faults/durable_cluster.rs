@@ -26,7 +26,9 @@ struct Scene {
 }
 
 fn durable(cluster: &RedisCluster) -> Store {
-    let builder = Store::builder().timeout(SOON).replicas(1, Duration::from_secs(1));
+    let builder = Store::builder()
+        .timeout(SOON)
+        .replicas(1, Duration::from_secs(1));
     builder.cluster(cluster.urls()).unwrap()
 }
 
@@ -34,11 +36,19 @@ impl Scene {
     async fn new() -> Self {
         let cluster = RedisCluster::start().await;
         let replica = cluster.replica_of(0).await;
-        let mutex = Mutex::builder().ttl(2 * SOON).build(&durable(&cluster), "x").unwrap();
+        let mutex = Mutex::builder()
+            .ttl(2 * SOON)
+            .build(&durable(&cluster), "x")
+            .unwrap();
         let first = cluster.nodes()[0].port();
         let is_first = |key: &u64| cluster.node_of(&format!("td:{{x:{key}}}:lock")).port() == first;
         let keys = (0..).filter(is_first).take(2 * LOCKS + 1).collect();
-        let scene = Self { cluster, replica, mutex, keys };
+        let scene = Self {
+            cluster,
+            replica,
+            mutex,
+            keys,
+        };
         let is_in_step = async || scene.mutex.try_lock(scene.keys[2 * LOCKS]).await.is_ok();
         eventually("the replica to be in step", SOON, is_in_step).await;
         scene
@@ -46,7 +56,11 @@ impl Scene {
 
     async fn lock(&self, keys: &[u64]) -> Vec<(u64, MutexGuard)> {
         let lock = async |key: &u64| Some((*key, self.mutex.try_lock(*key).await.ok()?));
-        join_all(keys.iter().map(lock)).await.into_iter().flatten().collect()
+        join_all(keys.iter().map(lock))
+            .await
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 
@@ -61,7 +75,11 @@ async fn a_failover_of_a_cluster_grants_no_lock_twice() {
     scene.replica.cli(&["CONFIG", "SET", "masterauth", "wrong"]);
     scene.replica.cli(&["CLIENT", "KILL", "TYPE", "master"]);
     let unsure = scene.lock(later).await;
-    assert!(unsure.is_empty(), "{} locks count that no replica has", unsure.len());
+    assert!(
+        unsure.is_empty(),
+        "{} locks count that no replica has",
+        unsure.len()
+    );
     scene.cluster.nodes()[0].kill9();
 
     let others = [scene.cluster.nodes()[1].url(), scene.replica.url()];
@@ -88,15 +106,18 @@ async fn a_failover_of_a_cluster_grants_no_lock_twice() {
 async fn calls_are_durable_while_a_slot_is_on_its_way() {
     requires!(since_7_0());
     let scene = Scene::new().await;
-    let bucket = TokenBucket::new(&durable(&scene.cluster), "x", Quota::per_hour(1).burst(100)).unwrap();
+    let bucket =
+        TokenBucket::new(&durable(&scene.cluster), "x", Quota::per_hour(1).burst(100)).unwrap();
     let key = scene.keys[0];
     let named = format!("td:{{x:{key}}}:tat");
     assert!(bucket.allow(key).await.unwrap().is_admitted());
     let moved = SlotMove::begin(&scene.cluster, &named);
     let slot = moved.from.cli(&["CLUSTER", "KEYSLOT", &named]);
-    eventually("what was written beside the call to expire", SOON, async || {
-        moved.from.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot]) == "1"
-    })
+    eventually(
+        "what was written beside the call to expire",
+        SOON,
+        async || moved.from.cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot]) == "1",
+    )
     .await;
     for _ in 0..3 {
         let decision = bucket.allow(key).await;
@@ -105,6 +126,9 @@ async fn calls_are_durable_while_a_slot_is_on_its_way() {
     // It still waits for the replica.
     scene.replica.pause();
     let error = bucket.allow(key).await.unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("0 of 1 replicas"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("0 of 1 replicas"),
+        "{error}"
+    );
     scene.replica.resume();
 }

@@ -30,11 +30,16 @@ fn mutex(store: &Store) -> Mutex {
 async fn a_lock_counts_once_it_is_on_disk() {
     requires!(with_waitaof());
     let server = with_aof().await;
-    let [near, far] =
-        [mutex(&builder().redis(&server.url()).unwrap()), mutex(&builder().redis(&server.url()).unwrap())];
+    let [near, far] = [
+        mutex(&builder().redis(&server.url()).unwrap()),
+        mutex(&builder().redis(&server.url()).unwrap()),
+    ];
     let guard = near.lock("k").await.unwrap();
     let waiter = tokio::spawn(async move { far.lock("k").await.unwrap() });
-    eventually("it to wait", SOON, async || server.query(&["ZCARD", "td:{x:k}:waiters"]) == Ok(1)).await;
+    eventually("it to wait", SOON, async || {
+        server.query(&["ZCARD", "td:{x:k}:waiters"]) == Ok(1)
+    })
+    .await;
     assert!(guard.unlock().await.unwrap());
     let guard = tokio::time::timeout(SOON, waiter).await.unwrap().unwrap();
     // The grant lasts until the heartbeat that finds it, and the renewal after that, are on disk: on Redis up to a second each.
@@ -43,7 +48,11 @@ async fn a_lock_counts_once_it_is_on_disk() {
         guard.until() > Instant::now() + SOON
     })
     .await;
-    assert!(server.cli(&["INFO", "commandstats"]).contains("cmdstat_waitaof:"));
+    assert!(
+        server
+            .cli(&["INFO", "commandstats"])
+            .contains("cmdstat_waitaof:")
+    );
 
     // What was granted is there after a crash of the server.
     server.restart().await;
@@ -55,18 +64,33 @@ async fn a_lock_counts_once_it_is_on_disk() {
 async fn a_lock_that_is_not_on_disk_is_refused() {
     requires!(with_waitaof());
     let server = RedisServer::start().await;
-    let error = mutex(&builder().redis(&server.url()).unwrap()).lock("k").await.unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("appendonly is disabled"), "{error}");
+    let error = mutex(&builder().redis(&server.url()).unwrap())
+        .lock("k")
+        .await
+        .unwrap_err();
+    assert!(
+        error.is_unavailable() && error.to_string().contains("appendonly is disabled"),
+        "{error}"
+    );
     // And released.
     let other = mutex(&patient!(server.url()));
-    eventually("it to be released", SOON, async || other.try_lock("k").await.is_ok()).await;
+    eventually("it to be released", SOON, async || {
+        other.try_lock("k").await.is_ok()
+    })
+    .await;
 
     // The disk is slower than the time that it has.
     server.cli(&["CONFIG", "SET", "appendonly", "yes"]);
     server.cli(&["CONFIG", "SET", "appendfsync", "no"]);
-    let hasty = Store::builder().fsync(Duration::from_millis(50)).redis(&server.url()).unwrap();
+    let hasty = Store::builder()
+        .fsync(Duration::from_millis(50))
+        .redis(&server.url())
+        .unwrap();
     let error = mutex(&hasty).lock("k").await.unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("to its disk within 50ms"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("to its disk within 50ms"),
+        "{error}"
+    );
 }
 
 /// A server that is too old says so.
@@ -76,6 +100,12 @@ async fn a_server_without_waitaof_is_named() {
         return;
     }
     let server = RedisServer::start().await;
-    let error = mutex(&builder().redis(&server.url()).unwrap()).lock("k").await.unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("needs Redis 7.2"), "{error}");
+    let error = mutex(&builder().redis(&server.url()).unwrap())
+        .lock("k")
+        .await
+        .unwrap_err();
+    assert!(
+        error.is_unavailable() && error.to_string().contains("needs Redis 7.2"),
+        "{error}"
+    );
 }

@@ -33,10 +33,15 @@ fn libraries(server: &RedisServer) -> Vec<String> {
 /// How often the library was loaded.
 fn loads(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
-    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_function|load:"));
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_function|load:"));
     let number = |name: &str| {
         let fields = line.into_iter().flat_map(|line| line.split(','));
-        fields.filter_map(|field| field.strip_prefix(name)).next().map_or(0, |value| value.parse().unwrap())
+        fields
+            .filter_map(|field| field.strip_prefix(name))
+            .next()
+            .map_or(0, |value| value.parse().unwrap())
     };
     number("calls=") - number("failed_calls=")
 }
@@ -52,11 +57,16 @@ async fn each_server_loads_the_library_once_and_with_the_first_call() {
     let server = RedisServer::start().await;
     let stores: Vec<_> = (0..20).map(|_| store(&server.url())).collect();
     join_all(stores.iter().map(async |store| store.ping().await.unwrap())).await;
-    assert_eq!(libraries(&server), [""; 0], "nothing is loaded before the first call");
+    assert_eq!(
+        libraries(&server),
+        [""; 0],
+        "nothing is loaded before the first call"
+    );
     let key = |at: usize| format!("k{at}");
     join_all(stores.iter().enumerate().map(async |(at, store)| {
         let mutex = Mutex::new(store, "x").unwrap();
-        let locked = join_all((0..20).map(|_| async { mutex.lock(key(at)).await.unwrap().unlock().await }));
+        let locked =
+            join_all((0..20).map(|_| async { mutex.lock(key(at)).await.unwrap().unlock().await }));
         assert!(locked.await.into_iter().all(|unlocked| unlocked.unwrap()));
         assert_eq!(store.stats().functions, Some(true));
     }))
@@ -69,7 +79,11 @@ async fn each_server_loads_the_library_once_and_with_the_first_call() {
 async fn scripts_serve(stores: [Store; 2], server: &RedisServer, what: &str) {
     server.cli(&["FLUSHALL"]);
     all_work(&stores, server).await;
-    assert_eq!(stores.map(|store| store.stats().functions), [Some(false); 2], "{what}");
+    assert_eq!(
+        stores.map(|store| store.stats().functions),
+        [Some(false); 2],
+        "{what}"
+    );
 }
 
 /// What tells that they are not there is tested in `store::redis::functions`.
@@ -80,18 +94,32 @@ async fn what_has_no_functions_gets_scripts() {
     for command in ["FCALL", "FUNCTION"] {
         let old = renamed(&[command]).await;
         scripts_serve(two(&old.url()), &old, command).await;
-        for refusal in [Refusal::Error("unsupported command 'fcall'"), Refusal::Close] {
-            let proxy = FaultProxy::before(&[server.port()]).await.refusing(&[command], refusal);
+        for refusal in [
+            Refusal::Error("unsupported command 'fcall'"),
+            Refusal::Close,
+        ] {
+            let proxy = FaultProxy::before(&[server.port()])
+                .await
+                .refusing(&[command], refusal);
             scripts_serve(two(&proxy.url()), &server, command).await;
         }
     }
     for denied in ["-fcall", "-function"] {
         let url = format!("redis://app:secret@127.0.0.1:{}", server.port());
-        server.set_user(&store(&url).acl_rule("app").unwrap(), &["on", ">secret", denied]);
+        server.set_user(
+            &store(&url).acl_rule("app").unwrap(),
+            &["on", ">secret", denied],
+        );
         scripts_serve(two(&url), &server, denied).await;
     }
     server.cli(&["FLUSHALL"]);
-    let build = || Store::builder().timeout(LONG).functions(false).redis(&server.url()).unwrap();
+    let build = || {
+        Store::builder()
+            .timeout(LONG)
+            .functions(false)
+            .redis(&server.url())
+            .unwrap()
+    };
     all_work(&[build(), build()], &server).await;
     assert_eq!(libraries(&server), [""; 0]);
 }
@@ -138,7 +166,9 @@ async fn a_library_of_the_same_name_is_left_alone() {
     requires!(has_functions());
     let server = RedisServer::start().await;
     locks(&store(&server.url())).await;
-    let [name] = &libraries(&server)[..] else { panic!("one library") };
+    let [name] = &libraries(&server)[..] else {
+        panic!("one library")
+    };
     server.cli(&["FUNCTION", "FLUSH"]);
     let library = |name: &str, function: &str| {
         let text = format!(
@@ -153,14 +183,24 @@ async fn a_library_of_the_same_name_is_left_alone() {
     for _ in 0..10 {
         locks(&store_beside).await;
     }
-    assert!(server.calls_of("function|load") < before + 5, "it is not loaded for each call");
+    assert!(
+        server.calls_of("function|load") < before + 5,
+        "it is not loaded for each call"
+    );
     assert_eq!(libraries(&server), [name.as_str()]);
     // It answers instead of ours.
     server.cli(&["FUNCTION", "FLUSH"]);
     library("other", name);
-    let error = Mutex::new(&store(&server.url()), "x").unwrap().try_lock("k").await.unwrap_err();
+    let error = Mutex::new(&store(&server.url()), "x")
+        .unwrap()
+        .try_lock("k")
+        .await
+        .unwrap_err();
     let text = error.to_string();
-    assert!(error.is_unavailable() && text.contains("FUNCTION LIST") && text.contains(name), "{text}");
+    assert!(
+        error.is_unavailable() && text.contains("FUNCTION LIST") && text.contains(name),
+        "{text}"
+    );
 }
 
 /// A server that is out of memory loads nothing, and what is held is released.
@@ -169,16 +209,28 @@ async fn what_is_held_is_released_also_where_the_library_cannot_be_loaded() {
     requires!(has_functions());
     let server = RedisServer::start().await;
     let store = store(&server.url());
-    let (mutex, group) = (Mutex::new(&store, "x").unwrap(), WaitGroup::new(&store, "x", 2).unwrap());
+    let (mutex, group) = (
+        Mutex::new(&store, "x").unwrap(),
+        WaitGroup::new(&store, "x", 2).unwrap(),
+    );
     for is_lost in [false, true] {
-        let (guard, permit) = (mutex.lock("k").await.unwrap(), group.add("k").await.unwrap());
+        let (guard, permit) = (
+            mutex.lock("k").await.unwrap(),
+            group.add("k").await.unwrap(),
+        );
         if is_lost {
             server.cli(&["FUNCTION", "FLUSH"]);
         }
         server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-        assert!(mutex.try_lock("k").await.unwrap_err().is_refused(), "who asks is told who holds");
+        assert!(
+            mutex.try_lock("k").await.unwrap_err().is_refused(),
+            "who asks is told who holds"
+        );
         let error = mutex.try_lock("other").await.unwrap_err();
-        assert!(error.is_unavailable() && error.to_string().contains("OOM"), "{error}");
+        assert!(
+            error.is_unavailable() && error.to_string().contains("OOM"),
+            "{error}"
+        );
         assert!(guard.unlock().await.unwrap() && permit.done().await.unwrap());
         server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
         assert_eq!(libraries(&server).is_empty(), is_lost);
@@ -197,7 +249,11 @@ async fn a_name_with_line_feeds_forges_no_answer() {
     let server = RedisServer::start().await;
     let store = store(&server.url());
     let mutex = Mutex::new(&store, "x").unwrap();
-    for key in ["a\r\n:1700000000000000\r\n", "\r\n$2\r\nOK\r\n", "\n+OK\r\n"] {
+    for key in [
+        "a\r\n:1700000000000000\r\n",
+        "\r\n$2\r\nOK\r\n",
+        "\n+OK\r\n",
+    ] {
         let name = format!("td:{{x:{key}}}:lock");
         assert_eq!(server.query::<u64>(&["RPUSH", &name, "not a lock"]), Ok(1));
         assert!(mutex.try_lock(key).await.unwrap_err().is_wrong_type());

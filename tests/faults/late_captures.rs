@@ -26,12 +26,18 @@ impl Scene {
 
     fn bucket(&self, on_end: OnEnd) -> TokenBucket {
         // For a busy host; what is held up is given up after it.
-        let store = Store::builder().timeout(Duration::from_secs(2)).redis(&self.proxy.url()).unwrap();
+        let store = Store::builder()
+            .timeout(Duration::from_secs(2))
+            .redis(&self.proxy.url())
+            .unwrap();
         bucket(&store, on_end)
     }
 
     async fn state(&self) -> BucketState {
-        let store = Store::builder().timeout(SOON).redis(&self.server.url()).unwrap();
+        let store = Store::builder()
+            .timeout(SOON)
+            .redis(&self.server.url())
+            .unwrap();
         bucket(&store, OnEnd::Release).peek("k").await.unwrap()
     }
 
@@ -39,15 +45,24 @@ impl Scene {
     async fn is_late(&self, tokens: u32, capture: impl AsyncFnOnce()) {
         self.proxy.hold_back();
         capture().await;
-        eventually("the capture that is sent again", SOON, async || self.state().await.held() == 0).await;
+        eventually("the capture that is sent again", SOON, async || {
+            self.state().await.held() == 0
+        })
+        .await;
         assert_eq!(self.state().await.remaining(), TOKENS - tokens);
         self.proxy.let_through();
-        assert_eq!(self.state().await.remaining(), TOKENS - tokens, "it is charged once");
+        assert_eq!(
+            self.state().await.remaining(),
+            TOKENS - tokens,
+            "it is charged once"
+        );
     }
 }
 
 fn bucket(store: &Store, on_end: OnEnd) -> TokenBucket {
-    TokenBucket::new(store, "tokens", Quota::per_day(1).burst(TOKENS)).unwrap().with_on_end(on_end)
+    TokenBucket::new(store, "tokens", Quota::per_day(1).burst(TOKENS))
+        .unwrap()
+        .with_on_end(on_end)
 }
 
 #[tokio::test]
@@ -72,16 +87,27 @@ async fn a_capture_or_a_drop_is_charged_once() {
 #[tokio::test]
 async fn what_was_used_beyond_the_end_of_a_hold_is_charged() {
     let scene = Scene::set().await;
-    let store = Store::builder().timeout(SOON).redis(&scene.proxy.url()).unwrap();
-    let bucket = bucket(&store, OnEnd::Release).with_hold_ttl(Duration::from_millis(100)).unwrap();
+    let store = Store::builder()
+        .timeout(SOON)
+        .redis(&scene.proxy.url())
+        .unwrap();
+    let bucket = bucket(&store, OnEnd::Release)
+        .with_hold_ttl(Duration::from_millis(100))
+        .unwrap();
     let hold = bucket.authorize("k", 10).await.unwrap();
     scene.proxy.stall();
     tokio::time::timeout(SOON, hold.lost()).await.unwrap();
-    eventually("the end of the hold", SOON, async || scene.state().await.held() == 0).await;
+    eventually("the end of the hold", SOON, async || {
+        scene.state().await.held() == 0
+    })
+    .await;
     hold.usage().set(7);
     drop(hold);
     let unfinished = store.shutdown(Duration::from_millis(300)).await;
-    assert!(unfinished.is_err_and(|error| error.is_unavailable()), "the capture is under way");
+    assert!(
+        unfinished.is_err_and(|error| error.is_unavailable()),
+        "the capture is under way"
+    );
     scene.proxy.let_through();
     let charged = async || scene.state().await.remaining() == TOKENS - 7;
     eventually("the charge", SOON, charged).await;

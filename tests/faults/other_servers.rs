@@ -21,13 +21,16 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// What administrates a server, and the commands that a subset of Redis lacks most often.
 const NOT_NEEDED: [&str; 24] = [
-    "ACL", "BGSAVE", "BLPOP", "CLIENT", "COMMAND", "CONFIG", "DBSIZE", "DEBUG", "EVAL_RO", "FLUSHALL",
-    "FLUSHDB", "FUNCTION", "HELLO", "KEYS", "LATENCY", "MEMORY", "MONITOR", "MULTI", "OBJECT", "PUBSUB",
-    "ROLE", "SCAN", "SCRIPT", "SLOWLOG",
+    "ACL", "BGSAVE", "BLPOP", "CLIENT", "COMMAND", "CONFIG", "DBSIZE", "DEBUG", "EVAL_RO",
+    "FLUSHALL", "FLUSHDB", "FUNCTION", "HELLO", "KEYS", "LATENCY", "MEMORY", "MONITOR", "MULTI",
+    "OBJECT", "PUBSUB", "ROLE", "SCAN", "SCRIPT", "SLOWLOG",
 ];
 
 fn store(url: &str) -> Store {
-    Store::builder().timeout(Duration::from_secs(10)).redis(url).unwrap()
+    Store::builder()
+        .timeout(Duration::from_secs(10))
+        .redis(url)
+        .unwrap()
 }
 
 /// Commands that Redis has from 7.0 on.
@@ -37,7 +40,9 @@ const NEW: [&str; 4] = ["EVAL_RO", "FCALL", "FUNCTION", "SPUBLISH"];
 pub(crate) async fn renamed(commands: &[&str]) -> RedisServer {
     let is_there = |name: &&&str| since_7_0() || !NEW.contains(name);
     let commands = commands.iter().filter(is_there);
-    let arguments: Vec<_> = commands.flat_map(|name| ["--rename-command", name, ""]).collect();
+    let arguments: Vec<_> = commands
+        .flat_map(|name| ["--rename-command", name, ""])
+        .collect();
     RedisServer::with_args(&arguments).await
 }
 
@@ -50,10 +55,16 @@ pub(crate) fn two(url: &str) -> [Store; 2] {
 pub(crate) async fn all_work([one, other]: &[Store; 2], server: &RedisServer) {
     let bucket = |store| TokenBucket::new(store, "x", Quota::per_hour(2)).unwrap();
     for (store, is_admitted) in [(one, true), (other, true), (one, false)] {
-        assert_eq!(bucket(store).allow("k").await.unwrap().is_admitted(), is_admitted);
+        assert_eq!(
+            bucket(store).allow("k").await.unwrap().is_admitted(),
+            is_admitted
+        );
     }
 
-    for (near, far) in Family::each(one, LONG).into_iter().zip(Family::each(other, LONG)) {
+    for (near, far) in Family::each(one, LONG)
+        .into_iter()
+        .zip(Family::each(other, LONG))
+    {
         let taken = near.take("k").await.unwrap();
         assert!(far.try_take("k").await.unwrap_err().is_refused());
         let waiter = tokio::spawn(async move { far.take("k").await });
@@ -61,12 +72,20 @@ pub(crate) async fn all_work([one, other]: &[Store; 2], server: &RedisServer) {
         let fence = taken.handle().fence();
         assert!(taken.release().await.unwrap());
         let next = tokio::time::timeout(SOON, waiter).await;
-        let next = next.unwrap_or_else(|_| panic!("no {} was handed on", near.name())).unwrap().unwrap();
+        let next = next
+            .unwrap_or_else(|_| panic!("no {} was handed on", near.name()))
+            .unwrap()
+            .unwrap();
         assert!(fence.is_none() || next.handle().fence() > fence);
         assert!(next.release().await.unwrap());
     }
 
-    let flights = |store| SingleFlight::<u32>::builder(Json).ttl(SOON).build(store, "x").unwrap();
+    let flights = |store| {
+        SingleFlight::<u32>::builder(Json)
+            .ttl(SOON)
+            .build(store, "x")
+            .unwrap()
+    };
     let (leads, ends) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let leader = tokio::spawn({
         let (flights, leads, ends) = (flights(one), Arc::clone(&leads), Arc::clone(&ends));
@@ -86,14 +105,31 @@ pub(crate) async fn all_work([one, other]: &[Store; 2], server: &RedisServer) {
     eventually("the follower", SOON, is_behind).await;
     ends.notify_one();
     for answer in [leader, follower] {
-        assert_eq!(tokio::time::timeout(SOON, answer).await.expect("the answer").unwrap().unwrap(), 7);
+        assert_eq!(
+            tokio::time::timeout(SOON, answer)
+                .await
+                .expect("the answer")
+                .unwrap()
+                .unwrap(),
+            7
+        );
     }
 
-    let dedupe = |store| Dedupe::exact(store, "x").remember_for(SOON).build().unwrap();
-    let Claimed::New(claim) = dedupe(one).try_claim("k").await.unwrap() else { panic!("it is new") };
+    let dedupe = |store| {
+        Dedupe::exact(store, "x")
+            .remember_for(SOON)
+            .build()
+            .unwrap()
+    };
+    let Claimed::New(claim) = dedupe(one).try_claim("k").await.unwrap() else {
+        panic!("it is new")
+    };
     assert!(dedupe(other).try_claim("k").await.unwrap_err().is_refused());
     assert!(claim.confirm().await.unwrap());
-    assert!(matches!(dedupe(other).try_claim("k").await.unwrap(), Claimed::Duplicate));
+    assert!(matches!(
+        dedupe(other).try_claim("k").await.unwrap(),
+        Claimed::Duplicate
+    ));
 }
 
 /// Calls each primitive. Every call fails at once with an error that names the remedy: none is admitted or waits.
@@ -101,7 +137,10 @@ async fn all_fail(store: &Store, remedy: &str) {
     let checked = |call: &str, error: Option<Error>| {
         let error = error.unwrap_or_else(|| panic!("{call} succeeded, without {remedy}"));
         let text = error.to_string();
-        assert!(error.is_unavailable() && !error.is_refused() && text.contains(remedy), "{call}: {text}");
+        assert!(
+            error.is_unavailable() && !error.is_refused() && text.contains(remedy),
+            "{call}: {text}"
+        );
         assert!(!text.contains(":k}"), "{call}: {text}");
     };
     let calls = async {
@@ -114,10 +153,15 @@ async fn all_fail(store: &Store, remedy: &str) {
         let flights = SingleFlight::<u32>::builder(Json).on_store_failure(StoreFailure::FailClosed);
         let flights = flights.build(store, "x").unwrap();
         checked("run", flights.run("k", || async { 7 }).await.err());
-        let dedupe = Dedupe::exact(store, "x").remember_for(SOON).build().unwrap();
+        let dedupe = Dedupe::exact(store, "x")
+            .remember_for(SOON)
+            .build()
+            .unwrap();
         checked("claim", dedupe.try_claim("k").await.err());
     };
-    tokio::time::timeout(SOON, calls).await.expect("a call waits for what is not to be had");
+    tokio::time::timeout(SOON, calls)
+        .await
+        .expect("a call waits for what is not to be had");
 }
 
 #[tokio::test]
@@ -130,14 +174,20 @@ async fn commands_of_administration_are_not_needed() {
 async fn a_server_that_does_not_tell_its_version_is_accepted() {
     let server = RedisServer::start().await;
     let stores = two(&format!("redis://app:secret@127.0.0.1:{}", server.port()));
-    server.set_user(&stores[0].acl_rule("app").unwrap(), &["on", ">secret", "-info", "-ping"]);
+    server.set_user(
+        &stores[0].acl_rule("app").unwrap(),
+        &["on", ">secret", "-info", "-ping"],
+    );
     all_work(&stores, &server).await;
     assert_eq!(stores[0].stats().server_version, None);
-    for refusal in
-        [Refusal::Error("ERR unknown command 'info'"), Refusal::Error("unsupported command 'info'")]
-    {
+    for refusal in [
+        Refusal::Error("ERR unknown command 'info'"),
+        Refusal::Error("unsupported command 'info'"),
+    ] {
         server.cli(&["FLUSHALL"]);
-        let proxy = FaultProxy::before(&[server.port()]).await.refusing(&["INFO", "CLIENT", "PING"], refusal);
+        let proxy = FaultProxy::before(&[server.port()])
+            .await
+            .refusing(&["INFO", "CLIENT", "PING"], refusal);
         all_work(&two(&proxy.url()), &server).await;
     }
 }
@@ -146,9 +196,15 @@ async fn a_server_that_does_not_tell_its_version_is_accepted() {
 async fn without_pub_sub_waiters_poll() {
     let subscriptions = ["SUBSCRIBE", "UNSUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"];
     let server = RedisServer::start().await;
-    for refusal in [Refusal::Error("unsupported command 'subscribe'"), Refusal::Close, Refusal::Silence] {
+    for refusal in [
+        Refusal::Error("unsupported command 'subscribe'"),
+        Refusal::Close,
+        Refusal::Silence,
+    ] {
         server.cli(&["FLUSHALL"]);
-        let proxy = FaultProxy::before(&[server.port()]).await.refusing(&subscriptions, refusal);
+        let proxy = FaultProxy::before(&[server.port()])
+            .await
+            .refusing(&subscriptions, refusal);
         all_work(&two(&proxy.url()), &server).await;
     }
     let server = renamed(&["SUBSCRIBE", "PUBLISH", "SPUBLISH"]).await;
@@ -159,7 +215,9 @@ async fn without_pub_sub_waiters_poll() {
 #[tokio::test]
 async fn messages_that_never_arrive_are_made_up_for() {
     let server = RedisServer::start().await;
-    let proxy = FaultProxy::before(&[server.port()]).await.without_messages();
+    let proxy = FaultProxy::before(&[server.port()])
+        .await
+        .without_messages();
     all_work(&two(&proxy.url()), &server).await;
 }
 
@@ -174,14 +232,26 @@ async fn a_service_without_scripts_is_named() {
     let server = RedisServer::start().await;
     for (text, remedy) in [
         ("unsupported command 'evalsha'", REMEDY),
-        ("ERR script tried accessing undeclared key", "check of scripts off"),
+        (
+            "ERR script tried accessing undeclared key",
+            "check of scripts off",
+        ),
     ] {
         let proxy = FaultProxy::before(&[server.port()]).await;
         let proxy = proxy.refusing(&["EVAL", "EVALSHA", "FCALL"], Refusal::Error(text));
         all_fail(&store(&proxy.url()), remedy).await;
-        let mutex = Mutex::builder().tries(1000).build(&store(&proxy.url()), "x").unwrap();
+        let mutex = Mutex::builder()
+            .tries(1000)
+            .build(&store(&proxy.url()), "x")
+            .unwrap();
         let locked = tokio::time::timeout(SOON, mutex.lock("k")).await;
-        assert!(locked.expect("it tries again what is denied").unwrap_err().is_unavailable(), "{text}");
+        assert!(
+            locked
+                .expect("it tries again what is denied")
+                .unwrap_err()
+                .is_unavailable(),
+            "{text}"
+        );
     }
 }
 
@@ -206,7 +276,10 @@ async fn replicas_behind_one_address_admit_nobody() {
         for store in &stores {
             match bucket(store).allow("k").await {
                 Ok(decision) => admitted += u32::from(decision.is_admitted()),
-                Err(error) => assert!(error.to_string().contains("connect to the primary"), "{error}"),
+                Err(error) => assert!(
+                    error.to_string().contains("connect to the primary"),
+                    "{error}"
+                ),
             }
             match mutex(store).try_lock("k").await {
                 Ok(guard) => assert!(held.replace(guard).is_none(), "two hold it"),
@@ -218,15 +291,23 @@ async fn replicas_behind_one_address_admit_nobody() {
             }
         }
     }
-    assert!(admitted == 5 && held.is_some(), "{admitted}: it stays at the replica");
-    assert!(proxy.accepted().len() >= 4, "each store has left the replica");
+    assert!(
+        admitted == 5 && held.is_some(),
+        "{admitted}: it stays at the replica"
+    );
+    assert!(
+        proxy.accepted().len() >= 4,
+        "each store has left the replica"
+    );
 }
 
 async fn replica_of(primary: &RedisServer) -> RedisServer {
     let replica = RedisServer::start().await;
     replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
     eventually("the replica to be in step", SOON, async || {
-        replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
+        replica
+            .cli(&["INFO", "replication"])
+            .contains("master_link_status:up")
     })
     .await;
     replica
@@ -236,18 +317,31 @@ async fn replica_of(primary: &RedisServer) -> RedisServer {
 async fn another_database_needs_select() {
     let server = renamed(&["SELECT"]).await;
     all_work(&two(&server.url()), &server).await;
-    all_fail(&store(&format!("{}/3", server.url())), "leave the database out of the URL").await;
+    all_fail(
+        &store(&format!("{}/3", server.url())),
+        "leave the database out of the URL",
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_proxy_that_closes_connections_is_named() {
     let server = RedisServer::start().await;
     for command in ["CLIENT", "INFO"] {
-        let proxy = FaultProxy::before(&[server.port()]).await.refusing(&[command], Refusal::Close);
+        let proxy = FaultProxy::before(&[server.port()])
+            .await
+            .refusing(&[command], Refusal::Close);
         let store = Store::redis(&proxy.url()).unwrap();
-        let error = TokenBucket::new(&store, "x", Quota::per_hour(2)).unwrap().allow("k").await.unwrap_err();
+        let error = TokenBucket::new(&store, "x", Quota::per_hour(2))
+            .unwrap()
+            .allow("k")
+            .await
+            .unwrap_err();
         let text = error.to_string();
-        assert!(error.is_unavailable() && text.contains("a proxy must answer"), "{command}: {text}");
+        assert!(
+            error.is_unavailable() && text.contains("a proxy must answer"),
+            "{command}: {text}"
+        );
     }
 }
 
@@ -257,15 +351,24 @@ async fn both_protocols_work() {
     all_work(&two(&format!("{}/?protocol=resp3", server.url())), &server).await;
     let old = renamed(&["HELLO"]).await;
     all_work(&two(&old.url()), &old).await;
-    all_fail(&store(&format!("{}/?protocol=resp3", old.url())), "leave `protocol` out of the URL").await;
+    all_fail(
+        &store(&format!("{}/?protocol=resp3", old.url())),
+        "leave `protocol` out of the URL",
+    )
+    .await;
 }
 
 /// The server repeats the arguments of a command that it does not know.
 #[tokio::test]
 async fn a_password_is_not_repeated() {
     let server = renamed(&["HELLO"]).await;
-    server.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all"]);
-    let store = store(&format!("redis://app:secret@127.0.0.1:{}/?protocol=resp3", server.port()));
+    server.cli(&[
+        "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all",
+    ]);
+    let store = store(&format!(
+        "redis://app:secret@127.0.0.1:{}/?protocol=resp3",
+        server.port()
+    ));
     let error = store.ping().await.unwrap_err();
     let mut shown = format!("{error} {error:?}");
     let mut source = std::error::Error::source(&error);
@@ -273,19 +376,38 @@ async fn a_password_is_not_repeated() {
         shown += &format!(" {error} {error:?}");
         source = error.source();
     }
-    assert!(shown.contains("HELLO") && !shown.contains("secret"), "{shown}");
+    assert!(
+        shown.contains("HELLO") && !shown.contains("secret"),
+        "{shown}"
+    );
 }
 
 /// A user without a command that only one primitive needs.
 #[tokio::test]
 async fn a_missing_command_concerns_only_what_needs_it() {
     let server = RedisServer::start().await;
-    let store = Store::builder().credentials(Credentials::new("app", "secret")).redis(&server.url()).unwrap();
-    server.set_user(&store.acl_rule("app").unwrap(), &["on", ">secret", "-hexists", "-zadd"]);
+    let store = Store::builder()
+        .credentials(Credentials::new("app", "secret"))
+        .redis(&server.url())
+        .unwrap();
+    server.set_user(
+        &store.acl_rule("app").unwrap(),
+        &["on", ">secret", "-hexists", "-zadd"],
+    );
     let bucket = TokenBucket::new(&store, "x", Quota::per_hour(2)).unwrap();
     assert!(bucket.allow("k").await.unwrap().is_admitted());
     assert!(Mutex::new(&store, "x").unwrap().try_lock("k").await.is_ok());
-    let error = WaitGroup::new(&store, "x", 1).unwrap().add("k").await.unwrap_err();
-    assert!(error.is_unavailable() && error.to_string().contains("acl_rule"), "{error}");
-    assert!(bucket.allow("k").await.unwrap().is_admitted(), "the breaker is closed");
+    let error = WaitGroup::new(&store, "x", 1)
+        .unwrap()
+        .add("k")
+        .await
+        .unwrap_err();
+    assert!(
+        error.is_unavailable() && error.to_string().contains("acl_rule"),
+        "{error}"
+    );
+    assert!(
+        bucket.allow("k").await.unwrap().is_admitted(),
+        "the breaker is closed"
+    );
 }

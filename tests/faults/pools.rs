@@ -19,6 +19,9 @@ async fn a_store_takes_nothing_away_from_a_pool_of_one() {
     assert!(bucket.allow("k").await.unwrap().is_admitted());
     let mut users_own = pool.get().await.unwrap();
     assert!(!bucket.allow("k").await.unwrap().is_admitted());
-    let pong: String = redis::cmd("PING").query_async(&mut users_own).await.unwrap();
+    let pong: String = redis::cmd("PING")
+        .query_async(&mut users_own)
+        .await
+        .unwrap();
     assert_eq!(pong, "PONG");
 }

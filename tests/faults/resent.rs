@@ -26,14 +26,26 @@ impl Scene {
     async fn set() -> Self {
         let server = RedisServer::start().await;
         let proxy = FaultProxy::start(server.port()).await;
-        let store = |_| Store::builder().timeout(Duration::from_secs(10)).redis(&proxy.url()).unwrap();
+        let store = |_| {
+            Store::builder()
+                .timeout(Duration::from_secs(10))
+                .redis(&proxy.url())
+                .unwrap()
+        };
         let stores = (0..PROCESSES).map(store).collect();
-        Self { server, proxy, stores }
+        Self {
+            server,
+            proxy,
+            stores,
+        }
     }
 
     /// Waits until no connection was used for 2 s.
     async fn idle(&self) {
-        eventually("the connections to be idle", SOON, async || self.server.has_idle_callers()).await;
+        eventually("the connections to be idle", SOON, async || {
+            self.server.has_idle_callers()
+        })
+        .await;
     }
 
     /// Calls from each process, over connections that are idle and break once the server has run the call.
@@ -59,8 +71,11 @@ async fn a_new_item_is_not_told_as_seen() {
     for filter in &filters {
         filter.insert("warm").await.unwrap();
     }
-    let outcomes =
-        scene.broken(call_command(), async |at| filters[at].insert(format!("item {at}")).await).await;
+    let outcomes = scene
+        .broken(call_command(), async |at| {
+            filters[at].insert(format!("item {at}")).await
+        })
+        .await;
     assert!(outcomes.iter().all(is_unknown), "{outcomes:?}");
 }
 
@@ -72,10 +87,18 @@ async fn a_request_is_not_charged_twice() {
     for (at, bucket) in buckets.iter().enumerate() {
         bucket.allow(format!("warm {at}")).await.unwrap();
     }
-    let outcomes = scene.broken(call_command(), async |at| buckets[at].allow(at.to_string()).await).await;
+    let outcomes = scene
+        .broken(call_command(), async |at| {
+            buckets[at].allow(at.to_string()).await
+        })
+        .await;
     assert!(outcomes.iter().all(is_unknown), "{outcomes:?}");
     for (at, bucket) in buckets.iter().enumerate() {
-        assert_eq!(bucket.peek(at.to_string()).await.unwrap().remaining(), 9, "it is charged once");
+        assert_eq!(
+            bucket.peek(at.to_string()).await.unwrap().remaining(),
+            9,
+            "it is charged once"
+        );
     }
 }
 
@@ -88,7 +111,9 @@ async fn a_connection_that_was_closed_while_idle_is_not_noticed() {
     for number in 0..3_u32 {
         if number > 0 {
             scene.idle().await;
-            scene.server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            scene
+                .server
+                .cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         }
         assert_eq!(bucket.allow("k").await.unwrap().remaining(), 9 - number);
         assert!(filter.insert(number.to_string()).await.unwrap());

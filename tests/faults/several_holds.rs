@@ -30,7 +30,12 @@ impl Place {
         let proxy = FaultProxy::start(server.port()).await;
         let store = Store::builder().timeout(SOON).redis(&proxy.url()).unwrap();
         let referee = patient!(server.url());
-        Self { _server: server, proxy, store, referee }
+        Self {
+            _server: server,
+            proxy,
+            store,
+            referee,
+        }
     }
 }
 
@@ -44,10 +49,14 @@ fn buckets(requests: &Store, tokens: &Store) -> [TokenBucket; 2] {
 /// Waits until nothing is held, and so much is left.
 async fn come_to(referees: &[TokenBucket; 2], left: [u32; 2]) {
     for (referee, left) in referees.iter().zip(left) {
-        eventually(&format!("{left} left of {}", referee.name()), SOON, async || {
-            let state = referee.peek("k").await.unwrap();
-            (state.held(), state.remaining()) == (0, left)
-        })
+        eventually(
+            &format!("{left} left of {}", referee.name()),
+            SOON,
+            async || {
+                let state = referee.peek("k").await.unwrap();
+                (state.held(), state.remaining()) == (0, left)
+            },
+        )
         .await;
     }
 }
@@ -57,7 +66,11 @@ async fn lost_replies(first: &Place, second: &Place) {
     let referees = buckets(&first.referee, &second.referee);
     let (mut left, mut lost) = ([REQUESTS, TOKENS], 0);
     for n in 0..20 {
-        let proxy = if n % 2 == 0 { &first.proxy } else { &second.proxy };
+        let proxy = if n % 2 == 0 {
+            &first.proxy
+        } else {
+            &second.proxy
+        };
         proxy.drop_next_reply_after(call_command());
         match limits.authorize(["k", "k"], [1, 30]).await {
             Ok(hold) => drop(hold.release().await),
@@ -67,12 +80,16 @@ async fn lost_replies(first: &Place, second: &Place) {
             }
         }
         come_to(&referees, left).await;
-        let Ok(hold) = limits.authorize(["k", "k"], [1, 30]).await else { continue };
+        let Ok(hold) = limits.authorize(["k", "k"], [1, 30]).await else {
+            continue;
+        };
         proxy.drop_next_reply_after(call_command());
         lost += u32::from(hold.capture([1, 20]).await.is_err());
         left = [left[0] - 1, left[1] - 20];
         come_to(&referees, left).await;
-        let Ok(hold) = limits.authorize(["k", "k"], [1, 30]).await else { continue };
+        let Ok(hold) = limits.authorize(["k", "k"], [1, 30]).await else {
+            continue;
+        };
         proxy.drop_next_reply_after(call_command());
         hold.usage()[1].set(5);
         drop(hold);
@@ -100,7 +117,8 @@ async fn a_lost_reply_of_one_of_two_servers_holds_nothing_and_charges_once() {
 async fn what_a_crash_leaves_of_a_request_is_never_charged() {
     let (first, second) = (Place::new().await, Place::new().await);
     let ttl = Duration::from_millis(500);
-    let held = buckets(&first.store, &second.store).map(|bucket| bucket.with_hold_ttl(ttl).unwrap());
+    let held =
+        buckets(&first.store, &second.store).map(|bucket| bucket.with_hold_ttl(ttl).unwrap());
     let limits = TokenBuckets::new(held).unwrap();
     let referees = buckets(&first.referee, &second.referee);
     second.proxy.stall();
@@ -124,7 +142,10 @@ async fn is_lost(proxy: &FaultProxy, call: impl Future) {
     let mut call = task::spawn(call);
     assert!(call.poll().is_pending());
     drop(call);
-    eventually("the reply to be lost", SOON, async || proxy.replies_dropped() > lost).await;
+    eventually("the reply to be lost", SOON, async || {
+        proxy.replies_dropped() > lost
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -134,10 +155,26 @@ async fn an_authorization_that_was_dropped_is_released() {
         let referees = buckets(&first.referee, &other.referee);
         let [requests, tokens] = buckets(&first.store, &other.store);
         let limits = TokenBuckets::new([requests.clone(), tokens]).unwrap();
-        assert!(limits.authorize(["k", "k"], [1, 30]).await.unwrap().release().await.unwrap());
+        assert!(
+            limits
+                .authorize(["k", "k"], [1, 30])
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap()
+        );
         is_lost(&first.proxy, limits.authorize(["k", "k"], [1, 30])).await;
         come_to(&referees, [REQUESTS, TOKENS]).await;
-        assert!(requests.authorize("k", 1).await.unwrap().release().await.unwrap());
+        assert!(
+            requests
+                .authorize("k", 1)
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap()
+        );
         is_lost(&first.proxy, requests.authorize("k", 1)).await;
         come_to(&referees, [REQUESTS, TOKENS]).await;
     }
@@ -148,9 +185,21 @@ async fn an_authorization_that_was_not_sent_owes_no_release() {
     let place = Place::new().await;
     place.proxy.cut();
     let limits = TokenBuckets::new(buckets(&place.store, &place.store)).unwrap();
-    assert!(limits.authorize(["k", "k"], [1, 30]).await.unwrap_err().is_unavailable());
+    assert!(
+        limits
+            .authorize(["k", "k"], [1, 30])
+            .await
+            .unwrap_err()
+            .is_unavailable()
+    );
     let [requests, _] = buckets(&place.store, &place.store);
-    assert!(requests.authorize("k", 1).await.unwrap_err().is_unavailable());
+    assert!(
+        requests
+            .authorize("k", 1)
+            .await
+            .unwrap_err()
+            .is_unavailable()
+    );
     place.store.shutdown(SOON).await.unwrap();
 }
 
@@ -158,8 +207,9 @@ async fn an_authorization_that_was_not_sent_owes_no_release() {
 #[tokio::test]
 async fn limits_of_different_stores_go_together() {
     let place = Place::new().await;
-    let bucket =
-        |store: &Store, name, tokens| TokenBucket::new(store, name, Quota::non_refilling(tokens)).unwrap();
+    let bucket = |store: &Store, name, tokens| {
+        TokenBucket::new(store, name, Quota::non_refilling(tokens)).unwrap()
+    };
     let own = bucket(&Store::in_memory(), "own", 5);
     let limits = TokenBuckets::new([own.clone(), bucket(&place.store, "shared", 2)]).unwrap();
     for _ in 0..2 {
@@ -167,6 +217,9 @@ async fn limits_of_different_stores_go_together() {
         assert!(decision.is_admitted());
         assert_eq!(decision.state.balances().count(), 2);
     }
-    assert_eq!(limits.allow(["a", "k"]).await.unwrap().refused_by(), Some("shared"));
+    assert_eq!(
+        limits.allow(["a", "k"]).await.unwrap().refused_by(),
+        Some("shared")
+    );
     assert_eq!(own.peek("a").await.unwrap().remaining(), 3);
 }

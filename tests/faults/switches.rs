@@ -16,16 +16,22 @@ const SOON: Duration = Duration::from_secs(20);
 /// to the announcement.
 async fn slow_to_demote() -> Sentinel {
     let sentinel = Sentinel::start().await;
-    sentinel.sentinel().cli(&["SENTINEL", "DEBUG", "publish-period", "10000"]);
+    sentinel
+        .sentinel()
+        .cli(&["SENTINEL", "DEBUG", "publish-period", "10000"]);
     sentinel
 }
 
 fn store(sentinel: &Sentinel) -> Store {
-    Store::builder().sentinel(sentinel.sentinel_urls(), sentinel.service_name()).unwrap()
+    Store::builder()
+        .sentinel(sentinel.sentinel_urls(), sentinel.service_name())
+        .unwrap()
 }
 
 fn is_master(server: &RedisServer) -> bool {
-    server.cli(&["INFO", "replication"]).contains("role:master\r\n")
+    server
+        .cli(&["INFO", "replication"])
+        .contains("role:master\r\n")
 }
 
 /// How many operations a server has been asked to run.
@@ -46,14 +52,22 @@ async fn is_asked(server: &RedisServer, bucket: &TokenBucket) -> bool {
 }
 
 fn subscriptions(server: &RedisServer) -> usize {
-    server.query::<Vec<String>>(&["PUBSUB", "CHANNELS", "td:wake:*"]).unwrap().len()
+    server
+        .query::<Vec<String>>(&["PUBSUB", "CHANNELS", "td:wake:*"])
+        .unwrap()
+        .len()
 }
 
 #[test]
 fn all_connections_leave_a_master_that_sentinel_no_longer_names() {
     requires!(since_7_0());
-    let runtime =
-        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let (one, other) = (runtime(), runtime());
     let sentinel = one.block_on(slow_to_demote());
     let store = store(&sentinel);
@@ -64,8 +78,12 @@ fn all_connections_leave_a_master_that_sentinel_no_longer_names() {
         let guard = one.block_on(async {
             let guard = mutex.try_lock("k").await.unwrap();
             let waiting = mutex.clone();
-            let waiter = tokio::spawn(async move { waiting.lock("k").await.unwrap().unlock().await });
-            eventually("the subscription", SOON, async || subscriptions(sentinel.master()) > 0).await;
+            let waiter =
+                tokio::spawn(async move { waiting.lock("k").await.unwrap().unlock().await });
+            eventually("the subscription", SOON, async || {
+                subscriptions(sentinel.master()) > 0
+            })
+            .await;
             waiter.abort();
             guard
         });
@@ -82,8 +100,10 @@ fn all_connections_leave_a_master_that_sentinel_no_longer_names() {
         let old = sentinel.master();
         let key = format!("td:{{switch:{turn}}}:tat");
         one.block_on(async {
-            eventually("the callers to be served", SOON, async || old.query(&["EXISTS", &key]) == Ok(1))
-                .await;
+            eventually("the callers to be served", SOON, async || {
+                old.query(&["EXISTS", &key]) == Ok(1)
+            })
+            .await;
             sentinel.failover().await;
             let new = sentinel.master();
             assert_ne!(new.port(), old.port());
@@ -100,14 +120,20 @@ fn all_connections_leave_a_master_that_sentinel_no_longer_names() {
             assert!(is_master(old), "it was demoted, so this shows nothing");
             // Renewals and releases of the background thread go to the new one.
             drop(guard);
-            eventually("the release", SOON, async || new.query(&["EXISTS", "td:{switch:k}:lock"]) == Ok(0))
-                .await;
+            eventually("the release", SOON, async || {
+                new.query(&["EXISTS", "td:{switch:k}:lock"]) == Ok(0)
+            })
+            .await;
         });
         callers.iter().for_each(|caller| caller.abort());
         one.block_on(async {
-            sentinel.sentinel().cli(&["SENTINEL", "DEBUG", "publish-period", "100"]);
+            sentinel
+                .sentinel()
+                .cli(&["SENTINEL", "DEBUG", "publish-period", "100"]);
             sentinel.settled().await;
-            sentinel.sentinel().cli(&["SENTINEL", "DEBUG", "publish-period", "10000"]);
+            sentinel
+                .sentinel()
+                .cli(&["SENTINEL", "DEBUG", "publish-period", "10000"]);
         });
     }
 }
@@ -119,17 +145,35 @@ async fn calls_under_way_at_the_former_master_end_with_the_announcement() {
     requires!(since_7_0());
     let sentinel = slow_to_demote().await;
     let builder = Store::builder().timeout(Duration::from_secs(60));
-    let store = builder.sentinel(sentinel.sentinel_urls(), sentinel.service_name()).unwrap();
+    let store = builder
+        .sentinel(sentinel.sentinel_urls(), sentinel.service_name())
+        .unwrap();
     let mutex = Mutex::new(&store, "stuck").unwrap();
-    assert!(mutex.try_lock("before").await.unwrap().unlock().await.unwrap());
+    assert!(
+        mutex
+            .try_lock("before")
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap()
+    );
     let old = sentinel.master();
     old.pause();
     let stuck = {
         let mutex = mutex.clone();
-        tokio::spawn(async move { mutex.try_lock("k").await.map(|guard| (guard.fence(), guard)) })
+        tokio::spawn(async move {
+            mutex
+                .try_lock("k")
+                .await
+                .map(|guard| (guard.fence(), guard))
+        })
     };
     sentinel.failover().await;
-    let outcome = tokio::time::timeout(SOON, stuck).await.expect("it waits for the old master").unwrap();
+    let outcome = tokio::time::timeout(SOON, stuck)
+        .await
+        .expect("it waits for the old master")
+        .unwrap();
     let new = sentinel.master();
     match outcome {
         // It was sent again, since the connection had been idle.
@@ -140,7 +184,10 @@ async fn calls_under_way_at_the_former_master_end_with_the_announcement() {
     assert!(is_master(old));
     for turn in 0..50 {
         let guard = mutex.try_lock(turn).await.unwrap();
-        assert_eq!(new.query(&["EXISTS", &format!("td:{{stuck:{turn}}}:lock")]), Ok(1));
+        assert_eq!(
+            new.query(&["EXISTS", &format!("td:{{stuck:{turn}}}:lock")]),
+            Ok(1)
+        );
         assert!(guard.unlock().await.unwrap());
     }
     // The call that was stuck runs there now; nothing else does.
@@ -153,13 +200,19 @@ async fn calls_under_way_at_the_former_master_end_with_the_announcement() {
 async fn a_switch_without_a_message_is_noticed() {
     requires!(since_7_0());
     let sentinel = slow_to_demote().await;
-    sentinel.sentinel().cli(&["ACL", "SETUSER", "default", "-subscribe", "-psubscribe"]);
-    let bucket = TokenBucket::new(&store(&sentinel), "silent", Quota::per_hour(1).burst(1000)).unwrap();
+    sentinel
+        .sentinel()
+        .cli(&["ACL", "SETUSER", "default", "-subscribe", "-psubscribe"]);
+    let bucket =
+        TokenBucket::new(&store(&sentinel), "silent", Quota::per_hour(1).burst(1000)).unwrap();
     bucket.allow("k").await.unwrap();
     let old = sentinel.master();
     sentinel.failover().await;
     let new = sentinel.master();
-    eventually("the new master to be used", SOON, async || is_asked(new, &bucket).await).await;
+    eventually("the new master to be used", SOON, async || {
+        is_asked(new, &bucket).await
+    })
+    .await;
     assert!(is_master(old), "it was demoted, so this shows nothing");
 }
 
@@ -182,7 +235,10 @@ async fn a_sentinel_that_is_behind_is_not_believed() {
     sleeper.pause();
     sentinel.failover().await;
     let new = sentinel.master();
-    eventually("the new master to be used", SOON, async || is_asked(new, &bucket).await).await;
+    eventually("the new master to be used", SOON, async || {
+        is_asked(new, &bucket).await
+    })
+    .await;
     let before = asked(old);
     sleeper.resume();
     // New connections ask the Sentinels, too.
@@ -200,13 +256,17 @@ async fn a_sentinel_that_is_behind_is_not_believed() {
 async fn the_master_is_kept_while_no_sentinel_answers() {
     requires!(since_7_0());
     let sentinel = Sentinel::start().await;
-    let bucket = TokenBucket::new(&store(&sentinel), "alone", Quota::per_hour(1).burst(1000)).unwrap();
+    let bucket =
+        TokenBucket::new(&store(&sentinel), "alone", Quota::per_hour(1).burst(1000)).unwrap();
     bucket.allow("k").await.unwrap();
     let master = sentinel.master();
     sentinel.sentinel().pause();
     for _ in 0..2 {
         master.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
-        eventually("a new connection", SOON, async || bucket.allow("k").await.is_ok()).await;
+        eventually("a new connection", SOON, async || {
+            bucket.allow("k").await.is_ok()
+        })
+        .await;
     }
     sentinel.sentinel().resume();
 }

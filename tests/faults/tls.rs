@@ -30,7 +30,11 @@ async fn check(store: &Store, server: &RedisServer) {
 }
 
 async fn error_of(store: &Store) -> Error {
-    TokenBucket::new(store, "tls", Quota::per_hour(1)).unwrap().allow("k").await.unwrap_err()
+    TokenBucket::new(store, "tls", Quota::per_hour(1))
+        .unwrap()
+        .allow("k")
+        .await
+        .unwrap_err()
 }
 
 #[tokio::test]
@@ -40,7 +44,11 @@ async fn a_store_works_over_tls() {
     let server = TlsServer::start(&authority, &authority.server(&HOST), DOES_NOT_ASK).await;
     for host in HOST {
         server.server.cli(&["FLUSHALL"]);
-        check(&trusting(&authority).redis(&server.url_of(host)).unwrap(), &server.server).await;
+        check(
+            &trusting(&authority).redis(&server.url_of(host)).unwrap(),
+            &server.server,
+        )
+        .await;
     }
 }
 
@@ -55,10 +63,16 @@ async fn a_server_can_ask_for_a_certificate() {
         builder.redis(&server.url()).unwrap()
     };
     check(&with(&authority, &authority), &server.server).await;
-    for store in [with(&authority, &other), trusting(&authority).redis(&server.url()).unwrap()] {
+    for store in [
+        with(&authority, &other),
+        trusting(&authority).redis(&server.url()).unwrap(),
+    ] {
         let error = error_of(&store).await;
         assert!(
-            error.is_unavailable() && error.to_string().contains("StoreBuilder::client_certificate"),
+            error.is_unavailable()
+                && error
+                    .to_string()
+                    .contains("StoreBuilder::client_certificate"),
             "{error}"
         );
     }
@@ -69,20 +83,30 @@ async fn a_server_that_cannot_be_trusted_is_told_with_the_remedy() {
     requires!(with_tls());
     let (authority, other) = (Authority::new("ours"), Authority::new("other"));
     let good = TlsServer::start(&authority, &authority.server(&HOST), DOES_NOT_ASK).await;
-    let expired = TlsServer::start(&authority, &authority.expired_server(&HOST), DOES_NOT_ASK).await;
+    let expired =
+        TlsServer::start(&authority, &authority.expired_server(&HOST), DOES_NOT_ASK).await;
     let elsewhere = authority.server(&["redis.example.com"]);
     let elsewhere = TlsServer::start(&authority, &elsewhere, DOES_NOT_ASK).await;
     for (store, told) in [
-        (trusting(&other).redis(&good.url()), "StoreBuilder::root_certificates"),
+        (
+            trusting(&other).redis(&good.url()),
+            "StoreBuilder::root_certificates",
+        ),
         // The certificates of the operating system, or Mozilla's.
         (Store::redis(&good.url()), "StoreBuilder::root_certificates"),
         (trusting(&authority).redis(&expired.url()), "has expired"),
         (trusting(&authority).redis(&elsewhere.url()), "another host"),
         // Not over TLS.
-        (Store::redis(&format!("redis://127.0.0.1:{}", good.port())), "rediss://"),
+        (
+            Store::redis(&format!("redis://127.0.0.1:{}", good.port())),
+            "rediss://",
+        ),
     ] {
         let error = error_of(&store.unwrap()).await;
-        assert!(error.is_unavailable() && error.to_string().contains(told), "{told}: {error}");
+        assert!(
+            error.is_unavailable() && error.to_string().contains(told),
+            "{told}: {error}"
+        );
     }
 }
 
@@ -91,17 +115,35 @@ async fn a_server_that_cannot_be_trusted_is_told_with_the_remedy() {
 async fn a_cluster_works_over_tls() {
     requires!(with_tls() && support::program::since_7_0());
     let authority = Authority::new("ours");
-    let more = format!("{DOES_NOT_ASK}\ncluster-enabled yes\ntls-cluster yes\ncluster-announce-ip 127.0.0.1");
+    let more = format!(
+        "{DOES_NOT_ASK}\ncluster-enabled yes\ntls-cluster yes\ncluster-announce-ip 127.0.0.1"
+    );
     let more = format!("{more}\ncluster-port {}", support::ports::free_port());
     let node = TlsServer::start(&authority, &authority.server(&HOST), &more).await;
     node.server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     eventually("the cluster", SOON, async || {
-        node.server.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+        node.server
+            .cli(&["CLUSTER", "INFO"])
+            .contains("cluster_state:ok")
     })
     .await;
-    check(&trusting(&authority).cluster([node.url()]).unwrap(), &node.server).await;
-    let error = error_of(&trusting(&Authority::new("other")).cluster([node.url()]).unwrap()).await;
-    assert!(error.to_string().contains("StoreBuilder::root_certificates"), "{error}");
+    check(
+        &trusting(&authority).cluster([node.url()]).unwrap(),
+        &node.server,
+    )
+    .await;
+    let error = error_of(
+        &trusting(&Authority::new("other"))
+            .cluster([node.url()])
+            .unwrap(),
+    )
+    .await;
+    assert!(
+        error
+            .to_string()
+            .contains("StoreBuilder::root_certificates"),
+        "{error}"
+    );
 }
 
 #[cfg(all(feature = "sentinel", feature = "rustls"))]
@@ -114,7 +156,8 @@ async fn sentinel_works_over_tls() {
     let sentinel = Sentinel::started_by(async |config: String, arguments: &[&str]| {
         // The servers know each other, and the sentinel knows them, by the ports that speak TLS.
         let more = format!("{DOES_NOT_ASK}\ntls-replication yes\n{config}");
-        let server = TlsServer::with_args(&authority, &authority.server(&HOST), &more, arguments).await;
+        let server =
+            TlsServer::with_args(&authority, &authority.server(&HOST), &more, arguments).await;
         let port = server.port();
         (server.server, port)
     })
@@ -128,7 +171,8 @@ async fn sentinel_works_over_tls() {
     sentinel.failover().await;
     let bucket = TokenBucket::new(&store, "after", Quota::per_hour(1).burst(100_000)).unwrap();
     eventually("the new master to be used", SOON, async || {
-        bucket.allow("k").await.is_ok() && sentinel.master().query(&["EXISTS", "td:{after:k}:tat"]) == Ok(1)
+        bucket.allow("k").await.is_ok()
+            && sentinel.master().query(&["EXISTS", "td:{after:k}:tat"]) == Ok(1)
     })
     .await;
     assert_ne!(sentinel.master().port(), old);
@@ -138,7 +182,10 @@ async fn sentinel_works_over_tls() {
     for store in [trusting(&Authority::new("other")), Store::builder()] {
         let error = error_of(&store.sentinel(&urls, name).unwrap()).await;
         assert!(
-            error.is_unavailable() && error.to_string().contains("StoreBuilder::root_certificates"),
+            error.is_unavailable()
+                && error
+                    .to_string()
+                    .contains("StoreBuilder::root_certificates"),
             "{error}"
         );
     }
@@ -152,12 +199,28 @@ fn certificates_that_are_none_and_tls_without_trust_are_refused() {
     let builder = Store::builder;
     for (store, told) in [
         (Store::redis("rediss://127.0.0.1/#insecure"), "#insecure"),
-        (builder().root_certificates("none").redis(url), "contain no certificate"),
-        (builder().client_certificate("none", one.key.clone()).redis(url), "contains no certificate"),
+        (
+            builder().root_certificates("none").redis(url),
+            "contain no certificate",
+        ),
+        (
+            builder()
+                .client_certificate("none", one.key.clone())
+                .redis(url),
+            "contains no certificate",
+        ),
         #[cfg(feature = "rustls")]
-        (builder().client_certificate(one.certificate, two.key).redis(url), "certificate cannot be used"),
+        (
+            builder()
+                .client_certificate(one.certificate, two.key)
+                .redis(url),
+            "certificate cannot be used",
+        ),
     ] {
         let error = store.unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(told), "{told}: {error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(told),
+            "{told}: {error}"
+        );
     }
 }

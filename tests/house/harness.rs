@@ -21,7 +21,10 @@ const SILENCE: Duration = Duration::from_millis(200);
 #[tokio::test]
 #[should_panic(expected = "for the moon to fall")]
 async fn eventually_names_what_it_waited_for() {
-    eventually("the moon to fall", Duration::from_millis(20), async || false).await;
+    eventually("the moon to fall", Duration::from_millis(20), async || {
+        false
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -32,8 +35,14 @@ async fn servers_die_with_the_test_process() {
     assert!(is_listening(port));
 
     owner.kill9();
-    eventually("the watcher to kill the server", SOON, async || !is_listening(port)).await;
-    eventually("the watcher to remove its directory", SOON, async || !Path::new(&dir).exists()).await;
+    eventually("the watcher to kill the server", SOON, async || {
+        !is_listening(port)
+    })
+    .await;
+    eventually("the watcher to remove its directory", SOON, async || {
+        !Path::new(&dir).exists()
+    })
+    .await;
 }
 
 role!(role_server_owner, async {
@@ -70,7 +79,10 @@ async fn a_proxy_stalls_holds_back_loses_and_cuts() {
 
     // What the gone have sent comes late, and a client that has waited reads the late reply first.
     let [mut client, mut gone] = [connect(), connect()];
-    assert_eq!([incr(&mut client, "held"), incr(&mut gone, "held")], [Ok(1), Ok(2)]);
+    assert_eq!(
+        [incr(&mut client, "held"), incr(&mut gone, "held")],
+        [Ok(1), Ok(2)]
+    );
     proxy.hold_back();
     assert_timed_out(incr(&mut client, "held"));
     let mut pipeline = redis::pipe();
@@ -81,12 +93,23 @@ async fn a_proxy_stalls_holds_back_loses_and_cuts() {
     assert_eq!(incr(&mut connect(), "new"), Ok(1));
     assert_eq!(stored("held"), "2");
     proxy.let_through();
-    assert_eq!((proxy.held_back(), &*server.cli(&["LRANGE", "order", "0", "-1"])), (0, "first\nlast"));
-    assert_eq!([incr(&mut client, "held"), incr(&mut client, "held")], [Ok(3), Ok(4)]);
+    assert_eq!(
+        (
+            proxy.held_back(),
+            &*server.cli(&["LRANGE", "order", "0", "-1"])
+        ),
+        (0, "first\nlast")
+    );
+    assert_eq!(
+        [incr(&mut client, "held"), incr(&mut client, "held")],
+        [Ok(3), Ok(4)]
+    );
 
     proxy.cut();
     assert!(is_broken(incr(&mut lucky, "cut")));
-    assert!(is_broken(Client::connect(proxy.port()).and_then(|mut client| incr(&mut client, "cut"))));
+    assert!(is_broken(
+        Client::connect(proxy.port()).and_then(|mut client| incr(&mut client, "cut"))
+    ));
     proxy.heal();
     assert_eq!(incr(&mut connect(), "cut"), Ok(1));
 }
@@ -107,18 +130,30 @@ async fn a_proxy_loses_the_right_reply_of_a_pipeline_among_pushes() {
         "INCRBY unlucky 22",
         "INCRBY b 33",
     ];
-    client.write_all(format!("{}\r\n", commands.join("\r\n")).as_bytes()).unwrap();
+    client
+        .write_all(format!("{}\r\n", commands.join("\r\n")).as_bytes())
+        .unwrap();
     let mut received = Vec::new();
     // The connection may be reset rather than closed.
     let _ = client.read_to_end(&mut received);
     let received = String::from_utf8(received).unwrap();
-    for (text, comes) in
-        [(">3\r\n$9\r\nsubscribe", true), (":11\r\n", true), ("hello", true), (":22", false), (":33", false)]
-    {
+    for (text, comes) in [
+        (">3\r\n$9\r\nsubscribe", true),
+        (":11\r\n", true),
+        ("hello", true),
+        (":22", false),
+        (":33", false),
+    ] {
         assert_eq!(received.contains(text), comes, "{text}: {received}");
     }
-    assert_eq!((&*server.cli(&["GET", "unlucky"]), proxy.replies_dropped()), ("22", 1));
-    assert_eq!(incr(&mut Client::connect(proxy.port()).unwrap(), "unlucky"), Ok(23));
+    assert_eq!(
+        (&*server.cli(&["GET", "unlucky"]), proxy.replies_dropped()),
+        ("22", 1)
+    );
+    assert_eq!(
+        incr(&mut Client::connect(proxy.port()).unwrap(), "unlucky"),
+        Ok(23)
+    );
     assert_eq!(proxy.requests_containing(b"unlucky"), 2);
 }
 
@@ -134,8 +169,18 @@ async fn a_proxy_delays_each_reply_and_not_one_after_the_other() {
     for _ in 0..100 {
         pipeline.incr("n", 1);
     }
-    assert!(client.query_all::<u64>(&pipeline).unwrap().into_iter().eq(1..=100));
-    assert!((delay..100 * delay).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert!(
+        client
+            .query_all::<u64>(&pipeline)
+            .unwrap()
+            .into_iter()
+            .eq(1..=100)
+    );
+    assert!(
+        (delay..100 * delay).contains(&began.elapsed()),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -147,7 +192,10 @@ async fn children_tell_lines_end_fail_and_are_killed() {
     }
     assert_eq!(child.try_next_line().await, None);
     assert!(child.wait().await.success());
-    assert!(!count_to("no number").wait().await.success(), "its role panics");
+    assert!(
+        !count_to("no number").wait().await.success(),
+        "its role panics"
+    );
 
     let mut child = count_to("1000000000");
     assert_eq!(child.next_line().await, "1");
@@ -183,7 +231,11 @@ async fn keys_without_ttl_are_found() {
         pipeline.set_ex(format!("mortal-{number}"), "", 60);
     }
     pipeline.set("immortal", "").set("also immortal", "");
-    server.client().unwrap().query_all::<Value>(&pipeline).unwrap();
+    server
+        .client()
+        .unwrap()
+        .query_all::<Value>(&pipeline)
+        .unwrap();
     assert_eq!(keys_without_ttl(&server), ["also immortal", "immortal"]);
 }
 
@@ -192,7 +244,10 @@ fn incr(client: &mut Client, key: &str) -> RedisResult<u64> {
 }
 
 fn assert_timed_out(result: RedisResult<u64>) {
-    assert!(result.as_ref().is_err_and(RedisError::is_timeout), "{result:?}");
+    assert!(
+        result.as_ref().is_err_and(RedisError::is_timeout),
+        "{result:?}"
+    );
 }
 
 /// The connection was lost, as opposed to a time-out.

@@ -7,15 +7,20 @@ mod token_level;
 
 #[test]
 fn the_computed_pictures_are_up_to_date() {
-    let (tokens, filter) =
-        (include_str!("../../docs/token-level.svg"), include_str!("../../docs/false-positives.svg"));
+    let (tokens, filter) = (
+        include_str!("../../docs/token-level.svg"),
+        include_str!("../../docs/false-positives.svg"),
+    );
     compare("token-level", tokens, &token_level::draw().unwrap());
     compare("false-positives", filter, &false_positives::draw().unwrap());
 }
 
 fn compare(name: &str, file: &str, drawn: &str) {
     let (file_lines, drawn_lines) = (file.lines().count(), drawn.lines().count());
-    let different = file.lines().zip(drawn.lines()).position(|(one, other)| one != other);
+    let different = file
+        .lines()
+        .zip(drawn.lines())
+        .position(|(one, other)| one != other);
     let line = different.unwrap_or(file_lines.min(drawn_lines)) + 1;
     assert!(
         file == drawn,

@@ -47,7 +47,12 @@ type Streamed = StreamBody<UnboundedReceiver<Frames>>;
 type Answers = BoxCloneService<Request<()>, Response<Streamed>, io::Error>;
 
 fn budget<M>(bucket: &TokenBucket, meter: M) -> BudgetLayer<Request<()>, M> {
-    BudgetLayer::new(bucket.clone(), |_: &Request<()>| "ann", |_: &Request<()>| 600).meter(meter)
+    BudgetLayer::new(
+        bucket.clone(),
+        |_: &Request<()>| "ann",
+        |_: &Request<()>| 600,
+    )
+    .meter(meter)
 }
 
 /// Answers one request.
@@ -73,24 +78,43 @@ where
 {
     let (sender, receiver) = unbounded();
     let inner = answers(Ok(Response::new(StreamBody::new(receiver))));
-    let response = budget(bucket, meter).layer(inner).oneshot(Request::new(())).await.unwrap();
+    let response = budget(bucket, meter)
+        .layer(inner)
+        .oneshot(Request::new(()))
+        .await
+        .unwrap();
     (sender, response.into_body())
 }
 
 /// The body of the response to a request of `ann`, whose head says what was used.
-async fn answered<F>(bucket: &TokenBucket, meter: MeterBody<F>, used: &str) -> MeteredBody<Streamed, F>
+async fn answered<F>(
+    bucket: &TokenBucket,
+    meter: MeterBody<F>,
+    used: &str,
+) -> MeteredBody<Streamed, F>
 where
     MeterBody<F>: Meter<Response<Streamed>, Response = Response<MeteredBody<Streamed, F>>>,
     F: Clone,
 {
     let mut response = Response::new(StreamBody::new(unbounded().1));
-    response.headers_mut().insert("x-used", used.parse().unwrap());
+    response
+        .headers_mut()
+        .insert("x-used", used.parse().unwrap());
     let inner = answers(Ok(response));
-    budget(bucket, meter).layer(inner).oneshot(Request::new(())).await.unwrap().into_body()
+    budget(bucket, meter)
+        .layer(inner)
+        .oneshot(Request::new(()))
+        .await
+        .unwrap()
+        .into_body()
 }
 
 fn words(data: &Bytes, usage: &Usage) {
-    usage.add(data.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).count() as u32);
+    usage.add(
+        data.split(u8::is_ascii_whitespace)
+            .filter(|word| !word.is_empty())
+            .count() as u32,
+    );
 }
 
 async fn what_was_sent_is_captured(stores: Stores) {
@@ -117,7 +141,9 @@ async fn what_was_sent_is_captured(stores: Stores) {
                 assert!(body.frame().await.is_none());
             }
             "fails" => {
-                sender.unbounded_send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
+                sender
+                    .unbounded_send(Err(io::ErrorKind::BrokenPipe.into()))
+                    .unwrap();
                 assert!(body.frame().await.unwrap().is_err());
             }
             _ => {
@@ -129,9 +155,15 @@ async fn what_was_sent_is_captured(stores: Stores) {
     }
     // It has ended with its head.
     bucket.reset("ann").await.unwrap();
-    let empty = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())));
+    let empty = service_fn(async |_: Request<()>| {
+        Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+    });
     let meter = MeterBody::default().frames(words as fn(&Bytes, &Usage));
-    budget(&bucket, meter).layer(empty).oneshot(Request::new(())).await.unwrap();
+    budget(&bucket, meter)
+        .layer(empty)
+        .oneshot(Request::new(()))
+        .await
+        .unwrap();
     comes_to(&bucket, 0, 1000).await;
 }
 
@@ -141,11 +173,20 @@ async fn fields_of_the_head_and_of_the_trailers(stores: Stores) {
     let (sender, body) = streamed(&bucket, MeterBody::default().field(used.clone())).await;
     let trailers = HeaderMap::from_iter([(used.clone(), "17".parse().unwrap())]);
     sender.unbounded_send(data("text")).unwrap();
-    sender.unbounded_send(Ok(Frame::trailers(trailers))).unwrap();
+    sender
+        .unbounded_send(Ok(Frame::trailers(trailers)))
+        .unwrap();
     drop(sender);
     body.collect().await.unwrap();
     comes_to(&bucket, 0, 983).await;
-    let next = async |bucket: &TokenBucket| bucket.peek("ann").await.unwrap().available_after(1).unwrap();
+    let next = async |bucket: &TokenBucket| {
+        bucket
+            .peek("ann")
+            .await
+            .unwrap()
+            .available_after(1)
+            .unwrap()
+    };
     // Whatever an upstream sends is no debt beyond a day.
     let meter = || MeterBody::default().field(used.clone());
     for (meter, told, left) in [
@@ -158,7 +199,11 @@ async fn fields_of_the_head_and_of_the_trailers(stores: Stores) {
         (meter().at_most(700), "700", 300),
     ] {
         bucket.reset("ann").await.unwrap();
-        answered(&bucket, meter, told).await.collect().await.unwrap();
+        answered(&bucket, meter, told)
+            .await
+            .collect()
+            .await
+            .unwrap();
         comes_to(&bucket, 0, left).await;
         let next = next(&bucket).await;
         assert!(next <= 25 * HOUR, "{told}: {next:?}");
@@ -166,7 +211,10 @@ async fn fields_of_the_head_and_of_the_trailers(stores: Stores) {
     // What comes back within a day is believed, also above the burst: a large answer is paid for.
     let quick = TokenBucket::new(&stores.open(), "quick", Quota::per_minute(1000)).unwrap();
     drop(answered(&quick, meter(), "8000").await);
-    eventually("the debt", SOON, async || next(&quick).await > Duration::from_secs(360)).await;
+    eventually("the debt", SOON, async || {
+        next(&quick).await > Duration::from_secs(360)
+    })
+    .await;
 }
 
 async fn a_request_that_breaks_costs_the_estimate_by_choice(stores: Stores) {
@@ -177,10 +225,16 @@ async fn a_request_that_breaks_costs_the_estimate_by_choice(stores: Stores) {
         let usage = Arc::new(Mutex::new(Usage::default()));
         let told = Arc::clone(&usage);
         let layer = budget(&bucket, MeterBody::default()).broken_costs_estimate(true);
-        let layer =
-            layer.on_hold(move |usage: &Usage, _: &mut Request<()>| *told.lock().unwrap() = usage.clone());
+        let layer = layer.on_hold(move |usage: &Usage, _: &mut Request<()>| {
+            *told.lock().unwrap() = usage.clone()
+        });
         let inner = answers(Ok(Response::new(StreamBody::new(receiver))));
-        let mut body = layer.layer(inner).oneshot(Request::new(())).await.unwrap().into_body();
+        let mut body = layer
+            .layer(inner)
+            .oneshot(Request::new(()))
+            .await
+            .unwrap()
+            .into_body();
         let usage = usage.lock().unwrap().clone();
         usage.set(counted);
         sender.unbounded_send(data("text")).unwrap();
@@ -189,7 +243,9 @@ async fn a_request_that_breaks_costs_the_estimate_by_choice(stores: Stores) {
             match *end {
                 "complete" => usage.complete(),
                 "fails" => {
-                    sender.unbounded_send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
+                    sender
+                        .unbounded_send(Err(io::ErrorKind::BrokenPipe.into()))
+                        .unwrap();
                     assert!(body.frame().await.unwrap().is_err());
                 }
                 _ => {
@@ -232,7 +288,11 @@ async fn failures(stores: Stores) {
         let mut response = Response::new(StreamBody::new(receiver));
         *response.status_mut() = StatusCode::BAD_GATEWAY;
         let layer = budget(&bucket, MeterBody::default().failures_are_free(are_free));
-        let response = layer.layer(answers(Ok(response))).oneshot(Request::new(())).await.unwrap();
+        let response = layer
+            .layer(answers(Ok(response)))
+            .oneshot(Request::new(()))
+            .await
+            .unwrap();
         drop(sender);
         response.into_body().collect().await.unwrap();
         comes_to(&bucket, 0, left).await;
@@ -247,8 +307,12 @@ async fn failures(stores: Stores) {
 /// What was counted until it failed, or was dropped.
 async fn a_request_without_a_response(stores: Stores) {
     let bucket = tokens(&stores.open());
-    let layer = budget(&bucket, MeterBody::default()).on_hold(|usage: &Usage, _: &mut _| usage.add(3));
-    let failed = layer.layer(answers(Err(io::ErrorKind::NotFound.into()))).oneshot(Request::new(())).await;
+    let layer =
+        budget(&bucket, MeterBody::default()).on_hold(|usage: &Usage, _: &mut _| usage.add(3));
+    let failed = layer
+        .layer(answers(Err(io::ErrorKind::NotFound.into())))
+        .oneshot(Request::new(()))
+        .await;
     assert!(failed.is_err_and(|error| error.downcast_ref::<io::Error>().is_some()));
     comes_to(&bucket, 0, 997).await;
     bucket.reset("ann").await.unwrap();
@@ -265,19 +329,31 @@ async fn a_request_without_a_response(stores: Stores) {
 async fn messages_of_a_stream(stores: Stores) {
     let bucket = tokens(&stores.open());
     let (reporter, health) = tonic_health::server::health_reporter();
-    let budget =
-        grpc::token_budget(bucket.clone(), |_: &Request<tonic::body::Body>| "ann", |_: &Request<_>| 600);
+    let budget = grpc::token_budget(
+        bucket.clone(),
+        |_: &Request<tonic::body::Body>| "ann",
+        |_: &Request<_>| 600,
+    );
     let budget = budget.meter(MeterBody::default().frames(grpc::count_messages()));
     let channel = serve_health!(budget, health);
     check(&channel, "ann").await.unwrap();
     comes_to(&bucket, 0, 999).await;
-    let mut stream = HealthClient::new(channel.clone()).watch(question("ann")).await.unwrap().into_inner();
+    let mut stream = HealthClient::new(channel.clone())
+        .watch(question("ann"))
+        .await
+        .unwrap()
+        .into_inner();
     stream.message().await.unwrap().unwrap();
     comes_to(&bucket, 600, 399).await;
     let status = check(&channel, "ann").await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::ResourceExhausted);
-    assert!(retry_delay(&status).is_some_and(|delay| delay > HOUR), "{status:?}");
-    reporter.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+    assert!(
+        retry_delay(&status).is_some_and(|delay| delay > HOUR),
+        "{status:?}"
+    );
+    reporter
+        .set_service_status("", tonic_health::ServingStatus::NotServing)
+        .await;
     stream.message().await.unwrap().unwrap();
     drop(stream);
     comes_to(&bucket, 0, 997).await;

@@ -30,11 +30,15 @@ macro_rules! on_each_layer {
             $block
         }
         {
-            let $layer = tower_distributed::RwLockLayer::new($crate::families::locks(&$stores.open()), $key);
+            let $layer =
+                tower_distributed::RwLockLayer::new($crate::families::locks(&$stores.open()), $key);
             $block
         }
         {
-            let $layer = tower_distributed::MutexLayer::new($crate::families::mutexes(&$stores.open()), $key);
+            let $layer = tower_distributed::MutexLayer::new(
+                $crate::families::mutexes(&$stores.open()),
+                $key,
+            );
             $block
         }
     }};
@@ -52,15 +56,19 @@ pub(crate) struct Other(Permit, RwLockWriteGuard, MutexGuard);
 impl Other {
     pub(crate) async fn holds(stores: &Stores, key: &'static str) -> Self {
         let store = stores.open();
-        let (permit, lock) =
-            (permits(&store, 1).add(key).await.unwrap(), locks(&store).write(key).await.unwrap());
+        let (permit, lock) = (
+            permits(&store, 1).add(key).await.unwrap(),
+            locks(&store).write(key).await.unwrap(),
+        );
         Self(permit, lock, mutexes(&store).lock(key).await.unwrap())
     }
 
     pub(crate) async fn leaves(self) {
         let Self(permit, lock, mutex) = self;
         assert!(
-            permit.done().await.unwrap() && lock.release().await.unwrap() && mutex.unlock().await.unwrap()
+            permit.done().await.unwrap()
+                && lock.release().await.unwrap()
+                && mutex.unlock().await.unwrap()
         );
     }
 }
@@ -85,5 +93,8 @@ pub(crate) async fn is_free(stores: &Stores, key: &'static str) -> bool {
 }
 
 pub(crate) async fn becomes_free(stores: &Stores, key: &'static str) {
-    eventually(&format!("{key} to be free"), SOON, async || is_free(stores, key).await).await;
+    eventually(&format!("{key} to be free"), SOON, async || {
+        is_free(stores, key).await
+    })
+    .await;
 }

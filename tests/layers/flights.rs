@@ -38,7 +38,10 @@ pub(crate) fn builder<E: Send + Sync + 'static>() -> SingleFlightBuilder<String,
     SingleFlight::builder(Text).ttl(HOUR).lease_ttl(HOUR)
 }
 
-pub(crate) fn build<E>(builder: SingleFlightBuilder<String, E>, store: &Store) -> SingleFlight<String, E>
+pub(crate) fn build<E>(
+    builder: SingleFlightBuilder<String, E>,
+    store: &Store,
+) -> SingleFlight<String, E>
 where
     E: Send + Sync + 'static,
 {
@@ -48,7 +51,11 @@ where
 /// A flight of HTTP responses.
 #[cfg(feature = "http")]
 pub(crate) fn pages(stores: &Stores) -> SingleFlight<Answer> {
-    SingleFlight::builder(AnswerCodec).ttl(HOUR).lease_ttl(HOUR).build(&stores.open(), "pages").unwrap()
+    SingleFlight::builder(AnswerCodec)
+        .ttl(HOUR)
+        .lease_ttl(HOUR)
+        .build(&stores.open(), "pages")
+        .unwrap()
 }
 
 /// By closures that name a key or none.
@@ -123,5 +130,8 @@ pub(crate) async fn is_free(stores: &Stores, key: &str) -> bool {
 }
 
 pub(crate) async fn becomes_free(stores: &Stores, key: &'static str) {
-    eventually(&format!("{key} to be free"), SOON, async || is_free(stores, key).await).await;
+    eventually(&format!("{key} to be free"), SOON, async || {
+        is_free(stores, key).await
+    })
+    .await;
 }

@@ -18,7 +18,9 @@ pub(crate) fn by_name(name: &&'static str) -> &'static str {
 
 /// Somebody else's claim.
 pub(crate) async fn claim(stores: &Stores, item: &str) -> Claim {
-    let Claimed::New(claim) = dedupe(&stores.open()).try_claim(item).await.unwrap() else { panic!("{item}") };
+    let Claimed::New(claim) = dedupe(&stores.open()).try_claim(item).await.unwrap() else {
+        panic!("{item}")
+    };
     claim
 }
 

@@ -47,9 +47,13 @@ where
                 })
                 .service(service.clone());
             tokio::spawn(async move {
-                let (server, service) =
-                    (auto::Builder::new(TokioExecutor::new()), TowerToHyperService::new(service));
-                let _ = server.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
+                let (server, service) = (
+                    auto::Builder::new(TokioExecutor::new()),
+                    TowerToHyperService::new(service),
+                );
+                let _ = server
+                    .serve_connection_with_upgrades(TokioIo::new(stream), service)
+                    .await;
             });
         }
     });
@@ -59,7 +63,11 @@ where
 /// Asks for one host, whichever of its processes it reaches.
 pub(crate) fn client() -> reqwest::Client {
     let host = HeaderMap::from_iter([(HOST, HeaderValue::from_static("fleet.example"))]);
-    reqwest::Client::builder().no_proxy().default_headers(host).build().unwrap()
+    reqwest::Client::builder()
+        .no_proxy()
+        .default_headers(host)
+        .build()
+        .unwrap()
 }
 
 /// A response, read to its end.
@@ -77,11 +85,20 @@ impl Answer {
 
     /// Of a refusal: the status; the seconds in Retry-After; the title of the problem, whose status is the same.
     pub(crate) fn problem(&self) -> (u16, Option<u64>, String) {
-        assert_eq!(self.header("content-type"), Some("application/problem+json"));
+        assert_eq!(
+            self.header("content-type"),
+            Some("application/problem+json")
+        );
         let problem = self.json();
         assert_eq!(problem["status"], self.status.as_u16());
-        let after = self.header("retry-after").map(|after| after.parse().unwrap());
-        (self.status.as_u16(), after, problem["title"].as_str().unwrap().to_owned())
+        let after = self
+            .header("retry-after")
+            .map(|after| after.parse().unwrap());
+        (
+            self.status.as_u16(),
+            after,
+            problem["title"].as_str().unwrap().to_owned(),
+        )
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -91,10 +108,16 @@ impl Answer {
 
 /// Asks with these header fields.
 pub(crate) async fn ask(request: RequestBuilder, fields: &[(&str, &str)]) -> Answer {
-    let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    let request = fields.iter().fold(request, |request, (name, value)| {
+        request.header(*name, *value)
+    });
     let response = request.send().await.unwrap();
     let (status, headers) = (response.status(), response.headers().clone());
-    Answer { status, headers, body: response.text().await.unwrap() }
+    Answer {
+        status,
+        headers,
+        body: response.text().await.unwrap(),
+    }
 }
 
 pub(crate) async fn get(url: &str, fields: &[(&str, &str)]) -> Answer {

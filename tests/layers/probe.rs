@@ -31,7 +31,10 @@ struct Counts {
 impl Probe {
     /// Whose futures are pending so many times.
     pub(crate) fn yielding(yields: usize) -> Self {
-        Self { yields, ..Self::default() }
+        Self {
+            yields,
+            ..Self::default()
+        }
     }
 
     /// Whose futures never end.
@@ -66,7 +69,11 @@ impl Probe {
 
 impl Clone for Probe {
     fn clone(&self) -> Self {
-        Self { ready: false, yields: self.yields, counts: Arc::clone(&self.counts) }
+        Self {
+            ready: false,
+            yields: self.yields,
+            counts: Arc::clone(&self.counts),
+        }
     }
 }
 
@@ -82,10 +89,17 @@ impl<T> Service<T> for Probe {
     }
 
     fn call(&mut self, request: T) -> Echo<T> {
-        assert!(std::mem::take(&mut self.ready), "called without having been polled ready");
+        assert!(
+            std::mem::take(&mut self.ready),
+            "called without having been polled ready"
+        );
         self.counts.calls.fetch_add(1, Ordering::SeqCst);
         self.counts.running.fetch_add(1, Ordering::SeqCst);
-        Echo { yields: self.yields, request: Some(request), counts: Arc::clone(&self.counts) }
+        Echo {
+            yields: self.yields,
+            request: Some(request),
+            counts: Arc::clone(&self.counts),
+        }
     }
 }
 

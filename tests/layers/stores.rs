@@ -51,7 +51,9 @@ impl Stores {
         static TESTS: AtomicUsize = AtomicUsize::new(0);
         let url = SERVER.get_or_init(RedisServer::start).await.url();
         let prefix = format!("test-{}", TESTS.fetch_add(1, Ordering::Relaxed));
-        Self(Box::new(move || patient!().prefix(&prefix).redis(&url).unwrap()))
+        Self(Box::new(move || {
+            patient!().prefix(&prefix).redis(&url).unwrap()
+        }))
     }
 
     /// A store; in Redis one with connections of its own, as another process would have.
@@ -86,5 +88,7 @@ pub(crate) async fn gone() -> Store {
 }
 
 pub(crate) fn shared_by(replicas: u32) -> StoreFailure {
-    StoreFailure::LocalShare { replicas: NonZeroU32::new(replicas).unwrap() }
+    StoreFailure::LocalShare {
+        replicas: NonZeroU32::new(replicas).unwrap(),
+    }
 }

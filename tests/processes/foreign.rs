@@ -38,7 +38,9 @@ role!(role_ours, async {
     let mutex = &mutex.build(&store_of_role(), "ours").unwrap();
     let lock_again_and_again = async |task: usize| loop {
         let guard = mutex.lock(NAME).await.unwrap();
-        referee.visit(&format!("ours {} {task}", setting("NUMBER"))).await;
+        referee
+            .visit(&format!("ours {} {task}", setting("NUMBER")))
+            .await;
         assert!(guard.unlock().await.unwrap(), "theirs has unlocked ours");
     };
     join_all((0..TASKS).map(lock_again_and_again)).await;
@@ -51,8 +53,13 @@ role!(role_theirs, async {
     let manager = &manager;
     let lock_again_and_again = async |task: usize| loop {
         let lock = manager.acquire_no_guard(NAME, TTL).await.unwrap();
-        referee.visit(&format!("theirs {} {task}", setting("NUMBER"))).await;
-        assert!(!manager.is_freed(&lock).await.unwrap(), "ours has unlocked theirs");
+        referee
+            .visit(&format!("theirs {} {task}", setting("NUMBER")))
+            .await;
+        assert!(
+            !manager.is_freed(&lock).await.unwrap(),
+            "ours has unlocked theirs"
+        );
         lock.release().await;
     };
     join_all((0..TASKS).map(lock_again_and_again)).await;
@@ -76,19 +83,36 @@ async fn our_locks_and_those_of_rslock_exclude_each_other() {
     let mut notes = Vec::new();
     let locks = |notes: &[String], side| notes.iter().filter(|note| note.starts_with(side)).count();
     eventually("locks of both sides", LONG, async || {
-        notes = fleet.referee.query::<Vec<String>>(&["LRANGE", "notes", "0", "-1"]).unwrap();
+        notes = fleet
+            .referee
+            .query::<Vec<String>>(&["LRANGE", "notes", "0", "-1"])
+            .unwrap();
         let (ours, theirs) = (locks(&notes, "enter ours "), locks(&notes, "enter theirs "));
         ours.min(theirs) >= SHARE || ours.max(theirs) > MOST
     })
     .await;
     for visit in notes.chunks_exact(2) {
-        let who = visit[0].strip_prefix("enter ").unwrap_or_else(|| panic!("{visit:?}"));
+        let who = visit[0]
+            .strip_prefix("enter ")
+            .unwrap_or_else(|| panic!("{visit:?}"));
         assert_eq!(visit[1], format!("leave {who}"), "two holders at a time");
     }
-    for (side, other) in [("enter ours ", "enter theirs "), ("enter theirs ", "enter ours ")] {
-        let of_side = notes.iter().enumerate().filter(|(_, note)| note.starts_with(side));
-        let until = of_side.map(|(at, _)| at).nth(SHARE - 1).unwrap_or(notes.len());
+    for (side, other) in [
+        ("enter ours ", "enter theirs "),
+        ("enter theirs ", "enter ours "),
+    ] {
+        let of_side = notes
+            .iter()
+            .enumerate()
+            .filter(|(_, note)| note.starts_with(side));
+        let until = of_side
+            .map(|(at, _)| at)
+            .nth(SHARE - 1)
+            .unwrap_or(notes.len());
         let others = locks(&notes[..until], other);
-        assert!(others <= MOST, "{side}: {SHARE} locks at most, while the other side got {others}");
+        assert!(
+            others <= MOST,
+            "{side}: {SHARE} locks at most, while the other side got {others}"
+        );
     }
 }

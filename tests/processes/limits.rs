@@ -27,7 +27,9 @@ struct Rules {
 
 /// Seconds.
 fn wall_clock() -> i64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap();
     now.as_secs().try_into().unwrap()
 }
 
@@ -92,16 +94,33 @@ fn judge(rules: Rules, admissions: &[Admission]) {
     };
     let spans: Vec<_> = admissions.iter().map(|&(from, to, _)| (from, to)).collect();
     let worst = bound.worst(&spans).expect("something was admitted");
-    assert!(bound.allows(worst), "{worst:?}, allowed {}", bound.allowed(worst));
+    assert!(
+        bound.allows(worst),
+        "{worst:?}, allowed {}",
+        bound.allowed(worst)
+    );
 }
 
 /// The check finds what counting every interval finds.
 #[test]
 fn the_worst_interval_is_the_one_that_counting_finds() {
-    let bound = Bound { burst: 3, tokens: 2, period_us: 7, extra_us: 1, drift_ppm: 1000 };
+    let bound = Bound {
+        burst: 3,
+        tokens: 2,
+        period_us: 7,
+        extra_us: 1,
+        drift_ppm: 1000,
+    };
     let excess = |from, to, admitted: usize| {
-        let interval = Interval { from, to, admitted: admitted as u64 };
-        (admitted as f64 - bound.allowed(interval), bound.allows(interval))
+        let interval = Interval {
+            from,
+            to,
+            admitted: admitted as u64,
+        };
+        (
+            admitted as f64 - bound.allowed(interval),
+            bound.allows(interval),
+        )
     };
     let mut broken = 0;
     for size in 1..40 {
@@ -111,17 +130,29 @@ fn the_worst_interval_is_the_one_that_counting_finds() {
                 (from, from + rand::random_range(0..12))
             })
             .collect();
-        let counted = |from, to| spans.iter().filter(|span| span.0 >= from && span.1 <= to).count();
-        let all = spans.iter().flat_map(|one| spans.iter().map(move |other| (one.0, other.1)));
+        let counted = |from, to| {
+            spans
+                .iter()
+                .filter(|span| span.0 >= from && span.1 <= to)
+                .count()
+        };
+        let all = spans
+            .iter()
+            .flat_map(|one| spans.iter().map(move |other| (one.0, other.1)));
         // An empty one says nothing, though it may be further from the bound than any other.
-        let within = all.map(|(from, to)| (from, to, counted(from, to))).filter(|&(.., count)| count > 0);
+        let within = all
+            .map(|(from, to)| (from, to, counted(from, to)))
+            .filter(|&(.., count)| count > 0);
         let most = within
             .map(|(from, to, count)| excess(from, to, count))
             .max_by(|one, other| one.0.total_cmp(&other.0))
             .unwrap();
         let found = bound.worst(&spans).unwrap();
         assert_eq!(counted(found.from, found.to) as u64, found.admitted);
-        assert!((excess(found.from, found.to, found.admitted as usize).0 - most.0).abs() < 1e-9, "{spans:?}");
+        assert!(
+            (excess(found.from, found.to, found.admitted as usize).0 - most.0).abs() < 1e-9,
+            "{spans:?}"
+        );
         assert_eq!(bound.allows(found), most.1, "{spans:?}");
         broken += u32::from(!most.1);
     }
@@ -153,7 +184,11 @@ async fn caller(fleet: &Fleet, Rules { rate, burst, hold }: Rules, ahead: i64) -
     let mut child = fleet.spawn("limits::role_caller", &env);
     let told: i64 = child.next_line().await.parse().unwrap();
     let wrong = told - wall_clock() - ahead;
-    assert!(wrong.abs() < 500, "its clock is ahead by {} s instead of {ahead} s", wrong + ahead);
+    assert!(
+        wrong.abs() < 500,
+        "its clock is ahead by {} s instead of {ahead} s",
+        wrong + ahead
+    );
     child
 }
 
@@ -194,17 +229,28 @@ async fn admitted(
 
 #[tokio::test]
 async fn processes_together_keep_to_the_limit() {
-    let rules = Rules { rate: 200, burst: 40, hold: 0 };
+    let rules = Rules {
+        rate: 200,
+        burst: 40,
+        hold: 0,
+    };
     judge(rules, &admitted(rules, 1000, 3, (60, 20)).await);
 }
 
 /// At a rate at which the key is hot in each process.
 #[tokio::test]
 async fn charging_ahead_keeps_to_its_bound_whoever_is_killed_or_stopped() {
-    let rules = Rules { rate: 3000, burst: 600, hold: 50 };
+    let rules = Rules {
+        rate: 3000,
+        burst: 600,
+        hold: 50,
+    };
     let all = admitted(rules, 0, 6, (400, 50)).await;
     let ahead = all.iter().filter(|(_, _, ahead)| *ahead).count();
-    println!("{} admitted, {ahead} of them by tokens that were charged ahead", all.len());
+    println!(
+        "{} admitted, {ahead} of them by tokens that were charged ahead",
+        all.len()
+    );
     assert!(ahead > 1000, "only {} admitted, {ahead} ahead", all.len());
     judge(rules, &all);
 }

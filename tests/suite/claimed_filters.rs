@@ -16,8 +16,15 @@ pub(crate) async fn a_filter_of_another_configuration_is_told(place: &Place, nam
     let (held, handled) = (take(&dedupe, "held").await, take(&dedupe, "handled").await);
     assert!(handled.confirm().await.unwrap());
     let bits = dedupe.filter().unwrap().size().bits.to_string();
-    let other = BloomFilter::builder().bits(1234).hashes(5).build(place, name).unwrap();
-    let forgets = BloomFilter::builder().bits(1234).hashes(5).remember_for(Duration::from_secs(60));
+    let other = BloomFilter::builder()
+        .bits(1234)
+        .hashes(5)
+        .build(place, name)
+        .unwrap();
+    let forgets = BloomFilter::builder()
+        .bits(1234)
+        .hashes(5)
+        .remember_for(Duration::from_secs(60));
     let forgets = Dedupe::new(&forgets.build(place, name).unwrap()).unwrap();
     for other in [forever(&other), forgets] {
         for item in ["held", "handled", "new"] {
@@ -28,7 +35,10 @@ pub(crate) async fn a_filter_of_another_configuration_is_told(place: &Place, nam
             ] {
                 let text = error.to_string();
                 assert!(error.is_invalid(), "{item}: {text}");
-                assert!(text.contains(&bits) && text.contains("1234"), "{item}: {text}");
+                assert!(
+                    text.contains(&bits) && text.contains("1234"),
+                    "{item}: {text}"
+                );
             }
         }
     }
@@ -43,11 +53,18 @@ pub(crate) async fn a_filter_that_is_replaced_meanwhile_is_told(place: &Place, n
     let (one, two) = (take(&dedupe, "a").await, take(&dedupe, "b").await);
     dedupe.filter().unwrap().insert("c").await.unwrap();
     dedupe.filter().unwrap().clear().await.unwrap();
-    let other = BloomFilter::builder().bits(1234).hashes(5).build(place, name).unwrap();
+    let other = BloomFilter::builder()
+        .bits(1234)
+        .hashes(5)
+        .build(place, name)
+        .unwrap();
     other.insert("d").await.unwrap();
     for claim in [one, two] {
         let error = claim.confirm().await.unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains("1234"), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains("1234"),
+            "{error}"
+        );
     }
     let other = forever(&other);
     becomes_free(&other, "a").await;
@@ -55,7 +72,10 @@ pub(crate) async fn a_filter_that_is_replaced_meanwhile_is_told(place: &Place, n
 }
 
 pub(crate) async fn a_filter_over_several_keys(place: &Place, name: &str) {
-    let builder = BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).keys(5);
+    let builder = BloomFilter::builder()
+        .capacity(1000)
+        .false_positive_rate(1e-9)
+        .keys(5);
     let [filter, elsewhere] = [(); 2].map(|()| builder.build(place, name).unwrap());
     assert_eq!(filter.size().keys, 5);
     let [dedupe, other] = [forever(&filter), forever(&elsewhere)];
@@ -63,18 +83,34 @@ pub(crate) async fn a_filter_over_several_keys(place: &Place, name: &str) {
     for (number, item) in items.iter().enumerate() {
         let claim = take(&dedupe, item).await;
         assert!(other.try_claim(item).await.unwrap_err().is_refused());
-        assert!(if number % 2 == 0 { claim.confirm().await } else { claim.release().await }.unwrap());
+        assert!(
+            if number % 2 == 0 {
+                claim.confirm().await
+            } else {
+                claim.release().await
+            }
+            .unwrap()
+        );
     }
     let known = filter.contains_all(&items).await.unwrap();
     for (number, item) in items.iter().enumerate() {
         let handled = number % 2 == 0;
-        assert_eq!((known[number], is_duplicate(&dedupe, item).await), (handled, handled), "{item}");
+        assert_eq!(
+            (known[number], is_duplicate(&dedupe, item).await),
+            (handled, handled),
+            "{item}"
+        );
     }
 }
 
 pub(crate) async fn what_a_filter_forgets_is_new_again(place: &Place, name: &str) {
-    let builder = BloomFilter::builder().capacity(1000).false_positive_rate(1e-9);
-    let forgetting = builder.remember_for(Duration::from_secs(1)).build(place, name).unwrap();
+    let builder = BloomFilter::builder()
+        .capacity(1000)
+        .false_positive_rate(1e-9);
+    let forgetting = builder
+        .remember_for(Duration::from_secs(1))
+        .build(place, name)
+        .unwrap();
     let dedupe = Dedupe::new(&forgetting).unwrap();
     is_forgotten(&dedupe).await;
 
@@ -82,7 +118,10 @@ pub(crate) async fn what_a_filter_forgets_is_new_again(place: &Place, name: &str
     let held = take(&cleared, "held").await;
     assert!(take(&cleared, "a").await.confirm().await.unwrap());
     cleared.filter().unwrap().clear().await.unwrap();
-    assert!(cleared.try_claim("held").await.unwrap_err().is_refused(), "claims are none of the filter's");
+    assert!(
+        cleared.try_claim("held").await.unwrap_err().is_refused(),
+        "claims are none of the filter's"
+    );
     assert!(take(&cleared, "a").await.release().await.unwrap());
     assert!(held.confirm().await.unwrap());
     assert!(is_duplicate(&cleared, "held").await);

@@ -22,8 +22,11 @@ async fn the_scripts_do_for_the_benches_what_they_do_for_the_crate() {
     let recorder = Recorder::start(&server.url());
     assert!(bucket.allow("recorded").await.unwrap().is_admitted());
     let call = recorder.finish().remove(0);
-    let connection =
-        redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let connection = redis::Client::open(server.url())
+        .unwrap()
+        .get_multiplexed_async_connection()
+        .await
+        .unwrap();
     let mut bare = bare::Bare::new(connection, call);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..5 {

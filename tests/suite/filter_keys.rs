@@ -18,10 +18,21 @@ fn server() -> &'static RedisServer {
 async fn filters_take_little_more_memory_than_needed() {
     let store = stores::redis().await;
     let filter = BloomFilter::new(&store, "filters-memory", 10_000_000, 0.001).unwrap();
-    filter.insert_all((0..1000_u32).map(u32::to_le_bytes)).await.unwrap();
-    let usage = |key: String| server().query::<Option<u64>>(&["MEMORY", "USAGE", &key]).unwrap().unwrap_or(0);
-    let parts = (0..filter.size().keys).flat_map(|i| ["config", "bits0", "bits1"].map(|part| (i, part)));
-    let bytes: u64 = parts.map(|(i, part)| usage(format!("td:{{filters-memory:{i}}}:{part}"))).sum();
+    filter
+        .insert_all((0..1000_u32).map(u32::to_le_bytes))
+        .await
+        .unwrap();
+    let usage = |key: String| {
+        server()
+            .query::<Option<u64>>(&["MEMORY", "USAGE", &key])
+            .unwrap()
+            .unwrap_or(0)
+    };
+    let parts =
+        (0..filter.size().keys).flat_map(|i| ["config", "bits0", "bits1"].map(|part| (i, part)));
+    let bytes: u64 = parts
+        .map(|(i, part)| usage(format!("td:{{filters-memory:{i}}}:{part}")))
+        .sum();
     let optimum = 1e7 * 1000_f64.ln() / std::f64::consts::LN_2.powi(2) / 8.0;
     assert!(bytes as f64 <= 1.05 * optimum, "{bytes}, {optimum}");
     filter.clear().await.unwrap();
@@ -53,10 +64,14 @@ async fn filters_outlive_the_loss_of_their_bits_and_of_their_configuration() {
             } else {
                 assert!(filter.insert("b").await.unwrap());
             }
-            let lengths = parts[1..].iter().map(|key| server().query::<u64>(&["STRLEN", key]).unwrap());
+            let lengths = parts[1..]
+                .iter()
+                .map(|key| server().query::<u64>(&["STRLEN", key]).unwrap());
             assert_eq!(lengths.max(), Some(1_250), "{name}, by a claim: {by_claim}");
             server().cli(&["DEL", &parts[0]]);
-            assert!(filter.contains("b").await.unwrap() && filter.estimated_count().await.unwrap() == 1);
+            assert!(
+                filter.contains("b").await.unwrap() && filter.estimated_count().await.unwrap() == 1
+            );
             let other = builder.bits(99).build(&store, name).unwrap();
             assert!(other.contains("b").await.unwrap_err().is_invalid());
             assert!(other.insert("b").await.unwrap_err().is_invalid());
@@ -81,7 +96,10 @@ async fn filters_tell_keys_of_another_type() {
             let filter = builder.build(&store, &name).unwrap();
             for outcome in calls(&filter, ["x", "y"]).await {
                 let error = outcome.unwrap_err();
-                assert!(error.is_wrong_type() && error.to_string().contains("WRONGTYPE"), "{name}: {error}");
+                assert!(
+                    error.is_wrong_type() && error.to_string().contains("WRONGTYPE"),
+                    "{name}: {error}"
+                );
             }
             assert_eq!(server().cli(&["LRANGE", &key, "0", "-1"]), "a\nb");
             server().cli(&["DEL", &key]);

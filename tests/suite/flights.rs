@@ -105,7 +105,10 @@ impl Origin {
 
     /// Waits until so many have begun.
     pub(crate) async fn began(&self, runs: u64) {
-        eventually(&format!("run {runs} to begin"), SOON, async || self.runs() >= runs).await;
+        eventually(&format!("run {runs} to begin"), SOON, async || {
+            self.runs() >= runs
+        })
+        .await;
     }
 }
 
@@ -113,7 +116,10 @@ struct Inside<'a>(&'a State);
 
 impl<'a> Inside<'a> {
     fn enter(state: &'a State) -> Self {
-        assert!(!state.inside.swap(true, Ordering::SeqCst) || !state.alone, "two run at a time");
+        assert!(
+            !state.inside.swap(true, Ordering::SeqCst) || !state.alone,
+            "two run at a time"
+        );
         Self(state)
     }
 }
@@ -146,7 +152,10 @@ impl Codec<u64> for OneCodec {
 
 /// Answers live for long, and a leader is not given up soon.
 pub(crate) fn builder<E: Send + Sync + 'static>() -> SingleFlightBuilder<u64, E> {
-    SingleFlight::builder(Postcard).ttl(LONG).lease_ttl(LONG).max_wait(LONG)
+    SingleFlight::builder(Postcard)
+        .ttl(LONG)
+        .lease_ttl(LONG)
+        .max_wait(LONG)
 }
 
 /// Several of one name, which know of each other by the store alone.
@@ -156,7 +165,9 @@ pub(crate) fn several<E: Send + Sync + 'static>(
     count: usize,
     builder: impl Fn() -> SingleFlightBuilder<u64, E>,
 ) -> Vec<SingleFlight<u64, E>> {
-    (0..count).map(|_| builder().build(place, name).unwrap()).collect()
+    (0..count)
+        .map(|_| builder().build(place, name).unwrap())
+        .collect()
 }
 
 /// Several whose callers can be seen to wait: without a server, those of one process.
@@ -215,7 +226,10 @@ pub(crate) async fn begin_run(
 }
 
 pub(crate) async fn ended<T>(caller: JoinHandle<T>) -> T {
-    timeout(SOON, caller).await.expect("a caller is forgotten").unwrap()
+    timeout(SOON, caller)
+        .await
+        .expect("a caller is forgotten")
+        .unwrap()
 }
 
 /// What all of them got.

@@ -22,12 +22,21 @@ pub(crate) async fn a_hold_is_renewed_and_lost(place: &Place, name: &str) {
     assert!(hold.is_held());
     assert_eq!(bucket.peek("k").await.unwrap().held(), 600);
     bucket.reset("k").await.unwrap();
-    timeout(SOON, hold.lost()).await.expect("it is still held here");
+    timeout(SOON, hold.lost())
+        .await
+        .expect("it is still held here");
     assert!(!hold.is_held());
     let captured = hold.capture(700).await.unwrap();
     assert!(captured.ended);
-    assert_eq!(captured.state.remaining(), 900, "only what the end did not charge");
+    assert_eq!(
+        captured.state.remaining(),
+        900,
+        "only what the end did not charge"
+    );
     let hold = bucket.authorize("k", 600).await.unwrap();
     bucket.reset("k").await.unwrap();
-    assert_eq!(hold.capture_if_held(700).await.unwrap().state.remaining(), 1000);
+    assert_eq!(
+        hold.capture_if_held(700).await.unwrap().state.remaining(),
+        1000
+    );
 }

@@ -12,9 +12,25 @@ fn hostile() -> Vec<Vec<u8>> {
     let megabyte = vec![b'x'; 1 << 20];
     let mut longer = megabyte.clone();
     longer.push(0);
-    let short: [&[u8]; 12] =
-        [b"", b"\0", b"{", b"}", b"{}", b"}{", b"{a}b", b"a:b", b"%7b", b"%#", b"\xff\xfe", b"*"];
-    short.into_iter().map(Vec::from).chain([megabyte, longer]).collect()
+    let short: [&[u8]; 12] = [
+        b"",
+        b"\0",
+        b"{",
+        b"}",
+        b"{}",
+        b"}{",
+        b"{a}b",
+        b"a:b",
+        b"%7b",
+        b"%#",
+        b"\xff\xfe",
+        b"*",
+    ];
+    short
+        .into_iter()
+        .map(Vec::from)
+        .chain([megabyte, longer])
+        .collect()
 }
 
 pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: &str) {
@@ -29,7 +45,11 @@ pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: 
         assert!(bucket.allow(key).await.unwrap().is_admitted(), "{shown}");
         assert!(filter.insert(key).await.unwrap(), "{shown}");
         for flight in &flights {
-            assert_eq!(flight.run(key, origin.work()).await.unwrap(), number as u64 + 1, "{shown}");
+            assert_eq!(
+                flight.run(key, origin.work()).await.unwrap(),
+                number as u64 + 1,
+                "{shown}"
+            );
         }
         for family in &families {
             let taken = family.try_take(key).await.unwrap();
@@ -40,7 +60,14 @@ pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: 
             claims.push(take(dedupe, key).await);
         }
     }
-    assert!(filter.contains_all(&keys).await.unwrap().into_iter().all(|contained| contained));
+    assert!(
+        filter
+            .contains_all(&keys)
+            .await
+            .unwrap()
+            .into_iter()
+            .all(|contained| contained)
+    );
     let (mut held, mut claims) = (held.into_iter(), claims.into_iter());
     for key in &keys {
         let shown = key[..key.len().min(9)].escape_ascii();
@@ -52,8 +79,13 @@ pub(crate) async fn any_key_is_legal_and_apart_from_others(place: &Place, name: 
             assert!(held.next().unwrap().release().await.unwrap());
         }
         for dedupe in &dedupes {
-            assert!(dedupe.try_claim(key).await.unwrap_err().is_refused(), "{shown}");
-            assert!(claims.next().unwrap().confirm().await.unwrap() && is_duplicate(dedupe, key).await);
+            assert!(
+                dedupe.try_claim(key).await.unwrap_err().is_refused(),
+                "{shown}"
+            );
+            assert!(
+                claims.next().unwrap().confirm().await.unwrap() && is_duplicate(dedupe, key).await
+            );
         }
     }
 }

@@ -54,7 +54,11 @@ impl Family {
     /// How many places in the queue so many waiters have where their own process holds: none for a mutex, which it hands on
     /// by itself unless they are counted.
     pub(crate) fn places(&self, waiters: usize) -> usize {
-        if let Self::Mutex(_) = self { 0 } else { waiters }
+        if let Self::Mutex(_) = self {
+            0
+        } else {
+            waiters
+        }
     }
 
     pub(crate) fn close(&self) {
@@ -72,13 +76,17 @@ impl Family {
 
     /// Waits until nobody holds `k`.
     pub(crate) async fn free(&self) {
-        eventually(&format!("{} to be free", self.state()), SOON, async || match self.try_take("k").await {
-            Ok(taken) => taken.release().await.unwrap(),
-            Err(error) => {
-                assert!(error.is_refused(), "{error}");
-                false
-            }
-        })
+        eventually(
+            &format!("{} to be free", self.state()),
+            SOON,
+            async || match self.try_take("k").await {
+                Ok(taken) => taken.release().await.unwrap(),
+                Err(error) => {
+                    assert!(error.is_refused(), "{error}");
+                    false
+                }
+            },
+        )
         .await;
     }
 }

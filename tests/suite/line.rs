@@ -22,11 +22,21 @@ pub(crate) struct Line<'a> {
 impl<'a> Line<'a> {
     pub(crate) fn new(place: &'a Place, name: &str) -> Self {
         let (sender, served) = mpsc::unbounded_channel();
-        Self { place, state: format!("{name}:k"), has_places: true, waiters: Vec::new(), sender, served }
+        Self {
+            place,
+            state: format!("{name}:k"),
+            has_places: true,
+            waiters: Vec::new(),
+            sender,
+            served,
+        }
     }
 
     pub(crate) fn of(place: &'a Place, family: &Family) -> Self {
-        Self { has_places: family.places(1) > 0, ..Self::new(place, family.name()) }
+        Self {
+            has_places: family.places(1) > 0,
+            ..Self::new(place, family.name())
+        }
     }
 
     pub(crate) async fn comes<L: Into<Lease>>(
@@ -40,14 +50,22 @@ impl<'a> Line<'a> {
             sender.send(name).unwrap();
             assert!(lease.release().await.unwrap());
         };
-        let number = if self.has_places { self.waiters.len() + 1 } else { 0 };
-        self.waiters.push(self.place.line_up(&self.state, number, visit).await);
+        let number = if self.has_places {
+            self.waiters.len() + 1
+        } else {
+            0
+        };
+        self.waiters
+            .push(self.place.line_up(&self.state, number, visit).await);
     }
 
     /// The names, once all were served.
     pub(crate) async fn order(mut self) -> Vec<&'static str> {
         for waiter in self.waiters {
-            timeout(SOON, waiter).await.expect("it is not served").unwrap();
+            timeout(SOON, waiter)
+                .await
+                .expect("it is not served")
+                .unwrap();
         }
         std::iter::from_fn(|| self.served.try_recv().ok()).collect()
     }

@@ -1,6 +1,11 @@
 //! What the primitives do, on every store: each test is written once and runs in process, on one Redis by a URL and
 //! by a pool alone, on a Cluster of three masters and behind Sentinel.
-#![cfg(all(feature = "cluster", feature = "sentinel", feature = "json", feature = "postcard"))]
+#![cfg(all(
+    feature = "cluster",
+    feature = "sentinel",
+    feature = "json",
+    feature = "postcard"
+))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod adaptive;

@@ -28,9 +28,19 @@ async fn served(
     weights: [u32; 2],
 ) -> [usize; 2] {
     let server = RedisServer::start().await;
-    let store = || Store::builder().timeout(SOON).queue_timeout(SOON).redis(&server.url()).unwrap();
+    let store = || {
+        Store::builder()
+            .timeout(SOON)
+            .queue_timeout(SOON)
+            .redis(&server.url())
+            .unwrap()
+    };
     let (stores, mut groups) = ([store(), store()], VecDeque::new());
-    let holder = WaitGroup::new(&stores[0], "group", 4).unwrap().add_n("k", 4).await.unwrap();
+    let holder = WaitGroup::new(&stores[0], "group", 4)
+        .unwrap()
+        .add_n("k", 4)
+        .await
+        .unwrap();
     for (store, settings) in stores.iter().zip(settings) {
         groups.push_back(settings().build(store, "group").unwrap());
     }
@@ -44,7 +54,9 @@ async fn served(
             permit.done().await.unwrap();
         })
     };
-    let mut callers: Vec<_> = (0..2 * WAITERS).map(|nth| comes(nth % 2, nth / 2)).collect();
+    let mut callers: Vec<_> = (0..2 * WAITERS)
+        .map(|nth| comes(nth % 2, nth / 2))
+        .collect();
     support::eventually("all to wait", SOON, async || {
         groups[0].inspect("k").await.unwrap().waiting == 2 * WAITERS as u64
     })
@@ -54,7 +66,10 @@ async fn served(
     assert!(holder.done().await.unwrap());
     let mut counts = [0; 2];
     for nth in 0..SERVED {
-        let half = tokio::time::timeout(SOON, told.recv()).await.expect("nobody is served").unwrap();
+        let half = tokio::time::timeout(SOON, told.recv())
+            .await
+            .expect("nobody is served")
+            .unwrap();
         counts[half] += 1;
         // Of each half comes another one, so there are always more than can be served.
         callers.extend([nth % 2, 1 - nth % 2].map(|half| comes(half, WAITERS + nth)));
@@ -74,7 +89,11 @@ fn no_turn(_: usize) -> Turn {
 
 /// One in two goes first.
 fn one_in_two(nth: usize) -> Turn {
-    if nth.is_multiple_of(2) { Turn::new().class(0) } else { Turn::new() }
+    if nth.is_multiple_of(2) {
+        Turn::new().class(0)
+    } else {
+        Turn::new()
+    }
 }
 
 /// Turned on and off: each half is the newer one once.
@@ -97,20 +116,67 @@ type Half = (fn() -> WaitGroupBuilder, fn(usize) -> Turn, u32);
 async fn both_are_served() {
     let fifth = SERVED / 5;
     let rows: [(&str, usize, Half); 9] = [
-        ("of 2 classes", 2 * fifth, (|| plain().priorities(2).aging(Duration::from_secs(1)), no_turn, 1)),
-        ("the last of 3 classes", 2 * fifth, (|| plain().priorities(3), |_| Turn::new().class(2), 1)),
-        ("fair shares without flows", 2 * fifth, (|| plain().fair(), no_turn, 1)),
-        ("fair shares", 2 * fifth, (|| plain().fair(), |nth| Turn::of(["a", "b", "c", "d"][nth % 4]), 1)),
-        ("aging", 2 * fifth, (|| plain().priorities(2).aging(MILLISECOND), no_turn, 1)),
-        ("reserve", 2 * fifth, (|| plain().priorities(2).reserve(0, 2), no_turn, 1)),
+        (
+            "of 2 classes",
+            2 * fifth,
+            (
+                || plain().priorities(2).aging(Duration::from_secs(1)),
+                no_turn,
+                1,
+            ),
+        ),
+        (
+            "the last of 3 classes",
+            2 * fifth,
+            (|| plain().priorities(3), |_| Turn::new().class(2), 1),
+        ),
+        (
+            "fair shares without flows",
+            2 * fifth,
+            (|| plain().fair(), no_turn, 1),
+        ),
+        (
+            "fair shares",
+            2 * fifth,
+            (
+                || plain().fair(),
+                |nth| Turn::of(["a", "b", "c", "d"][nth % 4]),
+                1,
+            ),
+        ),
+        (
+            "aging",
+            2 * fifth,
+            (|| plain().priorities(2).aging(MILLISECOND), no_turn, 1),
+        ),
+        (
+            "reserve",
+            2 * fifth,
+            (|| plain().priorities(2).reserve(0, 2), no_turn, 1),
+        ),
         ("weights", 2 * fifth, (plain, no_turn, 2)),
         // Callers of the lowest class are served beside others of the highest, by the aging of either half.
-        ("a higher class", SERVED / 8, (|| plain().priorities(2).aging(20 * MILLISECOND), one_in_two, 1)),
-        ("newest", SERVED / 4, (|| plain().newest_first_after(MILLISECOND), no_turn, 1)),
+        (
+            "a higher class",
+            SERVED / 8,
+            (
+                || plain().priorities(2).aging(20 * MILLISECOND),
+                one_in_two,
+                1,
+            ),
+        ),
+        (
+            "newest",
+            SERVED / 4,
+            (|| plain().newest_first_after(MILLISECOND), no_turn, 1),
+        ),
     ];
     join_all(rows.map(async |(what, least, (setting, turn, weight))| {
         for counts in on_and_off(setting, turn, weight).await {
-            assert!(counts.iter().all(|served| *served >= least), "{what}: {counts:?}");
+            assert!(
+                counts.iter().all(|served| *served >= least),
+                "{what}: {counts:?}"
+            );
         }
     }))
     .await;

@@ -48,11 +48,25 @@ pub(crate) async fn tries_go_on_until_it_is_free(place: &Place, name: &str) {
     while tries.try_recv().is_ok() {}
     let began = Instant::now();
     let error = thrice.lock("k").await.unwrap_err();
-    assert!(error.is_waited_too_long() && error.is_refused() && error.retry_after().is_some(), "{error}");
-    assert!(began.elapsed() >= 2 * pause, "two pauses: {:?}", began.elapsed());
+    assert!(
+        error.is_waited_too_long() && error.is_refused() && error.retry_after().is_some(),
+        "{error}"
+    );
+    assert!(
+        began.elapsed() >= 2 * pause,
+        "two pauses: {:?}",
+        began.elapsed()
+    );
     assert_eq!([tries.try_recv(), tries.try_recv()], [Ok(1), Ok(2)]);
-    assert!(!thrice.try_lock("k").await.unwrap_err().is_waited_too_long(), "one try is no wait");
-    let bounded = builder().tries(u32::MAX).max_wait(3 * pause).build(place, name).unwrap();
+    assert!(
+        !thrice.try_lock("k").await.unwrap_err().is_waited_too_long(),
+        "one try is no wait"
+    );
+    let bounded = builder()
+        .tries(u32::MAX)
+        .max_wait(3 * pause)
+        .build(place, name)
+        .unwrap();
     assert!(bounded.lock("k").await.unwrap_err().is_waited_too_long());
 
     let patient = builder().tries(u32::MAX).build(place, name).unwrap();
@@ -75,10 +89,16 @@ pub(crate) async fn tries_go_on_until_it_is_free(place: &Place, name: &str) {
 pub(crate) async fn values_are_those_of_the_function(place: &Place, name: &str) {
     let count = AtomicU64::new(0);
     let value = move || format!("worker:{}", count.fetch_add(1, Ordering::SeqCst));
-    let mutex = Mutex::builder().value_with(value).build(place, name).unwrap();
+    let mutex = Mutex::builder()
+        .value_with(value)
+        .build(place, name)
+        .unwrap();
     let guard = mutex.lock("k").await.unwrap();
     assert_eq!(guard.token(), "worker:0");
-    assert!(mutex.try_lock("k").await.unwrap_err().is_refused(), "another value is another holder");
+    assert!(
+        mutex.try_lock("k").await.unwrap_err().is_refused(),
+        "another value is another holder"
+    );
     let waiting = mutex.clone();
     let waiter = async move { waiting.lock("k").await.unwrap() };
     let waiter = place.line_up(&format!("{name}:k"), 1, waiter).await;
@@ -92,8 +112,14 @@ pub(crate) async fn values_are_those_of_the_function(place: &Place, name: &str) 
         mutex.build(place, &format!("{name}.me")).unwrap()
     });
     let guard = one.lock("k").await.unwrap();
-    for error in [other.try_lock("k").await.unwrap_err(), one.lock("k").await.unwrap_err()] {
-        assert!(error.is_invalid() && error.to_string().contains("\"me\""), "{error}");
+    for error in [
+        other.try_lock("k").await.unwrap_err(),
+        one.lock("k").await.unwrap_err(),
+    ] {
+        assert!(
+            error.is_invalid() && error.to_string().contains("\"me\""),
+            "{error}"
+        );
     }
     assert!(guard.is_held() && guard.extend().await.is_ok());
     // However it was given back, the value is free for whoever comes next.
@@ -102,7 +128,10 @@ pub(crate) async fn values_are_those_of_the_function(place: &Place, name: &str) 
         drop(other.lock("k").await.unwrap());
     }
     assert!(one.lock("k").await.unwrap().unlock().await.unwrap());
-    let nameless = Mutex::builder().value_with(String::new).build(place, name).unwrap();
+    let nameless = Mutex::builder()
+        .value_with(String::new)
+        .build(place, name)
+        .unwrap();
     assert!(nameless.lock("k").await.unwrap_err().is_invalid());
 }
 
@@ -113,7 +142,14 @@ pub(crate) async fn exact_names_are_shared_by_all_families(place: &Place, name: 
     let guard = one.lock(&key).await.unwrap();
     assert!(other.try_lock(&key).await.unwrap_err().is_refused());
     assert!(other.is_locked(&key).await.unwrap());
-    assert!(Mutex::new(place, name).unwrap().try_lock(&key).await.is_ok(), "but not by others");
+    assert!(
+        Mutex::new(place, name)
+            .unwrap()
+            .try_lock(&key)
+            .await
+            .is_ok(),
+        "but not by others"
+    );
     let waiter = tokio::spawn(async move { other.lock(key).await.unwrap() });
     let fence = guard.fence();
     assert!(guard.unlock().await.unwrap());
@@ -133,13 +169,18 @@ pub(crate) async fn exact_names_exclude_locks_of_others(place: &Place, name: &st
 
 async fn exclude_locks_of_others(place: &Place, name: &str, in_a_queue: bool) {
     let key = format!("{}.{name}", place.prefix);
-    let Some(server) = place.server_of(&key) else { return };
+    let Some(server) = place.server_of(&key) else {
+        return;
+    };
     let (sender, mut tries) = mpsc::unbounded_channel();
     let delay = move |tried| {
         let _ = sender.send(tried);
         Duration::from_millis(5)
     };
-    let mut builder = Mutex::builder().exact_names().retry_delay(delay).ttl(Duration::from_secs(6));
+    let mut builder = Mutex::builder()
+        .exact_names()
+        .retry_delay(delay)
+        .ttl(Duration::from_secs(6));
     if in_a_queue {
         builder = builder.strict_fifo();
     }
@@ -150,12 +191,18 @@ async fn exclude_locks_of_others(place: &Place, name: &str, in_a_queue: bool) {
     assert_eq!(foreign("60000"), "OK");
     assert!(mutex.is_locked(&key).await.unwrap());
     let error = mutex.try_lock(&key).await.unwrap_err();
-    assert!(error.is_refused() && error.retry_after() > Some(Duration::from_secs(30)), "{error}");
+    assert!(
+        error.is_refused() && error.retry_after() > Some(Duration::from_secs(30)),
+        "{error}"
+    );
     let (waiting, lock) = (mutex.clone(), key.clone());
     let waiter = tokio::spawn(async move { waiting.lock(lock).await.unwrap() });
     if in_a_queue {
         let waiters = format!("{{{key}}}:{}:waiters", place.prefix);
-        eventually(&waiters, SOON, async || server.query(&["EXISTS", &waiters]) == Ok(1)).await;
+        eventually(&waiters, SOON, async || {
+            server.query(&["EXISTS", &waiters]) == Ok(1)
+        })
+        .await;
     } else {
         while tries.recv().await.unwrap() < 2 {}
     }
@@ -177,5 +224,9 @@ async fn exclude_locks_of_others(place: &Place, name: &str, in_a_queue: bool) {
     let began = Instant::now();
     assert_eq!(foreign("300"), "OK");
     assert!(mutex.lock(&key).await.unwrap().unlock().await.unwrap());
-    assert!(began.elapsed() >= Duration::from_millis(299), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() >= Duration::from_millis(299),
+        "{:?}",
+        began.elapsed()
+    );
 }

@@ -18,14 +18,26 @@ pub(crate) async fn all_that_is_out_is_counted(place: &Place, name: &str) {
     assert!(group.try_add("k").await.unwrap_err().is_refused());
     let more = premium.try_add_n("k", 2).await.unwrap();
     assert!(premium.try_add("k").await.unwrap_err().is_refused());
-    assert_eq!((group.count("k").await.unwrap(), group.count("l").await.unwrap()), (7, 0));
+    assert_eq!(
+        (
+            group.count("k").await.unwrap(),
+            group.count("l").await.unwrap()
+        ),
+        (7, 0)
+    );
     assert!(two.done().await.unwrap() && more.done().await.unwrap());
     assert_eq!(group.count("k").await.unwrap(), 3);
-    assert!(group.try_add_n("k", 3).await.unwrap_err().is_refused(), "two are free");
+    assert!(
+        group.try_add_n("k", 3).await.unwrap_err().is_refused(),
+        "two are free"
+    );
     assert!(group.try_add_n("k", 2).await.unwrap().done().await.unwrap());
     assert!(Lease::from(three).release().await.unwrap());
     let refused = group.with_limit(0).unwrap().try_add("k").await.unwrap_err();
-    assert!(refused.is_refused() && refused.to_string() == "no permit: the limit is 0", "{refused}");
+    assert!(
+        refused.is_refused() && refused.to_string() == "no permit: the limit is 0",
+        "{refused}"
+    );
     assert_eq!(group.count("k").await.unwrap(), 0);
 }
 
@@ -52,7 +64,11 @@ pub(crate) async fn a_heavy_one_is_not_overtaken(place: &Place, name: &str) {
     assert_eq!((weight, group.count("k").await.unwrap()), (3, 3));
     assert!(heavy.done().await.unwrap());
     let (one, other) = (served.recv().await.unwrap(), served.recv().await.unwrap());
-    assert_eq!((one.0 + other.0, group.count("k").await.unwrap()), (3, 3), "the two fit side by side");
+    assert_eq!(
+        (one.0 + other.0, group.count("k").await.unwrap()),
+        (3, 3),
+        "the two fit side by side"
+    );
 }
 
 pub(crate) async fn waits_until_none_is_left(place: &Place, name: &str) {
@@ -61,10 +77,18 @@ pub(crate) async fn waits_until_none_is_left(place: &Place, name: &str) {
     group.wait("k").await.unwrap();
     let (one, other) = (group.add("k").await.unwrap(), group.add("k").await.unwrap());
     let waiting = group.clone();
-    let idle = place.line_up(&state, 1, async move { waiting.wait("k").await }).await;
+    let idle = place
+        .line_up(&state, 1, async move { waiting.wait("k").await })
+        .await;
     // Who waits for permits goes before who waits until none is left.
     let waiting = group.clone();
-    let both = place.line_up(&state, 2, async move { waiting.add_n("k", 2).await.unwrap() }).await;
+    let both = place
+        .line_up(
+            &state,
+            2,
+            async move { waiting.add_n("k", 2).await.unwrap() },
+        )
+        .await;
     assert!(one.done().await.unwrap());
     assert!(other.done().await.unwrap());
     let both = both.await.unwrap();
@@ -75,7 +99,11 @@ pub(crate) async fn waits_until_none_is_left(place: &Place, name: &str) {
     assert_eq!(group.count("k").await.unwrap(), 0);
 
     let held = group.add("k").await.unwrap();
-    let error = group.with_max_wait(Duration::from_millis(50)).wait("k").await.unwrap_err();
+    let error = group
+        .with_max_wait(Duration::from_millis(50))
+        .wait("k")
+        .await
+        .unwrap_err();
     assert!(error.is_waited_too_long(), "{error}");
     assert!(held.done().await.unwrap());
 }

@@ -10,11 +10,15 @@ use crate::stores::{Place, SOON};
 use support::eventually;
 
 fn counts(top: &[RefusedKey]) -> Vec<(&str, u64, u64)> {
-    top.iter().map(|refused| (refused.key.as_str(), refused.at_least, refused.at_most)).collect()
+    top.iter()
+        .map(|refused| (refused.key.as_str(), refused.at_least, refused.at_most))
+        .collect()
 }
 
 async fn send(layer: RateLimitLayer<&'static str, ()>, users: &[&'static str]) {
-    let mut service = layer.layer(service_fn(async |_: &'static str| Ok::<_, std::io::Error>(())));
+    let mut service = layer.layer(service_fn(async |_: &'static str| {
+        Ok::<_, std::io::Error>(())
+    }));
     for user in users {
         drop(service.ready().await.unwrap().call(*user).await);
     }
@@ -22,7 +26,9 @@ async fn send(layer: RateLimitLayer<&'static str, ()>, users: &[&'static str]) {
 
 pub(crate) async fn refused_keys_are_counted_over_the_fleet(place: &Place, name: &str) {
     let stores: [Store; 3] = [Store::clone(place), elsewhere(place), elsewhere(place)];
-    let refused = stores.each_ref().map(|store| RefusedKeys::with_plain_keys(store, name).unwrap());
+    let refused = stores
+        .each_ref()
+        .map(|store| RefusedKeys::with_plain_keys(store, name).unwrap());
     let layer = |at: usize| {
         let bucket = TokenBucket::new(&stores[at], name, Quota::per_hour(1)).unwrap();
         RateLimitLayer::new(bucket, |user: &&'static str| *user).count_refused(&refused[at])
@@ -32,8 +38,11 @@ pub(crate) async fn refused_keys_are_counted_over_the_fleet(place: &Place, name:
     // Not enforced, and counted.
     send(layer(2).shadow(), &["ann\x1b[2J", "ann\x1b[2J"]).await;
     let is_one = place.servers().is_empty();
-    let here =
-        if is_one { vec![("ann", 3, 3), ("ben", 2, 2), ("ann%1b[2J", 1, 1)] } else { vec![("ann", 2, 2)] };
+    let here = if is_one {
+        vec![("ann", 3, 3), ("ben", 2, 2), ("ann%1b[2J", 1, 1)]
+    } else {
+        vec![("ann", 2, 2)]
+    };
     assert_eq!(counts(&refused[0].top(9)), here, "in this process");
     assert_eq!(counts(&refused[0].top(1)), here[..1]);
 
@@ -52,14 +61,28 @@ pub(crate) async fn refused_keys_are_counted_over_the_fleet(place: &Place, name:
         assert!(outcome.unwrap().is_admitted());
     }
     assert_eq!(counts(&operator.top_refused(name, 9).await.unwrap()), all);
-    assert_eq!(counts(&operator.top_refused(name, 2).await.unwrap()), all[..2]);
-    assert!(operator.top_refused(&format!("{name}.other"), 9).await.unwrap().is_empty());
+    assert_eq!(
+        counts(&operator.top_refused(name, 2).await.unwrap()),
+        all[..2]
+    );
+    assert!(
+        operator
+            .top_refused(&format!("{name}.other"), 9)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 /// The key of the limit that refused.
 pub(crate) async fn the_key_of_the_limit_that_refused_is_counted(place: &Place, name: &str) {
     let bucket = |ending: &str, burst| {
-        TokenBucket::new(place, &format!("{name}.{ending}"), Quota::per_hour(1).burst(burst)).unwrap()
+        TokenBucket::new(
+            place,
+            &format!("{name}.{ending}"),
+            Quota::per_hour(1).burst(burst),
+        )
+        .unwrap()
     };
     let refused = RefusedKeys::new(place, name).unwrap();
     let limits = TokenBuckets::new([bucket("users", 2), bucket("all", 3)]).unwrap();
@@ -74,5 +97,8 @@ pub(crate) async fn the_key_of_the_limit_that_refused_is_counted(place: &Place, 
         "%#10eb99d2d879b4e3f5c9342a7bcb040b90153d5c9ebfa125f47d4467c5947530",
         "%#49915e0d7d4b402e3017d010bc1c0e83cac6c797d6c16e66340fe3268693a6a1",
     ];
-    assert_eq!(counts(&refused.top(9)), [(digests[0], 2, 2), (digests[1], 1, 1)]);
+    assert_eq!(
+        counts(&refused.top(9)),
+        [(digests[0], 2, 2), (digests[1], 1, 1)]
+    );
 }

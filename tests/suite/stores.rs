@@ -41,21 +41,32 @@ enum Servers {
 }
 
 pub(crate) async fn in_memory() -> Place {
-    Place { store: Store::in_memory(), prefix: "", servers: Servers::None }
+    Place {
+        store: Store::in_memory(),
+        prefix: "",
+        servers: Servers::None,
+    }
 }
 
 pub(crate) async fn redis() -> Place {
     let server = SERVER.get_or_init(RedisServer::start).await;
     let store = patient!().credentials(USER()).redis(&server.url()).unwrap();
     add_user(&store, server);
-    Place { store, prefix: "td", servers: Servers::One(server) }
+    Place {
+        store,
+        prefix: "td",
+        servers: Servers::One(server),
+    }
 }
 
 /// A user with no more permissions than the store says that it needs, and those for locks with exact names.
 const USER: fn() -> Credentials = || Credentials::new("app", "secret");
 
 fn add_user(store: &Store, server: &RedisServer) {
-    server.set_user(&store.acl_rule("app").unwrap(), &["on", ">secret", "~td.*", "~*:td:*"]);
+    server.set_user(
+        &store.acl_rule("app").unwrap(),
+        &["on", ">secret", "~td.*", "~*:td:*"],
+    );
 }
 
 /// A pool alone, without a place to subscribe to: those who wait ask now and then.
@@ -63,21 +74,41 @@ pub(crate) async fn polling() -> Place {
     let server = SERVER.get_or_init(RedisServer::start).await;
     let pool = support::pools::pool(server.url());
     let store = patient!().prefix("polling").pool(pool).unwrap();
-    Place { store, prefix: "polling", servers: Servers::One(server) }
+    Place {
+        store,
+        prefix: "polling",
+        servers: Servers::One(server),
+    }
 }
 
 pub(crate) async fn cluster() -> Place {
     let cluster = CLUSTER.get_or_init(RedisCluster::start).await;
-    let store = patient!().credentials(USER()).cluster(cluster.urls()).unwrap();
-    cluster.nodes().iter().for_each(|node| add_user(&store, node));
-    Place { store, prefix: "td", servers: Servers::Cluster(cluster) }
+    let store = patient!()
+        .credentials(USER())
+        .cluster(cluster.urls())
+        .unwrap();
+    cluster
+        .nodes()
+        .iter()
+        .for_each(|node| add_user(&store, node));
+    Place {
+        store,
+        prefix: "td",
+        servers: Servers::Cluster(cluster),
+    }
 }
 
 pub(crate) async fn sentinel() -> Place {
     let sentinel = SENTINEL.get_or_init(Sentinel::start).await;
     let builder = patient!();
-    let store = builder.sentinel(sentinel.sentinel_urls(), sentinel.service_name()).unwrap();
-    Place { store, prefix: "td", servers: Servers::Sentinel(sentinel) }
+    let store = builder
+        .sentinel(sentinel.sentinel_urls(), sentinel.service_name())
+        .unwrap();
+    Place {
+        store,
+        prefix: "td",
+        servers: Servers::Sentinel(sentinel),
+    }
 }
 
 impl Place {
@@ -101,7 +132,9 @@ impl Place {
         };
         let operator = Operator::new(&store);
         let rule = operator.acl_rule("ops").unwrap();
-        self.servers().iter().for_each(|server| server.set_user(&rule, &["on", ">secret"]));
+        self.servers()
+            .iter()
+            .for_each(|server| server.set_user(&rule, &["on", ">secret"]));
         operator
     }
 
@@ -123,21 +156,31 @@ impl Place {
     /// Waits until so many wait for the state `family:key`. In process that is so once they were polled.
     pub(crate) async fn lined_up(&self, state: &str, waiters: usize) {
         let beats = self.part(state, "*beats");
-        let Some(server) = self.server_of(&beats) else { return };
-        eventually(&format!("{waiters} in line for {state}"), SOON, async || {
-            let lines: Vec<String> = server.query(&["KEYS", &beats]).unwrap();
-            let waiting = |line: &String| -> usize {
-                server.query(&["ZCOUNT", line, "-inf", &format!("({WITHDRAWN}")]).unwrap()
-            };
-            lines.iter().map(waiting).sum::<usize>() == waiters
-        })
+        let Some(server) = self.server_of(&beats) else {
+            return;
+        };
+        eventually(
+            &format!("{waiters} in line for {state}"),
+            SOON,
+            async || {
+                let lines: Vec<String> = server.query(&["KEYS", &beats]).unwrap();
+                let waiting = |line: &String| -> usize {
+                    server
+                        .query(&["ZCOUNT", line, "-inf", &format!("({WITHDRAWN}")])
+                        .unwrap()
+                };
+                lines.iter().map(waiting).sum::<usize>() == waiters
+            },
+        )
         .await;
     }
 
     /// Takes away what is held of the state `family:key`; false in process, where nobody can.
     pub(crate) fn take_away(&self, state: &str) -> bool {
         let holders = self.part(state, "*");
-        let Some(server) = self.server_of(&holders) else { return false };
+        let Some(server) = self.server_of(&holders) else {
+            return false;
+        };
         let mut keys: Vec<String> = server.query(&["KEYS", &holders]).unwrap();
         keys.retain(|key| key.ends_with("lock") || key.ends_with("holders"));
         assert_eq!(keys.len(), 1, "{keys:?}");
@@ -145,13 +188,21 @@ impl Place {
     }
 
     /// Makes a call wait for the state `family:key`; returns once it is in line, as the one of this number.
-    pub(crate) async fn line_up<F>(&self, state: &str, number: usize, call: F) -> JoinHandle<F::Output>
+    pub(crate) async fn line_up<F>(
+        &self,
+        state: &str,
+        number: usize,
+        call: F,
+    ) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
         let mut call = Box::pin(call);
-        assert!(poll!(call.as_mut()).is_pending(), "number {number} for {state} has not waited");
+        assert!(
+            poll!(call.as_mut()).is_pending(),
+            "number {number} for {state} has not waited"
+        );
         let call = tokio::spawn(call);
         self.lined_up(state, number).await;
         call

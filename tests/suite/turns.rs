@@ -25,14 +25,24 @@ fn add(
 const LATER: &str = "later";
 
 /// The settings, the waiters with their classes in the order of their arrival, and the order in which they are served.
-type Turns = (WaitGroupBuilder, &'static [(&'static str, Option<u8>)], &'static [&'static str]);
+type Turns = (
+    WaitGroupBuilder,
+    &'static [(&'static str, Option<u8>)],
+    &'static [&'static str],
+);
 
 pub(crate) async fn each_is_served_in_its_turn(place: &Place, name: &str) {
     let (builder, aging) = (|| WaitGroup::builder(1), 10 * SOON);
     let rows: [Turns; 3] = [
         (
             builder().priorities(3).aging(aging),
-            &[("c", Some(2)), ("b1", Some(1)), ("a1", Some(0)), ("b2", Some(1)), ("a2", Some(0))],
+            &[
+                ("c", Some(2)),
+                ("b1", Some(1)),
+                ("a1", Some(0)),
+                ("b2", Some(1)),
+                ("a2", Some(0)),
+            ],
             &["a1", "a2", "b1", "b2", "c"],
         ),
         (
@@ -41,8 +51,17 @@ pub(crate) async fn each_is_served_in_its_turn(place: &Place, name: &str) {
             &["c", "b", "a"],
         ),
         (
-            builder().newest_first_after(INTERVAL).priorities(2).aging(aging),
-            &[("low1", Some(1)), ("high1", Some(0)), ("high2", Some(0)), ("low2", Some(1)), (LATER, None)],
+            builder()
+                .newest_first_after(INTERVAL)
+                .priorities(2)
+                .aging(aging),
+            &[
+                ("low1", Some(1)),
+                ("high1", Some(0)),
+                ("high2", Some(0)),
+                ("low2", Some(1)),
+                (LATER, None),
+            ],
             &["high2", "high1", "low2", "low1"],
         ),
     ];
@@ -76,7 +95,11 @@ async fn interval() {
 
 /// One tenant fills the queue. Others get a place, and its last callers are refused; made-up names get none.
 pub(crate) async fn a_full_queue_takes_from_its_longest_line(place: &Place, name: &str) {
-    let group = WaitGroup::builder(1).fair().max_waiters(3).build(place, name).unwrap();
+    let group = WaitGroup::builder(1)
+        .fair()
+        .max_waiters(3)
+        .build(place, name)
+        .unwrap();
     let holder = group.add("k").await.unwrap();
     let state = format!("{name}:k");
     let add = |flow: &'static str| {
@@ -88,10 +111,16 @@ pub(crate) async fn a_full_queue_takes_from_its_longest_line(place: &Place, name
         greedy.push(place.line_up(&state, number, add("greedy")).await);
     }
     assert!(add("greedy").await.unwrap_err().is_queue_full());
-    let modest =
-        [place.line_up(&state, 3, add("modest")).await, place.line_up(&state, 3, add("other")).await];
+    let modest = [
+        place.line_up(&state, 3, add("modest")).await,
+        place.line_up(&state, 3, add("other")).await,
+    ];
     for nth in [2, 1] {
-        let refused = timeout(SOON, greedy.remove(nth)).await.unwrap().unwrap().unwrap_err();
+        let refused = timeout(SOON, greedy.remove(nth))
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap_err();
         assert!(refused.is_queue_full(), "{refused}");
     }
     for made_up in ["x", "y", "z"] {
@@ -105,7 +134,10 @@ pub(crate) async fn a_full_queue_takes_from_its_longest_line(place: &Place, name
 
 /// How many hold, in a group whose callers hold until they are told to go on.
 async fn holds(group: &WaitGroup, count: u32) {
-    eventually(&format!("{count} to hold"), SOON, async || group.count("k").await.unwrap() == count).await;
+    eventually(&format!("{count} to hold"), SOON, async || {
+        group.count("k").await.unwrap() == count
+    })
+    .await;
 }
 
 /// Callers that came with another limit follow the one that the fleet sets, up and down, and nobody has to call or to release.
@@ -144,11 +176,20 @@ pub(crate) async fn a_limit_of_0_refuses_those_who_wait(place: &Place, name: &st
     let group = WaitGroup::new(place, name, 1).unwrap();
     let holder = group.add("k").await.unwrap();
     let (state, other) = (format!("{name}:k"), group.clone());
-    let waiter = place.line_up(&state, 1, async move { other.add("k").await.unwrap_err() }).await;
+    let waiter = place
+        .line_up(&state, 1, async move { other.add("k").await.unwrap_err() })
+        .await;
     limit.set(0_u32, "ann").await.unwrap();
     let refused = timeout(SOON, waiter).await.expect("it waits").unwrap();
-    for refused in [refused, group.add("k").await.unwrap_err(), group.try_add("k").await.unwrap_err()] {
-        assert!(refused.is_refused() && refused.to_string() == "no permit: the limit is 0", "{refused}");
+    for refused in [
+        refused,
+        group.add("k").await.unwrap_err(),
+        group.try_add("k").await.unwrap_err(),
+    ] {
+        assert!(
+            refused.is_refused() && refused.to_string() == "no permit: the limit is 0",
+            "{refused}"
+        );
     }
     limit.set(2_u32, "ann").await.unwrap();
     let again = group.add("k").await.unwrap();
@@ -158,7 +199,11 @@ pub(crate) async fn a_limit_of_0_refuses_those_who_wait(place: &Place, name: &st
 /// Whatever moves the limit, a lower class keeps a permit.
 pub(crate) async fn the_last_permits_are_for_the_class_above(place: &Place, name: &str) {
     let limit = FleetLimit::new(place, name, 20_u32).unwrap();
-    let group = WaitGroup::builder(20).priorities(2).reserve(0, 5).build(place, name).unwrap();
+    let group = WaitGroup::builder(20)
+        .priorities(2)
+        .reserve(0, 5)
+        .build(place, name)
+        .unwrap();
     let high = group.with_turn(Turn::new().class(0)).unwrap();
     let low = group.try_add_n("k", 15).await.unwrap();
     assert!(group.try_add("k").await.unwrap_err().is_refused());
@@ -172,16 +217,30 @@ pub(crate) async fn the_last_permits_are_for_the_class_above(place: &Place, name
             let one = group.try_add("k").await.unwrap();
             assert!(group.try_add("k").await.unwrap_err().is_refused());
             let heavy = group.clone();
-            let heavy = place.line_up(&state, 1, async move { heavy.add_n("k", 9).await.unwrap() }).await;
+            let heavy = place
+                .line_up(&state, 1, async move { heavy.add_n("k", 9).await.unwrap() })
+                .await;
             assert!(one.done().await.unwrap());
-            assert!(timeout(SOON, heavy).await.expect("it waits").unwrap().done().await.unwrap());
+            assert!(
+                timeout(SOON, heavy)
+                    .await
+                    .expect("it waits")
+                    .unwrap()
+                    .done()
+                    .await
+                    .unwrap()
+            );
         }
     }
 }
 
 /// A group that refuses early, and knows for how long permits are held.
 async fn known(store: &Store, name: &str, builder: WaitGroupBuilder, millis: u64) -> WaitGroup {
-    let group = builder.max_wait(SOON).refuse_early(true).build(store, name).unwrap();
+    let group = builder
+        .max_wait(SOON)
+        .refuse_early(true)
+        .build(store, name)
+        .unwrap();
     let held = group.add("k").await.unwrap();
     tokio::time::sleep(Duration::from_millis(millis)).await;
     assert!(held.done().await.unwrap());
@@ -192,9 +251,16 @@ async fn known(store: &Store, name: &str, builder: WaitGroupBuilder, millis: u64
 fn bad_turns_are_errors() {
     let builder = || WaitGroup::builder(4);
     let build = |builder: WaitGroupBuilder| builder.build(&Store::in_memory(), "turns");
-    let (group, newest) = (builder().fair().priorities(2), builder().newest_first_after(INTERVAL));
+    let (group, newest) = (
+        builder().fair().priorities(2),
+        builder().newest_first_after(INTERVAL),
+    );
     let [group, newest] = [group, newest].map(|builder| build(builder).unwrap());
-    for turn in [Turn::of("a").share(0), Turn::of("a").share(1001), Turn::new().class(2)] {
+    for turn in [
+        Turn::of("a").share(0),
+        Turn::of("a").share(1001),
+        Turn::new().class(2),
+    ] {
         assert!(group.with_turn(turn).unwrap_err().is_invalid());
     }
     assert!(newest.with_turn(Turn::of("a")).unwrap_err().is_invalid());
@@ -220,7 +286,11 @@ async fn who_cannot_be_served_in_time_is_refused() {
     let place = &in_memory().await;
     for (name, newest_first) in [("fair", false), ("newest", true)] {
         let builder = WaitGroup::builder(1);
-        let builder = if newest_first { builder.newest_first_after(INTERVAL) } else { builder.fair() };
+        let builder = if newest_first {
+            builder.newest_first_after(INTERVAL)
+        } else {
+            builder.fair()
+        };
         let group = known(place, name, builder, 200).await;
         let (holder, mut line) = (group.add("k").await.unwrap(), Line::new(place, name));
         for waiter in ["a", "b", "c", "d"] {
@@ -231,14 +301,21 @@ async fn who_cannot_be_served_in_time_is_refused() {
             interval().await;
         } else {
             let refused = hasty.add("k").await.unwrap_err();
-            assert!(refused.is_queue_full() && refused.retry_after().is_some(), "{refused}");
+            assert!(
+                refused.is_queue_full() && refused.retry_after().is_some(),
+                "{refused}"
+            );
             // It is the first of its flow.
             hasty = hasty.with_turn(Turn::of("other")).unwrap();
         }
         let refused = hasty.add("k").await.unwrap_err();
         assert!(refused.is_waited_too_long(), "{refused}");
         assert!(holder.done().await.unwrap());
-        let order = if newest_first { ["d", "c", "b", "a"] } else { ["a", "b", "c", "d"] };
+        let order = if newest_first {
+            ["d", "c", "b", "a"]
+        } else {
+            ["a", "b", "c", "d"]
+        };
         assert_eq!(line.order().await, order);
     }
 }
@@ -248,11 +325,20 @@ async fn who_cannot_be_served_in_time_is_refused() {
 async fn turns_come_sooner_with_more_permits() {
     let group = known(&Store::in_memory(), "early", WaitGroup::builder(8), 400).await;
     let held = group.add_n("k", 8).await.unwrap();
-    let add = async |millis| group.with_max_wait(Duration::from_millis(millis)).add("k").await.unwrap_err();
+    let add = async |millis| {
+        group
+            .with_max_wait(Duration::from_millis(millis))
+            .add("k")
+            .await
+            .unwrap_err()
+    };
     let refused = add(800).await;
     assert!(refused.is_waited_too_long(), "{refused}");
     let refused = add(10).await;
     let after = refused.retry_after().unwrap();
-    assert!(refused.is_queue_full() && after < Duration::from_millis(400), "{refused}");
+    assert!(
+        refused.is_queue_full() && after < Duration::from_millis(400),
+        "{refused}"
+    );
     assert!(held.done().await.unwrap());
 }

@@ -47,16 +47,31 @@ impl Scene {
         let published = Arc::<Mutex<Vec<String>>>::default();
         let all = Arc::clone(&published);
         tokio::spawn(connection.into_on_message().for_each(move |message| {
-            let text = format!("{} | {}", message.get_channel_name(), escaped(message.get_payload_bytes()));
+            let text = format!(
+                "{} | {}",
+                message.get_channel_name(),
+                escaped(message.get_payload_bytes())
+            );
             all.lock().unwrap().push(text);
             ready(())
         }));
-        Self { server, here, there, published }
+        Self {
+            server,
+            here,
+            there,
+            published,
+        }
     }
 
     /// Makes a call. Then there must be these keys, of all that have `name` in theirs, and these messages among those that were
     /// published since.
-    async fn row<T>(&self, name: &str, call: impl AsyncFnOnce() -> T, stored: &str, published: &str) {
+    async fn row<T>(
+        &self,
+        name: &str,
+        call: impl AsyncFnOnce() -> T,
+        stored: &str,
+        published: &str,
+    ) {
         self.published.lock().unwrap().clear();
         let _kept = call().await;
         let (mut keys, mut messages) = (Vec::new(), Vec::new());
@@ -71,13 +86,18 @@ impl Scene {
             }
         };
         let waited = timeout(SOON, as_expected).await;
-        assert!(waited.is_ok(), "{name}: {keys:#?}\n{messages:#?}\nare not\n{stored}\n{published}");
+        assert!(
+            waited.is_ok(),
+            "{name}: {keys:#?}\n{messages:#?}\nare not\n{stored}\n{published}"
+        );
     }
 
     /// The name, the ttl (ms) and the content of each key with this part in its name.
     fn stored(&self, name: &str) -> Vec<(String, i64, String)> {
         let mut client = self.server.client().unwrap();
-        let keys: Vec<Vec<u8>> = client.query(redis::cmd("KEYS").arg(format!("*{name}*"))).unwrap();
+        let keys: Vec<Vec<u8>> = client
+            .query(redis::cmd("KEYS").arg(format!("*{name}*")))
+            .unwrap();
         let of = |key: Vec<u8>| {
             let ttl = client.query(redis::cmd("PTTL").arg(&key)).unwrap();
             (escaped(&key), ttl, content(&mut client, &key))
@@ -94,7 +114,10 @@ impl Scene {
     ) -> JoinHandle<Result<T, Error>> {
         let call = tokio::spawn(call);
         eventually(&format!("{waiters} wait for {name}"), SOON, async || {
-            let lines: Vec<String> = self.server.query(&["KEYS", &format!("td:{{{name}:*waiters")]).unwrap();
+            let lines: Vec<String> = self
+                .server
+                .query(&["KEYS", &format!("td:{{{name}:*waiters")])
+                .unwrap();
             let count = |line: &String| self.server.query::<usize>(&["ZCARD", line]).unwrap();
             lines.iter().map(count).sum::<usize>() == waiters
         })
@@ -109,7 +132,9 @@ impl Scene {
     }
 
     fn set(&self, commands: &[&[&str]]) {
-        commands.iter().for_each(|command| drop(self.server.query::<Value>(command).unwrap()));
+        commands
+            .iter()
+            .for_each(|command| drop(self.server.query::<Value>(command).unwrap()));
     }
 }
 
@@ -135,9 +160,16 @@ fn content(client: &mut Client, key: &[u8]) -> String {
             let bytes: Option<Vec<u8>> = client.query(redis::cmd("GET").arg(key)).unwrap();
             let bytes = bytes.unwrap_or_default();
             let is_set = |bit: &usize| bytes[bit / 8] & (128 >> (bit % 8)) != 0;
-            let bits: Vec<_> = (0..8 * bytes.len()).filter(is_set).map(|bit| bit.to_string()).collect();
+            let bits: Vec<_> = (0..8 * bytes.len())
+                .filter(is_set)
+                .map(|bit| bit.to_string())
+                .collect();
             let is_array = String::from_utf8_lossy(key).contains(":bits");
-            return if is_array { format!("{} of {}", bits.join(" "), bytes.len()) } else { escaped(&bytes) };
+            return if is_array {
+                format!("{} of {}", bits.join(" "), bytes.len())
+            } else {
+                escaped(&bytes)
+            };
         }
     };
     let command = redis::cmd(command[0]).arg(key).arg(&command[1..]).clone();
@@ -150,7 +182,11 @@ fn content(client: &mut Client, key: &[u8]) -> String {
         Ok(score) if score >= TOMBSTONE => format!("2^52+{}", score - TOMBSTONE),
         _ => text.clone(),
     };
-    let pairs = words.chunks(2).map(|pair| format!("{} {}", pair[0], score(&pair[1])).trim_end().to_owned());
+    let pairs = words.chunks(2).map(|pair| {
+        format!("{} {}", pair[0], score(&pair[1]))
+            .trim_end()
+            .to_owned()
+    });
     pairs.collect::<Vec<_>>().join(", ")
 }
 
@@ -158,10 +194,17 @@ fn content(client: &mut Client, key: &[u8]) -> String {
 fn has_form(text: &str, form: &str) -> bool {
     let mut text = text.chars().peekable();
     for c in form.chars() {
-        let is_digit =
-            |other: &char| if c == '#' { other.is_ascii_digit() } else { other.is_ascii_hexdigit() };
+        let is_digit = |other: &char| {
+            if c == '#' {
+                other.is_ascii_digit()
+            } else {
+                other.is_ascii_hexdigit()
+            }
+        };
         match c {
-            '#' | '@' if text.next_if(is_digit).is_some() => while text.next_if(is_digit).is_some() {},
+            '#' | '@' if text.next_if(is_digit).is_some() => {
+                while text.next_if(is_digit).is_some() {}
+            }
             '?' if text.next_if_eq(&'\\').is_some() => _ = text.nth(2),
             '?' if text.next().is_some() => {}
             '#' | '@' | '?' => return false,
@@ -176,7 +219,9 @@ fn has_form(text: &str, form: &str) -> bool {
 fn has_forms(content: &str, forms: &str) -> bool {
     let mut parts: Vec<_> = content.split(", ").collect();
     for form in forms.split(", ").filter(|form| *form != "…") {
-        let Some(at) = parts.iter().position(|part| has_form(part, form)) else { return false };
+        let Some(at) = parts.iter().position(|part| has_form(part, form)) else {
+            return false;
+        };
         parts.swap_remove(at);
     }
     parts.is_empty() || forms.ends_with('…')
@@ -202,11 +247,15 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 fn are_stored(keys: &[(String, i64, String)], rows: &str) -> bool {
     let mut left: Vec<_> = keys.iter().collect();
     for row in lines(rows) {
-        let [name, ttl, forms] = row.splitn(3, " | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let [name, ttl, forms] = row.splitn(3, " | ").collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
         let is_it = |(key, lasts, content): &&(String, i64, String)| {
             has_form(key, name) && is_ttl(*lasts, ttl) && has_forms(content, forms)
         };
-        let Some(at) = left.iter().position(is_it) else { return false };
+        let Some(at) = left.iter().position(is_it) else {
+            return false;
+        };
         left.swap_remove(at);
     }
     left.is_empty()

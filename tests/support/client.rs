@@ -29,10 +29,14 @@ impl Client {
 
     /// Waits at most `timeout` for each reply. After that, the error is one with `is_timeout()`.
     pub fn with_timeout(port: u16, timeout: Duration) -> RedisResult<Self> {
-        let stream = TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), CONNECT_TIMEOUT)?;
+        let stream =
+            TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, port).into(), CONNECT_TIMEOUT)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(timeout))?;
-        Ok(Self { stream, received: Vec::new() })
+        Ok(Self {
+            stream,
+            received: Vec::new(),
+        })
     }
 
     /// Runs one command.
@@ -44,7 +48,10 @@ impl Client {
     /// Sends several commands at once. Returns all of their replies, including those that the pipeline ignores.
     pub fn query_all<T: FromRedisValue>(&mut self, pipeline: &Pipeline) -> RedisResult<Vec<T>> {
         self.stream.write_all(&pipeline.get_packed_pipeline())?;
-        pipeline.cmd_iter().map(|_| Ok(from_redis_value(self.receive()?)?)).collect()
+        pipeline
+            .cmd_iter()
+            .map(|_| Ok(from_redis_value(self.receive()?)?))
+            .collect()
     }
 
     /// Reads the next reply. An error reply becomes an error.

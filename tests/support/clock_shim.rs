@@ -20,11 +20,17 @@ impl ServerClock {
         std::fs::write(&source, include_str!("clock_shim.c")).unwrap();
         let library = dir.path().join("clock_shim.so");
         let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-O2", "-o"]).arg(&library).arg(source).arg("-ldl");
+        compiler
+            .args(["-shared", "-fPIC", "-O2", "-o"])
+            .arg(&library)
+            .arg(source)
+            .arg("-ldl");
         if !compiler.status().is_ok_and(|status| status.success()) {
             // Not eprintln!, whose text is shown for tests that fail only.
-            let _ =
-                writeln!(std::io::stderr(), "SKIPPED: without a C compiler (cc), no server clock can be set");
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: without a C compiler (cc), no server clock can be set"
+            );
             return None;
         }
         let clock = Self { dir };
@@ -37,7 +43,11 @@ impl ServerClock {
     /// Sets the clock so many seconds ahead of the true time.
     pub fn set(&self, seconds: i64) {
         // In place: the server maps this file.
-        let file = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(self.file());
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.file());
         file.unwrap().write_all(&seconds.to_ne_bytes()).unwrap();
     }
 

@@ -30,7 +30,10 @@ impl RedisCluster {
     pub async fn with_config(config: &'static str) -> Self {
         let node = || start_node(config);
         let (first, second, third) = tokio::join!(node(), node(), node());
-        let cluster = Self { nodes: vec![first, second, third], config };
+        let cluster = Self {
+            nodes: vec![first, second, third],
+            config,
+        };
         cluster.share_out_slots();
         cluster.introduce_nodes();
         cluster.settled().await;
@@ -64,9 +67,12 @@ impl RedisCluster {
         eventually("all to know the new node", START_DEADLINE, async || {
             let knows = |other: &RedisServer| {
                 let nodes = other.cli(&["CLUSTER", "NODES"]);
-                nodes.lines().any(|line| line.starts_with(&id) && line.contains(" connected"))
+                nodes
+                    .lines()
+                    .any(|line| line.starts_with(&id) && line.contains(" connected"))
             };
-            self.nodes.iter().all(knows) && node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+            self.nodes.iter().all(knows)
+                && node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
         })
         .await;
     }
@@ -87,22 +93,36 @@ impl RedisCluster {
         introduce(master, &replica);
         let id = master.cli(&["CLUSTER", "MYID"]);
         let replicate = ["CLUSTER", "REPLICATE", &id];
-        eventually("the replica to know its master", START_DEADLINE, async || {
-            replica.query::<String>(&replicate).is_ok()
-        })
+        eventually(
+            "the replica to know its master",
+            START_DEADLINE,
+            async || replica.query::<String>(&replicate).is_ok(),
+        )
         .await;
         let replica_id = replica.cli(&["CLUSTER", "MYID"]);
         // A replica that has not heard from the other masters yet gets no votes, if its own dies.
-        eventually("the replica to be in step, and all to know all", START_DEADLINE, async || {
-            let knows_replica = |node: &RedisServer| {
-                let nodes = node.cli(&["CLUSTER", "NODES"]);
-                nodes.lines().any(|line| line.starts_with(&replica_id) && line.contains("slave"))
-                    && nodes.lines().all(|line| line.contains(" connected") && !line.contains("handshake"))
-            };
-            replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
-                && replica.cli(&["CLUSTER", "INFO"]).contains(&format!("cluster_size:{MASTERS}\r\n"))
-                && self.nodes.iter().chain([&replica]).all(knows_replica)
-        })
+        eventually(
+            "the replica to be in step, and all to know all",
+            START_DEADLINE,
+            async || {
+                let knows_replica = |node: &RedisServer| {
+                    let nodes = node.cli(&["CLUSTER", "NODES"]);
+                    nodes
+                        .lines()
+                        .any(|line| line.starts_with(&replica_id) && line.contains("slave"))
+                        && nodes
+                            .lines()
+                            .all(|line| line.contains(" connected") && !line.contains("handshake"))
+                };
+                replica
+                    .cli(&["INFO", "replication"])
+                    .contains("master_link_status:up")
+                    && replica
+                        .cli(&["CLUSTER", "INFO"])
+                        .contains(&format!("cluster_size:{MASTERS}\r\n"))
+                    && self.nodes.iter().chain([&replica]).all(knows_replica)
+            },
+        )
         .await;
         replica
     }
@@ -110,12 +130,18 @@ impl RedisCluster {
     /// Waits until every node sees the whole cluster, for example after a restart of one node.
     pub async fn settled(&self) {
         let what = "every cluster node to see a whole cluster";
-        eventually(what, START_DEADLINE, async || self.nodes.iter().all(sees_whole_cluster)).await;
+        eventually(what, START_DEADLINE, async || {
+            self.nodes.iter().all(sees_whole_cluster)
+        })
+        .await;
     }
 
     fn share_out_slots(&self) {
         for (index, node) in self.nodes.iter().enumerate() {
-            let first = index.checked_sub(1).map_or(0, |previous| last_slot(previous) + 1).to_string();
+            let first = index
+                .checked_sub(1)
+                .map_or(0, |previous| last_slot(previous) + 1)
+                .to_string();
             let last = last_slot(index).to_string();
             // Unique from the start. Otherwise the nodes would first have to resolve the conflict.
             let epoch = (index + 1).to_string();
@@ -126,14 +152,22 @@ impl RedisCluster {
 
     fn introduce_nodes(&self) {
         for (index, node) in self.nodes.iter().enumerate() {
-            self.nodes[index + 1..].iter().for_each(|other| introduce(node, other));
+            self.nodes[index + 1..]
+                .iter()
+                .for_each(|other| introduce(node, other));
         }
     }
 }
 
 fn introduce(node: &RedisServer, other: &RedisServer) {
     let (_, bus): (String, String) = other.query(&["CONFIG", "GET", "cluster-port"]).unwrap();
-    node.cli(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string(), &bus]);
+    node.cli(&[
+        "CLUSTER",
+        "MEET",
+        "127.0.0.1",
+        &other.port().to_string(),
+        &bus,
+    ]);
 }
 
 async fn start_node(config: &str) -> RedisServer {
@@ -153,9 +187,13 @@ async fn start_node(config: &str) -> RedisServer {
 
 fn sees_whole_cluster(node: &RedisServer) -> bool {
     let info: String = node.query(&["CLUSTER", "INFO"]).unwrap_or_default();
-    ["cluster_state:ok", "cluster_known_nodes:3", "cluster_size:3"]
-        .iter()
-        .all(|line| info.contains(&format!("{line}\r\n")))
+    [
+        "cluster_state:ok",
+        "cluster_known_nodes:3",
+        "cluster_size:3",
+    ]
+    .iter()
+    .all(|line| info.contains(&format!("{line}\r\n")))
 }
 
 fn last_slot(node: usize) -> usize {

@@ -9,7 +9,13 @@ use crate::supervised::Supervised;
 /// Returns the program of an example.
 pub fn program_of(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
-    let program = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
+    let program = tests
+        .parent()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .join("examples")
+        .join(name);
     assert!(
         program.exists(),
         "{program:?} is missing: run cargo test without --test, or cargo build --examples"
@@ -31,7 +37,10 @@ impl ServingExample {
     /// in its process.
     pub fn start(name: &str, redis_url: Option<&str>) -> Self {
         let mut command = Supervised::command(program_of(name), None);
-        command.env("PORT", "0").env_remove("REDIS_URL").stdout(Stdio::piped());
+        command
+            .env("PORT", "0")
+            .env_remove("REDIS_URL")
+            .stdout(Stdio::piped());
         if let Some(url) = redis_url {
             command.env("REDIS_URL", url);
         }
@@ -39,7 +48,16 @@ impl ServingExample {
         let mut line = String::new();
         let mut stdout = BufReader::new(process.take_stdout().unwrap());
         stdout.read_line(&mut line).unwrap();
-        let base = line.split([' ', ',']).find(|word| word.starts_with("http://")).unwrap().trim().to_owned();
-        Self { _process: process, _stdout: stdout, base }
+        let base = line
+            .split([' ', ','])
+            .find(|word| word.starts_with("http://"))
+            .unwrap()
+            .trim()
+            .to_owned();
+        Self {
+            _process: process,
+            _stdout: stdout,
+            base,
+        }
     }
 }

@@ -51,7 +51,10 @@ impl Bound {
             }
         }
         let (_, from, to) = worst?;
-        let admitted = admissions.iter().filter(|span| span.0 >= from && span.1 <= to).count() as u64;
+        let admitted = admissions
+            .iter()
+            .filter(|span| span.0 >= from && span.1 <= to)
+            .count() as u64;
         Some(Interval { from, to, admitted })
     }
 
@@ -95,23 +98,39 @@ struct Node {
 }
 
 /// Below every value, and far enough from the smallest number for sums.
-const NONE: Node = Node { sum: 0, best: (i128::MIN / 4, 0) };
+const NONE: Node = Node {
+    sum: 0,
+    best: (i128::MIN / 4, 0),
+};
 
 impl Tree {
     fn new(places: usize) -> Self {
         let leaves = places.next_power_of_two();
-        Self { leaves, nodes: vec![NONE; 2 * leaves] }
+        Self {
+            leaves,
+            nodes: vec![NONE; 2 * leaves],
+        }
     }
 
     fn insert(&mut self, place: usize, offset: i128, token: i128) {
         let mut node = self.leaves + place;
-        self.nodes[node] = Node { sum: token, best: (token + offset, place) };
+        self.nodes[node] = Node {
+            sum: token,
+            best: (token + offset, place),
+        };
         while node > 1 {
             node /= 2;
             let [left, right] = [self.nodes[2 * node], self.nodes[2 * node + 1]];
             let beyond = (left.sum + right.best.0, right.best.1);
-            let best = if beyond.0 > left.best.0 { beyond } else { left.best };
-            self.nodes[node] = Node { sum: left.sum + right.sum, best };
+            let best = if beyond.0 > left.best.0 {
+                beyond
+            } else {
+                left.best
+            };
+            self.nodes[node] = Node {
+                sum: left.sum + right.sum,
+                best,
+            };
         }
     }
 

@@ -27,7 +27,9 @@ pub fn keys_without_ttl(server: &RedisServer) -> Vec<String> {
 }
 
 fn scan(client: &mut Client, cursor: u64) -> (u64, Vec<Vec<u8>>) {
-    client.query(redis::cmd("SCAN").arg(cursor).arg("COUNT").arg(PER_SCAN)).unwrap()
+    client
+        .query(redis::cmd("SCAN").arg(cursor).arg("COUNT").arg(PER_SCAN))
+        .unwrap()
 }
 
 fn without_ttl(client: &mut Client, keys: &[Vec<u8>]) -> Vec<String> {
@@ -37,5 +39,7 @@ fn without_ttl(client: &mut Client, keys: &[Vec<u8>]) -> Vec<String> {
     }
     let ttls: Vec<i64> = client.query_all(&pipeline).unwrap();
     let lasting = keys.iter().zip(ttls).filter(|(_, ttl)| *ttl == -1);
-    lasting.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect()
+    lasting
+        .map(|(key, _)| String::from_utf8_lossy(key).into_owned())
+        .collect()
 }

@@ -11,7 +11,12 @@
     clippy::return_self_not_must_use
 )]
 // A harness that cannot do its work can only panic.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::must_use_candidate)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::must_use_candidate
+)]
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::task::Poll;
@@ -103,7 +108,9 @@ pub fn within<T: Send + 'static>(
     });
     match outcome.recv_timeout(limit) {
         Ok(outcome) => outcome,
-        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("{what} took longer than {limit:?}"),
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+            panic!("{what} took longer than {limit:?}")
+        }
         Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => match thread.join() {
             Err(panic) => std::panic::resume_unwind(panic),
             Ok(()) => unreachable!("it ended without an outcome"),

@@ -79,7 +79,11 @@ impl Child {
             .stdout(Stdio::piped());
         let mut process = Supervised::spawn(command);
         let lines = told_lines(process.take_stdout().unwrap());
-        Self { role: role.to_owned(), process, lines }
+        Self {
+            role: role.to_owned(),
+            process,
+            lines,
+        }
     }
 
     pub fn id(&self) -> u32 {
@@ -121,7 +125,10 @@ impl Child {
     /// Waits until the child ends by itself. Its status is a failure if the role panicked.
     pub async fn wait(&mut self) -> ExitStatus {
         let what = format!("{} to end", self.role);
-        eventually(&what, DEADLINE, async || self.process.exit_status().is_some()).await;
+        eventually(&what, DEADLINE, async || {
+            self.process.exit_status().is_some()
+        })
+        .await;
         self.process.exit_status().unwrap()
     }
 }
@@ -130,10 +137,15 @@ impl Child {
 fn is_role(name: &str) -> bool {
     static IGNORED_TESTS: LazyLock<String> = LazyLock::new(|| {
         let mut list = Command::new(std::env::current_exe().unwrap());
-        let output = list.args(["--list", "--ignored", "--format", "terse"]).output().unwrap();
+        let output = list
+            .args(["--list", "--ignored", "--format", "terse"])
+            .output()
+            .unwrap();
         String::from_utf8(output.stdout).unwrap()
     });
-    IGNORED_TESTS.lines().any(|line| line.strip_suffix(": test") == Some(name))
+    IGNORED_TESTS
+        .lines()
+        .any(|line| line.strip_suffix(": test") == Some(name))
 }
 
 /// Reads the lines on a separate thread, so that a child never blocks on a full pipe.

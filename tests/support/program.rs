@@ -45,13 +45,20 @@ pub fn has_functions() -> bool {
 
 /// The command by which calls are sent.
 pub fn call_command() -> &'static [u8] {
-    if has_functions() { b"FCALL" } else { b"EVALSHA" }
+    if has_functions() {
+        b"FCALL"
+    } else {
+        b"EVALSHA"
+    }
 }
 
 /// Whether the program has WAITAOF. If not, the first call says so on the standard error.
 pub fn with_waitaof() -> bool {
     static WITH: LazyLock<bool> = LazyLock::new(|| {
-        said(version() >= (7, 2), "passed over the tests with WAITAOF: they need Redis 7.2")
+        said(
+            version() >= (7, 2),
+            "passed over the tests with WAITAOF: they need Redis 7.2",
+        )
     });
     *WITH
 }
@@ -59,8 +66,9 @@ pub fn with_waitaof() -> bool {
 /// The first two numbers of the version.
 fn version() -> (u32, u32) {
     let text = output(&["--version"]);
-    let numbers =
-        text.split_once("v=").map(|(_, rest)| rest.split('.').map(str::parse).map_while(Result::ok));
+    let numbers = text
+        .split_once("v=")
+        .map(|(_, rest)| rest.split('.').map(str::parse).map_while(Result::ok));
     let mut numbers = numbers.expect(&text);
     (numbers.next().expect(&text), numbers.next().expect(&text))
 }
@@ -70,7 +78,10 @@ pub fn with_tls() -> bool {
     static WITH: LazyLock<bool> = LazyLock::new(|| {
         // With TLS it ends for want of a certificate, and without for want of TLS.
         let log = output(&["--port", "0", "--tls-port", "1", "--save", ""]);
-        said(log.contains("Failed to configure TLS"), "passed over all tests with TLS: it was built without")
+        said(
+            log.contains("Failed to configure TLS"),
+            "passed over all tests with TLS: it was built without",
+        )
     });
     *WITH
 }
@@ -84,7 +95,11 @@ fn said(is_offered: bool, otherwise: &str) -> bool {
 }
 
 fn output(arguments: &[&str]) -> String {
-    let output = Command::new(program()).args(arguments).current_dir(env::temp_dir()).output();
-    let output = output.unwrap_or_else(|error| panic!("cannot run {}: {error}", program().display()));
+    let output = Command::new(program())
+        .args(arguments)
+        .current_dir(env::temp_dir())
+        .output();
+    let output =
+        output.unwrap_or_else(|error| panic!("cannot run {}: {error}", program().display()));
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }

@@ -69,18 +69,26 @@ impl FaultProxy {
             let shared = Arc::clone(&shared);
             move || serve(listener, shared)
         });
-        Self { port, shared, thread: Some(thread) }
+        Self {
+            port,
+            shared,
+            thread: Some(thread),
+        }
     }
 
     /// Delivers replies late from now on, without a loss of throughput.
     pub fn delay_replies(&self, delay: Duration) {
-        self.shared.delay_us.store(u64::try_from(delay.as_micros()).unwrap(), Ordering::SeqCst);
+        self.shared
+            .delay_us
+            .store(u64::try_from(delay.as_micros()).unwrap(), Ordering::SeqCst);
     }
 
     /// Refuses these commands, in any case of letters.
     #[must_use]
     pub fn refusing(self, commands: &[&str], refusal: Refusal) -> Self {
-        let named = commands.iter().map(|name| (name.to_ascii_uppercase(), refusal));
+        let named = commands
+            .iter()
+            .map(|name| (name.to_ascii_uppercase(), refusal));
         self.shared.refusals.lock().unwrap().extend(named);
         self
     }
@@ -94,8 +102,14 @@ impl FaultProxy {
 
     /// Changes requests, replies to scripts, and messages.
     #[must_use]
-    pub fn forging(self, forge: impl Fn(bool, Vec<u8>) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
-        assert!(self.shared.forge.set(Box::new(forge)).is_ok(), "it forges already");
+    pub fn forging(
+        self,
+        forge: impl Fn(bool, Vec<u8>) -> Option<Vec<u8>> + Send + Sync + 'static,
+    ) -> Self {
+        assert!(
+            self.shared.forge.set(Box::new(forge)).is_ok(),
+            "it forges already"
+        );
         self
     }
 
@@ -135,8 +149,13 @@ impl FaultProxy {
     pub fn let_through(&self) {
         self.heal();
         let (late, none_is_late) = (self.shared.late.lock().unwrap(), &self.shared.none_is_late);
-        let (_late, timeout) = none_is_late.wait_timeout_while(late, DEADLINE, |late| *late > 0).unwrap();
-        assert!(!timeout.timed_out(), "the server does not answer what the proxy has held back");
+        let (_late, timeout) = none_is_late
+            .wait_timeout_while(late, DEADLINE, |late| *late > 0)
+            .unwrap();
+        assert!(
+            !timeout.timed_out(),
+            "the server does not answer what the proxy has held back"
+        );
     }
 
     /// Forwards requests, so that the commands run, and drops the replies of the server.
@@ -217,7 +236,10 @@ struct Shared {
 impl Shared {
     fn new(ports: &[u16]) -> Self {
         Self {
-            targets: ports.iter().map(|port| (Ipv4Addr::LOCALHOST, *port).into()).collect(),
+            targets: ports
+                .iter()
+                .map(|port| (Ipv4Addr::LOCALHOST, *port).into())
+                .collect(),
             mode: watch::Sender::new(Mode::Pass),
             armed: Mutex::default(),
             cuts: AtomicBool::new(false),
@@ -238,7 +260,9 @@ impl Shared {
     /// Removes the first armed pattern that `request` contains. Returns whether there was one.
     fn disarm(&self, request: &[u8]) -> bool {
         let mut armed = self.armed.lock().unwrap();
-        let hit = armed.iter().position(|pattern| resp::contains(request, pattern));
+        let hit = armed
+            .iter()
+            .position(|pattern| resp::contains(request, pattern));
         hit.map(|index| armed.remove(index)).is_some()
     }
 
@@ -266,7 +290,10 @@ impl Shared {
 
     fn wait_until_none_is_open(&self) {
         let open = self.open.lock().unwrap();
-        let (_open, timeout) = self.one_closed.wait_timeout_while(open, DEADLINE, |open| *open > 0).unwrap();
+        let (_open, timeout) = self
+            .one_closed
+            .wait_timeout_while(open, DEADLINE, |open| *open > 0)
+            .unwrap();
         assert!(!timeout.timed_out(), "the proxy's connections do not close");
     }
 }
@@ -286,13 +313,20 @@ impl Requests {
 
     fn containing(&self, pattern: &[u8]) -> u64 {
         let starts = std::iter::once(&0).chain(&self.ends);
-        let requests = starts.zip(&self.ends).map(|(&start, &end)| &self.bytes[start..end]);
-        requests.filter(|request| resp::contains(request, pattern)).count() as u64
+        let requests = starts
+            .zip(&self.ends)
+            .map(|(&start, &end)| &self.bytes[start..end]);
+        requests
+            .filter(|request| resp::contains(request, pattern))
+            .count() as u64
     }
 }
 
 fn serve(listener: std::net::TcpListener, shared: Arc<Shared>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener).unwrap();
         tokio::select! {

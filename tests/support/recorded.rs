@@ -33,22 +33,37 @@ impl Recorder {
         let (mut lines, mut first) = (BufReader::new(monitor), Vec::new());
         lines.read_until(b'\n', &mut first).unwrap();
         assert_eq!(first, b"+OK\r\n");
-        Self { url: url.to_owned(), lines }
+        Self {
+            url: url.to_owned(),
+            lines,
+        }
     }
 
     /// Returns the calls up to now.
     pub fn finish(self) -> Vec<Recorded> {
-        let mut connection = redis::Client::open(&*self.url).unwrap().get_connection().unwrap();
+        let mut connection = redis::Client::open(&*self.url)
+            .unwrap()
+            .get_connection()
+            .unwrap();
         redis::cmd("PING").arg(END).exec(&mut connection).unwrap();
-        let commands = self.lines.split(b'\n').map(|line| arguments(&line.unwrap()));
-        let commands = commands.take_while(|command| command.get(1).is_none_or(|arg| arg != END.as_bytes()));
-        commands.filter(|command| is_call(command)).map(Recorded).collect()
+        let commands = self
+            .lines
+            .split(b'\n')
+            .map(|line| arguments(&line.unwrap()));
+        let commands =
+            commands.take_while(|command| command.get(1).is_none_or(|arg| arg != END.as_bytes()));
+        commands
+            .filter(|command| is_call(command))
+            .map(Recorded)
+            .collect()
     }
 }
 
 /// A new connection asks for functions by a call without keys.
 fn is_call(command: &[Vec<u8>]) -> bool {
-    let is_one = [&b"EVALSHA"[..], b"FCALL"].iter().any(|name| command[0].eq_ignore_ascii_case(name));
+    let is_one = [&b"EVALSHA"[..], b"FCALL"]
+        .iter()
+        .any(|name| command[0].eq_ignore_ascii_case(name));
     is_one && command[2] != b"0"
 }
 
@@ -62,7 +77,11 @@ fn arguments(line: &[u8]) -> Vec<Vec<u8>> {
     while rest.by_ref().any(|byte| byte == b'"') {
         let mut argument = Vec::new();
         while let Some(byte) = rest.next().filter(|&byte| byte != b'"') {
-            argument.push(if byte == b'\\' { escaped(&mut rest) } else { byte });
+            argument.push(if byte == b'\\' {
+                escaped(&mut rest)
+            } else {
+                byte
+            });
         }
         all.push(argument);
     }
@@ -108,7 +127,13 @@ impl Recorded {
             text.len() > 18 && text[16] == b'-' && text[..16].iter().all(u8::is_ascii_hexdigit)
         };
         let token = self.texts().find(is_token)?;
-        Some(token[16..].iter().copied().take_while(|&byte| byte != b'.').collect())
+        Some(
+            token[16..]
+                .iter()
+                .copied()
+                .take_while(|&byte| byte != b'.')
+                .collect(),
+        )
     }
 
     /// The bucket and the digest of the item, both as in the keys: `{name:bucket}:digest:exact:claim`.

@@ -105,29 +105,43 @@ impl RedisServer {
         let is_known = |word: &&str| {
             has_functions() || !word[1..].starts_with("fcall") && !word[1..].starts_with("function")
         };
-        let words: Vec<_> = rule.split(' ').chain(more.iter().copied()).filter(is_known).collect();
+        let words: Vec<_> = rule
+            .split(' ')
+            .chain(more.iter().copied())
+            .filter(is_known)
+            .collect();
         assert_eq!(self.cli(&words).trim(), "OK", "{words:?}");
     }
 
     /// The number of calls of a command that the server has run, those of scripts too, since it started or
     /// `CONFIG RESETSTAT`.
     pub fn calls_of(&self, command: &str) -> u64 {
-        self.all_calls().into_iter().find(|(name, _)| name == command).map_or(0, |(_, calls)| calls)
+        self.all_calls()
+            .into_iter()
+            .find(|(name, _)| name == command)
+            .map_or(0, |(_, calls)| calls)
     }
 
     /// The same of all commands.
     pub fn all_calls(&self) -> Vec<(String, u64)> {
         let stats = self.cli(&["INFO", "commandstats"]);
-        let lines = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
+        let lines = stats
+            .lines()
+            .filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
         let number = |rest: &str| rest.split(',').next().unwrap().parse().unwrap();
-        lines.map(|(name, rest)| (name.to_owned(), number(rest))).collect()
+        lines
+            .map(|(name, rest)| (name.to_owned(), number(rest)))
+            .collect()
     }
 
     /// Checks that many calls were ones of functions, where the server has them, and many of scripts.
     pub fn assert_both_ways_to_call(&self) {
         let [functions, scripts] = ["fcall", "evalsha"].map(|name| self.calls_of(name));
         let is_called = functions > 100 || !has_functions();
-        assert!(is_called && scripts > 100, "{functions} calls of functions, {scripts} of scripts");
+        assert!(
+            is_called && scripts > 100,
+            "{functions} calls of functions, {scripts} of scripts"
+        );
     }
 
     /// Whether no connection that calls functions or scripts was used for 2 s.
@@ -182,7 +196,13 @@ impl RedisServer {
         );
         std::fs::write(dir.path().join(CONFIG_FILE), lines).unwrap();
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        Self { process: Mutex::new(None), dir, port, arguments, env: Vec::new() }
+        Self {
+            process: Mutex::new(None),
+            dir,
+            port,
+            arguments,
+            env: Vec::new(),
+        }
     }
 
     /// Starts the process and waits until it is ready. `false` if a port was in use.
@@ -199,13 +219,19 @@ impl RedisServer {
         *self.process() = Some(Supervised::spawn(command));
 
         let what = format!("the server on port {}", self.port);
-        eventually(&what, START_DEADLINE, async || self.has_exited() || self.is_ready()).await;
+        eventually(&what, START_DEADLINE, async || {
+            self.has_exited() || self.is_ready()
+        })
+        .await;
         if !self.has_exited() {
             return true;
         }
         *self.process() = None;
         let log = self.log();
-        assert!(log.contains("Address already in use"), "the server does not start:\n{log}");
+        assert!(
+            log.contains("Address already in use"),
+            "the server does not start:\n{log}"
+        );
         false
     }
 
@@ -213,12 +239,18 @@ impl RedisServer {
     /// first.
     fn is_ready(&self) -> bool {
         let ours = format!("process_id:{}\r\n", self.id());
-        let pong = self.query::<String>(&["PING"]).is_ok_and(|reply| reply == "PONG");
-        pong && self.query::<String>(&["INFO", "server"]).is_ok_and(|info| info.contains(&ours))
+        let pong = self
+            .query::<String>(&["PING"])
+            .is_ok_and(|reply| reply == "PONG");
+        pong && self
+            .query::<String>(&["INFO", "server"])
+            .is_ok_and(|info| info.contains(&ours))
     }
 
     fn has_exited(&self) -> bool {
-        self.process().as_mut().is_none_or(|process| process.exit_status().is_some())
+        self.process()
+            .as_mut()
+            .is_none_or(|process| process.exit_status().is_some())
     }
 
     fn with_process<T>(&self, act: impl FnOnce(&Supervised) -> T) -> T {

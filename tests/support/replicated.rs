@@ -33,7 +33,10 @@ impl ReplicatedCluster {
 
     /// Without replicas.
     pub async fn bare() -> Self {
-        Self { cluster: RedisCluster::start().await, replicas: Vec::new() }
+        Self {
+            cluster: RedisCluster::start().await,
+            replicas: Vec::new(),
+        }
     }
 
     /// All nodes, whatever they are now.
@@ -43,7 +46,9 @@ impl ReplicatedCluster {
 
     /// The nodes that are masters now, and answer.
     pub fn masters(&self) -> Vec<&RedisServer> {
-        self.nodes().filter(|node| replication(node).contains("role:master\r\n")).collect()
+        self.nodes()
+            .filter(|node| replication(node).contains("role:master\r\n"))
+            .collect()
     }
 
     /// Kills a master, one after the other by `round`, and waits until a replica has taken over.
@@ -51,19 +56,28 @@ impl ReplicatedCluster {
         let masters = self.masters();
         let count = masters.len();
         masters[round % count].kill9();
-        eventually("a replica to take over", SOON, async || self.masters().len() == count).await;
+        eventually("a replica to take over", SOON, async || {
+            self.masters().len() == count
+        })
+        .await;
     }
 
     /// Has the replica of a master take over from it, both alive.
     pub async fn fail_over(&self, round: usize) {
         let masters = self.masters();
         let port = format!("master_port:{}\r\n", masters[round % masters.len()].port());
-        let replica = self.nodes().find(|node| replication(node).contains(&port)).unwrap();
+        let replica = self
+            .nodes()
+            .find(|node| replication(node).contains(&port))
+            .unwrap();
         let mut asked: Option<Instant> = None;
         eventually("the replica to take over", SOON, async || {
             // It may not be ready for that, or give up.
             if asked.is_none_or(|at| at.elapsed() > GIVES_UP) {
-                asked = replica.query::<()>(&["CLUSTER", "FAILOVER"]).is_ok().then(Instant::now);
+                asked = replica
+                    .query::<()>(&["CLUSTER", "FAILOVER"])
+                    .is_ok()
+                    .then(Instant::now);
             }
             replication(replica).contains("role:master\r\n")
         })
@@ -79,7 +93,8 @@ impl ReplicatedCluster {
             dead.restart().await;
         }
         eventually("every master to have a replica", SOON, async || {
-            let in_step = |node: &&RedisServer| replication(node).contains("master_link_status:up\r\n");
+            let in_step =
+                |node: &&RedisServer| replication(node).contains("master_link_status:up\r\n");
             let known: BTreeSet<_> = self.nodes().map(nodes_known_to).collect();
             self.nodes().filter(in_step).count() == self.replicas.len()
                 && known.len() == 1
@@ -97,7 +112,12 @@ fn nodes_known_to(node: &RedisServer) -> BTreeSet<String> {
     }
     let known = nodes.lines().map(|line| {
         let fields: Vec<_> = line.split(' ').collect();
-        format!("{} {} {}", fields[0], fields[2].replace("myself,", ""), fields[3])
+        format!(
+            "{} {} {}",
+            fields[0],
+            fields[2].replace("myself,", ""),
+            fields[3]
+        )
     });
     known.collect()
 }

@@ -20,7 +20,9 @@ const PUSHED: [&str; 9] = [
 /// Returns the length of the first complete value (or inline command) in `bytes`. `None` while it is incomplete.
 pub fn first_length(bytes: &[u8]) -> Option<usize> {
     let head = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
-    let announced = std::str::from_utf8(&bytes[1..head - 2]).ok().and_then(|text| text.parse::<usize>().ok());
+    let announced = std::str::from_utf8(&bytes[1..head - 2])
+        .ok()
+        .and_then(|text| text.parse::<usize>().ok());
     // Without a number, the value is this line. A negative number is a RESP2 nil, which is also one line.
     let Some(count) = announced else {
         return Some(head);
@@ -36,12 +38,15 @@ pub fn first_length(bytes: &[u8]) -> Option<usize> {
 
 /// Whether `request` is answered by exactly one value. Subscriptions are answered by pushes.
 pub fn expects_reply(request: &[u8]) -> bool {
-    !first_word(request).to_ascii_lowercase().ends_with("subscribe")
+    !first_word(request)
+        .to_ascii_lowercase()
+        .ends_with("subscribe")
 }
 
 /// Whether a value from a server answers a request. Every value does, except pushes.
 pub fn is_reply(value: &[u8]) -> bool {
-    !(value.starts_with(b">") || value.starts_with(b"*") && PUSHED.contains(&first_word(value).as_str()))
+    !(value.starts_with(b">")
+        || value.starts_with(b"*") && PUSHED.contains(&first_word(value).as_str()))
 }
 
 pub fn contains(bytes: &[u8], pattern: &[u8]) -> bool {
@@ -56,7 +61,11 @@ fn after_values(bytes: &[u8], start: usize, count: usize) -> Option<usize> {
 /// Returns the first element of an array of strings, or the first word of a line.
 pub fn first_word(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(&value[..value.len().min(64)]).into_owned();
-    let line = if text.starts_with('*') { text.split("\r\n").nth(2) } else { text.split_whitespace().next() };
+    let line = if text.starts_with('*') {
+        text.split("\r\n").nth(2)
+    } else {
+        text.split_whitespace().next()
+    };
     line.unwrap_or_default().to_owned()
 }
 
@@ -68,7 +77,10 @@ pub(crate) struct Frames {
 
 impl Frames {
     pub(crate) fn new(source: OwnedReadHalf) -> Self {
-        Self { source, buffer: Vec::new() }
+        Self {
+            source,
+            buffer: Vec::new(),
+        }
     }
 
     /// Returns the next complete request or reply. `None` at the end of the stream.

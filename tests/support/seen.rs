@@ -32,26 +32,50 @@ impl Seen {
     /// histogram the value is the sum.
     pub fn series_seen(&self) -> BTreeMap<String, (f64, u64)> {
         let series = self.0.series.lock().unwrap();
-        let value = |series: &Series| (*series.value.lock().unwrap(), *series.touched.lock().unwrap());
-        series.iter().map(|(name, series)| (name.clone(), value(series))).collect()
+        let value = |series: &Series| {
+            (
+                *series.value.lock().unwrap(),
+                *series.touched.lock().unwrap(),
+            )
+        };
+        series
+            .iter()
+            .map(|(name, series)| (name.clone(), value(series)))
+            .collect()
     }
 
     /// Clears all events and metrics so far.
     pub fn forget(&self) {
         self.0.events.lock().unwrap().clear();
         for series in self.0.series.lock().unwrap().values() {
-            (*series.value.lock().unwrap(), *series.touched.lock().unwrap()) = (0.0, 0);
+            (
+                *series.value.lock().unwrap(),
+                *series.touched.lock().unwrap(),
+            ) = (0.0, 0);
         }
     }
 
     fn series(&self, key: &Key) -> Arc<Series> {
-        let labels: Vec<_> = key.labels().map(|label| (label.key(), label.value())).collect();
-        Arc::clone(self.0.series.lock().unwrap().entry(named(key.name(), &labels)).or_default())
+        let labels: Vec<_> = key
+            .labels()
+            .map(|label| (label.key(), label.value()))
+            .collect();
+        Arc::clone(
+            self.0
+                .series
+                .lock()
+                .unwrap()
+                .entry(named(key.name(), &labels))
+                .or_default(),
+        )
     }
 }
 
 pub fn named(name: &str, labels: &[(&str, &str)]) -> String {
-    let labels: Vec<_> = labels.iter().map(|(label, value)| format!("{label}={value}")).collect();
+    let labels: Vec<_> = labels
+        .iter()
+        .map(|(label, value)| format!("{label}={value}"))
+        .collect();
     format!("{name} {}", labels.join(" "))
 }
 

@@ -43,7 +43,10 @@ impl Sentinel {
         for period in ["info-period", "publish-period"] {
             sentinel.0.cli(&["SENTINEL", "DEBUG", period, "100"]);
         }
-        let started = Self { sentinel, servers: [master, replica] };
+        let started = Self {
+            sentinel,
+            servers: [master, replica],
+        };
         started.settled().await;
         started
     }
@@ -69,8 +72,11 @@ impl Sentinel {
 
     /// Returns the server that the sentinel now names as the master, even if it is down.
     pub fn master(&self) -> &RedisServer {
-        let (_, named): (String, u16) =
-            self.sentinel.0.query(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]).unwrap();
+        let (_, named): (String, u16) = self
+            .sentinel
+            .0
+            .query(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE])
+            .unwrap();
         let master = self.servers.iter().find(|(_, port)| *port == named);
         &master.expect("the sentinel names one of ours").0
     }
@@ -78,7 +84,12 @@ impl Sentinel {
     /// Returns the other server.
     pub fn replica(&self) -> &RedisServer {
         let master = self.master().port();
-        &self.servers.iter().find(|(server, _)| server.port() != master).unwrap().0
+        &self
+            .servers
+            .iter()
+            .find(|(server, _)| server.port() != master)
+            .unwrap()
+            .0
     }
 
     /// Sends SENTINEL FAILOVER. Returns when the sentinel names the other server.
@@ -86,9 +97,16 @@ impl Sentinel {
     /// The old master keeps running. A moment later the sentinel makes it a replica (see [`Sentinel::settled`]).
     pub async fn failover(&self) {
         let before = self.master().port();
-        eventually("the sentinel to accept SENTINEL FAILOVER", DEADLINE, async || {
-            self.sentinel.0.query::<Value>(&["SENTINEL", "FAILOVER", SERVICE]).is_ok()
-        })
+        eventually(
+            "the sentinel to accept SENTINEL FAILOVER",
+            DEADLINE,
+            async || {
+                self.sentinel
+                    .0
+                    .query::<Value>(&["SENTINEL", "FAILOVER", SERVICE])
+                    .is_ok()
+            },
+        )
         .await;
         self.promoted(before).await;
     }
@@ -102,9 +120,11 @@ impl Sentinel {
 
     /// Waits until the sentinel sees a replica in sync, which can take over.
     pub async fn settled(&self) {
-        eventually("the sentinel to see a replica in sync", DEADLINE, async || {
-            self.link_is_up() && self.sees_healthy_replica()
-        })
+        eventually(
+            "the sentinel to see a replica in sync",
+            DEADLINE,
+            async || self.link_is_up() && self.sees_healthy_replica(),
+        )
         .await;
     }
 

@@ -14,7 +14,11 @@ impl<'a> SlotMove<'a> {
     /// Begins to move the slot of a key to another node.
     pub fn begin(cluster: &'a RedisCluster, key: &str) -> Self {
         let from = cluster.node_of(key);
-        let to = cluster.nodes().iter().find(|node| node.port() != from.port()).unwrap();
+        let to = cluster
+            .nodes()
+            .iter()
+            .find(|node| node.port() != from.port())
+            .unwrap();
         Self::between(from, to, key)
     }
 
@@ -37,7 +41,9 @@ impl<'a> SlotMove<'a> {
         let Self { from, to, slot } = self;
         let port = to.port().to_string();
         loop {
-            let keys: Vec<String> = from.query(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).unwrap();
+            let keys: Vec<String> = from
+                .query(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"])
+                .unwrap();
             if keys.is_empty() {
                 break;
             }

@@ -43,9 +43,16 @@ impl Supervised {
 
     /// Starts a command from [`Supervised::command`].
     pub fn spawn(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).spawn().expect("sh is on the path");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("sh is on the path");
         let watcher = child.stdin.take().unwrap();
-        Self { child, watcher, status: None }
+        Self {
+            child,
+            watcher,
+            status: None,
+        }
     }
 
     pub fn id(&self) -> u32 {
@@ -108,7 +115,9 @@ impl Supervised {
     /// /proc/…/stat.
     fn is_running(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
-        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        let state = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next());
         matches!(state, Some('R' | 'S' | 'D'))
     }
 

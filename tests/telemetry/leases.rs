@@ -11,7 +11,10 @@ use support::patient;
 use support::redis_server::RedisServer;
 
 fn counted(what: &str, namespace: &str) -> f64 {
-    value(&format!("tower_distributed_leases_{what}"), &[("kind", "mutex"), ("namespace", namespace)])
+    value(
+        &format!("tower_distributed_leases_{what}"),
+        &[("kind", "mutex"), ("namespace", namespace)],
+    )
 }
 
 #[tokio::test]
@@ -23,26 +26,41 @@ async fn leases_are_counted_while_held_and_when_renewed_and_lost() {
     let mutex = Mutex::builder().ttl(ttl).build(&store, "watched").unwrap();
     let guard = mutex.lock(KEY).await.unwrap();
     assert_eq!(counted("held", "watched"), 1.0);
-    eventually("a renewal", SOON, async || counted("renewed_total", "watched") > 0.0).await;
+    eventually("a renewal", SOON, async || {
+        counted("renewed_total", "watched") > 0.0
+    })
+    .await;
     assert_eq!(counted("lost_total", "watched"), 0.0);
 
     server.cli(&["DEL", &format!("td:{{watched:{KEY}}}:lock")]);
     guard.lost().await;
-    eventually("the loss", SOON, async || counted("lost_total", "watched") == 1.0).await;
+    eventually("the loss", SOON, async || {
+        counted("lost_total", "watched") == 1.0
+    })
+    .await;
     assert_eq!(counted("held", "watched"), 1.0, "it is not dropped yet");
     assert!(!guard.unlock().await.unwrap());
-    assert_eq!((counted("held", "watched"), counted("lost_total", "watched")), (0.0, 1.0), "lost once");
+    assert_eq!(
+        (counted("held", "watched"), counted("lost_total", "watched")),
+        (0.0, 1.0),
+        "lost once"
+    );
     // Losses of one second are told together.
     let told = events(&[("event", "lease_lost")]);
     assert!(
-        told.iter().all(|event| event["count"].parse::<u64>().unwrap() > 0 && !event["namespace"].is_empty())
+        told.iter()
+            .all(|event| event["count"].parse::<u64>().unwrap() > 0
+                && !event["namespace"].is_empty())
             && !told.is_empty(),
         "{told:?}"
     );
 
     let guard = mutex.lock(KEY).await.unwrap();
     assert!(guard.unlock().await.unwrap());
-    assert_eq!((counted("held", "watched"), counted("lost_total", "watched")), (0.0, 1.0));
+    assert_eq!(
+        (counted("held", "watched"), counted("lost_total", "watched")),
+        (0.0, 1.0)
+    );
     assert_no_secrets();
 }
 
@@ -52,7 +70,9 @@ async fn a_lease_that_nobody_renews_is_counted_as_lost_when_it_is_dropped() {
     let server = RedisServer::start().await;
     for store in [Store::in_memory(), patient!(server.url())] {
         let before = counted("lost_total", "unwatched");
-        let builder = Mutex::builder().ttl(Duration::from_millis(50)).watchdog(false);
+        let builder = Mutex::builder()
+            .ttl(Duration::from_millis(50))
+            .watchdog(false);
         let mutex = builder.build(&store, "unwatched").unwrap();
         let guard = mutex.lock(KEY).await.unwrap();
         guard.lost().await;

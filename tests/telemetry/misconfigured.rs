@@ -12,7 +12,10 @@ use crate::{KEY, SOON};
 use support::eventually;
 
 fn request() -> Request<String> {
-    Request::post("/").header("x-id", KEY).body(String::new()).unwrap()
+    Request::post("/")
+        .header("x-id", KEY)
+        .body(String::new())
+        .unwrap()
 }
 
 /// The events with this text. There is at most one a second.
@@ -38,20 +41,30 @@ async fn a_capacity_that_was_changed_is_told_with_the_remedy() {
     let by = || header("x-id").unwrap();
     let once = |name: &str| {
         let filter = |capacity| BloomFilter::new(&store, name, capacity, 0.01).unwrap();
-        let dedupe = Dedupe::builder().remember_forever().build(&filter(10_000)).unwrap();
+        let dedupe = Dedupe::builder()
+            .remember_forever()
+            .build(&filter(10_000))
+            .unwrap();
         (filter(1000), dedupe)
     };
     let ((changed, ours), (own, theirs)) = (once("changed"), once("own"));
     assert!(changed.insert("x").await.unwrap() && own.insert("x").await.unwrap());
-    let handle = service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
+    let handle =
+        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new())));
     let service = web::dedupe(ours, by()).layer(handle);
     let told = told("\"changed\"", async || {
         let response = service.clone().oneshot(request()).await.unwrap();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
     })
     .await;
-    assert!(told.iter().all(|event| event["level"] == "ERROR"), "{told:?}");
-    assert!(told[0]["message"].contains("choose another name"), "{told:?}");
+    assert!(
+        told.iter().all(|event| event["level"] == "ERROR"),
+        "{told:?}"
+    );
+    assert!(
+        told[0]["message"].contains("choose another name"),
+        "{told:?}"
+    );
     let labels = [("namespace", "layers"), ("event", "misconfigured")];
     assert!(value("tower_distributed_events_total", &labels) >= 1.0);
     let layer = web::dedupe(theirs, by())
@@ -69,8 +82,9 @@ async fn a_capacity_that_was_changed_is_told_with_the_remedy() {
 async fn a_setting_of_a_request_that_is_out_of_range_is_told_over_grpc() {
     listen();
     let mutex = Mutex::new(&Store::in_memory(), "locks").unwrap();
-    let handle =
-        service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(tonic::body::Body::empty())));
+    let handle = service_fn(async |_: Request<String>| {
+        Ok::<_, Infallible>(Response::new(tonic::body::Body::empty()))
+    });
     let key = tower_distributed::extract::extension(|user: &u64| *user);
     let service = grpc::mutex(mutex, key).layer(handle);
     // A missing extension has an event of its own.
@@ -78,5 +92,9 @@ async fn a_setting_of_a_request_that_is_out_of_range_is_told_over_grpc() {
     assert_eq!(response.headers()["grpc-status"], "13");
     assert!(!events(&[("event", "extension_missing"), ("namespace", "locks")]).is_empty());
     let ours = events(&[("event", "misconfigured")]);
-    assert!(ours.iter().all(|event| !event["message"].contains("extension")), "{ours:?}");
+    assert!(
+        ours.iter()
+            .all(|event| !event["message"].contains("extension")),
+        "{ours:?}"
+    );
 }

@@ -21,23 +21,33 @@ pub(crate) fn listen() {
 /// The events with these fields.
 pub(crate) fn events(fields: &[(&str, &str)]) -> Vec<Event> {
     let has = |event: &Event| {
-        fields.iter().all(|(field, value)| event.get(*field).is_some_and(|found| found == value))
+        fields
+            .iter()
+            .all(|(field, value)| event.get(*field).is_some_and(|found| found == value))
     };
     SEEN.events().into_iter().filter(has).collect()
 }
 
 /// What a series has come to; of a histogram, the sum. 0 where it is none.
 pub(crate) fn value(name: &str, labels: &[(&str, &str)]) -> f64 {
-    SEEN.series_seen().get(&named(name, labels)).map_or(0.0, |(value, _)| *value)
+    SEEN.series_seen()
+        .get(&named(name, labels))
+        .map_or(0.0, |(value, _)| *value)
 }
 
 /// How often a series was touched.
 pub(crate) fn touched(name: &str, labels: &[(&str, &str)]) -> u64 {
-    SEEN.series_seen().get(&named(name, labels)).map_or(0, |(_, touched)| *touched)
+    SEEN.series_seen()
+        .get(&named(name, labels))
+        .map_or(0, |(_, touched)| *touched)
 }
 
 pub(crate) fn decisions(limiter: &str, namespace: &str, outcome: &str) -> f64 {
-    let labels = [("limiter", limiter), ("namespace", namespace), ("outcome", outcome)];
+    let labels = [
+        ("limiter", limiter),
+        ("namespace", namespace),
+        ("outcome", outcome),
+    ];
     value("tower_distributed_decisions_total", &labels)
 }
 
@@ -51,6 +61,9 @@ pub(crate) fn assert_no_secrets() {
     }
     for event in events.iter() {
         assert_eq!(event["target"], "tower_distributed", "{event:?}");
-        assert!(!event["event"].is_empty() && !event["message"].is_empty(), "{event:?}");
+        assert!(
+            !event["event"].is_empty() && !event["message"].is_empty(),
+            "{event:?}"
+        );
     }
 }

@@ -8,6 +8,7 @@ async fn plan(_: String) -> Option<Quotas> {
 
 fn main() {
     let bucket = TokenBucket::new(&Store::in_memory(), "api", Quota::per_second(1)).unwrap();
-    let _: RateLimitLayer<String, ()> = RateLimitLayer::new(bucket, |customer: &String| customer.clone())
-        .quotas(|customer: &String| plan(customer.clone()));
+    let _: RateLimitLayer<String, ()> =
+        RateLimitLayer::new(bucket, |customer: &String| customer.clone())
+            .quotas(|customer: &String| plan(customer.clone()));
 }

@@ -25,7 +25,11 @@ impl Governor {
     pub fn new(burst: u16, turn: u32) -> Self {
         let quota = Quota::with_period(Duration::from_millis(1)).unwrap();
         let quota = quota.allow_burst(NonZeroU32::new(burst.into()).unwrap());
-        Self { limiter: Arc::new(DefaultKeyedRateLimiter::keyed(quota)), turn, asked: 0 }
+        Self {
+            limiter: Arc::new(DefaultKeyedRateLimiter::keyed(quota)),
+            turn,
+            asked: 0,
+        }
     }
 }
 

@@ -29,7 +29,11 @@ pub fn ours(store: &Store, quota: Quota) -> impl Contestant {
 }
 
 pub async fn connect(url: &str) -> MultiplexedConnection {
-    redis_032::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+    redis_032::Client::open(url)
+        .unwrap()
+        .get_multiplexed_async_connection()
+        .await
+        .unwrap()
 }
 
 pub fn theirs(connection: MultiplexedConnection, burst: u16) -> impl Contestant {
@@ -50,8 +54,17 @@ impl KeyResolver for ByField {
     type ErrorBody = Body;
 
     fn key<T>(&self, request: &Request<T>) -> Result<Self::Key, Response<Body>> {
-        let missing = || Response::builder().status(StatusCode::BAD_REQUEST).body(Body::empty()).unwrap();
-        request.headers().get(FIELD).map(|value| value.as_bytes().to_vec()).ok_or_else(missing)
+        let missing = || {
+            Response::builder()
+                .status(StatusCode::BAD_REQUEST)
+                .body(Body::empty())
+                .unwrap()
+        };
+        request
+            .headers()
+            .get(FIELD)
+            .map(|value| value.as_bytes().to_vec())
+            .ok_or_else(missing)
     }
 }
 
@@ -64,8 +77,19 @@ where
 {
     async fn admits(&mut self, key: &'static str) -> bool {
         let mut request = Request::new(());
-        request.headers_mut().insert(FIELD, HeaderValue::from_static(key));
-        match self.0.ready().await.unwrap().call(request).await.unwrap().status() {
+        request
+            .headers_mut()
+            .insert(FIELD, HeaderValue::from_static(key));
+        match self
+            .0
+            .ready()
+            .await
+            .unwrap()
+            .call(request)
+            .await
+            .unwrap()
+            .status()
+        {
             StatusCode::OK => true,
             StatusCode::TOO_MANY_REQUESTS => false,
             other => panic!("answered {other}"),

@@ -98,11 +98,27 @@ impl Contestants {
         let runtime = &bench.runtime;
         let quota = workload.quota();
         match kind {
-            Kind::Ours => cell::run(runtime, ours::bucket(&self.ours, quota), workload, callers, length),
-            Kind::OursTwoConnections => {
-                cell::run(runtime, ours::bucket(&self.two_connections, quota), workload, callers, length)
-            }
-            Kind::OursLayer => cell::run(runtime, http::ours(&self.ours, quota), workload, callers, length),
+            Kind::Ours => cell::run(
+                runtime,
+                ours::bucket(&self.ours, quota),
+                workload,
+                callers,
+                length,
+            ),
+            Kind::OursTwoConnections => cell::run(
+                runtime,
+                ours::bucket(&self.two_connections, quota),
+                workload,
+                callers,
+                length,
+            ),
+            Kind::OursLayer => cell::run(
+                runtime,
+                http::ours(&self.ours, quota),
+                workload,
+                callers,
+                length,
+            ),
             Kind::BareEvalsha => {
                 let call = recorded(bench, &ours::bucket(&self.ours, quota));
                 bench.server.empty();
@@ -148,5 +164,8 @@ impl Contestant for Bare {
 pub async fn connect(url: &str) -> MultiplexedConnection {
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let client = redis::Client::open(url).unwrap();
-    client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+        .unwrap()
 }

@@ -31,14 +31,20 @@ pub struct PoolGet {
 const POOL_SIZE: usize = 256;
 
 pub fn pool(url: &str) -> Pool {
-    let pool = Config::from_url(url).create_pool(Some(Runtime::Tokio1)).unwrap();
+    let pool = Config::from_url(url)
+        .create_pool(Some(Runtime::Tokio1))
+        .unwrap();
     pool.resize(POOL_SIZE);
     pool
 }
 
 impl PoolGet {
     pub fn new(pool: Pool, burst: u16) -> Self {
-        Self { pool, script: Arc::new(Script::new(SCRIPT)), burst }
+        Self {
+            pool,
+            script: Arc::new(Script::new(SCRIPT)),
+            burst,
+        }
     }
 }
 

@@ -74,7 +74,10 @@ pub fn run<A: Asked>(runtime: &Runtime, asked: &A, callers: usize, requests: usi
         for task in tasks {
             tally += task.await.unwrap();
         }
-        Burst { tally, took: began.elapsed() }
+        Burst {
+            tally,
+            took: began.elapsed(),
+        }
     })
 }
 
@@ -83,7 +86,10 @@ impl Asked for TokenBucket {
         match self.allow(key).await {
             Ok(decision) => {
                 assert!(decision.is_admitted());
-                Tally { served: 1, ..Tally::default() }
+                Tally {
+                    served: 1,
+                    ..Tally::default()
+                }
             }
             Err(error) => Tally::of(&error, error.is_overloaded(), error.is_unavailable()),
         }
@@ -108,17 +114,33 @@ pub fn fail_open(bucket: TokenBucket) -> impl Asked {
 
 impl<S> Asked for FailOpen<S>
 where
-    S: Service<Request, Response = bool, Error = tower::BoxError, Future: Send> + Clone + Send + 'static,
+    S: Service<Request, Response = bool, Error = tower::BoxError, Future: Send>
+        + Clone
+        + Send
+        + 'static,
 {
     async fn ask(&mut self, key: String) -> Tally {
-        let request = Request { key, decided: false };
+        let request = Request {
+            key,
+            decided: false,
+        };
         match self.0.ready().await.unwrap().call(request).await {
-            Ok(true) => Tally { served: 1, ..Tally::default() },
-            Ok(false) => Tally { undecided: 1, ..Tally::default() },
+            Ok(true) => Tally {
+                served: 1,
+                ..Tally::default()
+            },
+            Ok(false) => Tally {
+                undecided: 1,
+                ..Tally::default()
+            },
             Err(error) => {
                 let kind = error.downcast_ref().map(Refusal::kind);
                 let overloaded = kind == Some(RefusalKind::Overloaded);
-                Tally::of(&*error, overloaded, kind == Some(RefusalKind::StoreUnavailable))
+                Tally::of(
+                    &*error,
+                    overloaded,
+                    kind == Some(RefusalKind::StoreUnavailable),
+                )
             }
         }
     }
@@ -146,7 +168,12 @@ impl Tally {
     fn of(error: &(dyn std::error::Error + 'static), overloaded: bool, unavailable: bool) -> Self {
         assert!(overloaded || unavailable, "{error}");
         let outage = unavailable.then(|| error.to_string());
-        Self { overloaded: overloaded.into(), unavailable: unavailable.into(), outage, ..Self::default() }
+        Self {
+            overloaded: overloaded.into(),
+            unavailable: unavailable.into(),
+            outage,
+            ..Self::default()
+        }
     }
 }
 
@@ -180,7 +207,10 @@ pub struct InTurn<A> {
 
 impl<A> InTurn<A> {
     pub fn new(asked: A, at_a_time: usize) -> Self {
-        Self { asked, turns: Arc::new(Semaphore::new(at_a_time)) }
+        Self {
+            asked,
+            turns: Arc::new(Semaphore::new(at_a_time)),
+        }
     }
 }
 

@@ -10,7 +10,10 @@ use tower_distributed::{Mutex, MutexGuard, Store};
 use crate::common::Bench;
 
 /// How many, and for how long each lives unless it is renewed: half of them as long as any burst takes, and less.
-const LEASES: [(usize, Duration); 2] = [(500, Duration::from_secs(10)), (500, Duration::from_secs(1))];
+const LEASES: [(usize, Duration); 2] = [
+    (500, Duration::from_secs(10)),
+    (500, Duration::from_secs(1)),
+];
 
 pub struct Leases {
     guards: Vec<MutexGuard>,
@@ -22,9 +25,14 @@ impl Leases {
         let lost = Arc::new(AtomicUsize::new(0));
         let mut guards = Vec::new();
         for (count, ttl) in LEASES {
-            let mutex = Mutex::builder().ttl(ttl).build(store, &format!("held-{}", ttl.as_secs())).unwrap();
+            let mutex = Mutex::builder()
+                .ttl(ttl)
+                .build(store, &format!("held-{}", ttl.as_secs()))
+                .unwrap();
             let keys = (0..count).map(|i| format!("key-{i:016}"));
-            let locked = bench.runtime.block_on(join_all(keys.map(|key| mutex.lock(key))));
+            let locked = bench
+                .runtime
+                .block_on(join_all(keys.map(|key| mutex.lock(key))));
             guards.extend(locked.into_iter().map(Result::unwrap));
         }
         for guard in &guards {
@@ -41,8 +49,13 @@ impl Leases {
     pub fn release(self, bench: &Bench) -> usize {
         // Before they are released, which ends them too.
         let lost = self.lost.load(Ordering::Relaxed);
-        let released = bench.runtime.block_on(join_all(self.guards.into_iter().map(MutexGuard::unlock)));
-        let gone = released.into_iter().filter(|was_held| !matches!(was_held, Ok(true))).count();
+        let released = bench
+            .runtime
+            .block_on(join_all(self.guards.into_iter().map(MutexGuard::unlock)));
+        let gone = released
+            .into_iter()
+            .filter(|was_held| !matches!(was_held, Ok(true)))
+            .count();
         lost.max(gone)
     }
 }

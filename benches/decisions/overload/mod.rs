@@ -55,11 +55,21 @@ pub fn run(bench: &Bench) {
         "next after ms",
         "leases lost",
     ];
-    let mut table = Table::new(format!("{REQUESTS} requests with unique keys, each round"), columns);
-    let rounds: Vec<Round> = (0..bench.settings.rounds).map(|_| round(bench, &mut table)).collect();
+    let mut table = Table::new(
+        format!("{REQUESTS} requests with unique keys, each round"),
+        columns,
+    );
+    let rounds: Vec<Round> = (0..bench.settings.rounds)
+        .map(|_| round(bench, &mut table))
+        .collect();
     table.print();
 
-    let sum = |read: fn(&Round) -> u32| rounds.iter().map(|round| f64::from(read(round))).sum::<f64>();
+    let sum = |read: fn(&Round) -> u32| {
+        rounds
+            .iter()
+            .map(|round| f64::from(read(round)))
+            .sum::<f64>()
+    };
     // What must not happen is counted over all rounds, and the slowest recovery counts.
     figure(
         UNAVAILABLE,
@@ -71,14 +81,24 @@ pub fn run(bench: &Bench) {
         "requests let through unlimited, 500 000 at once, fail open",
         sum(|round| round.open.tally.undecided),
     );
-    let recovery = rounds.iter().map(|round| round.recovery).max().unwrap_or_default();
-    figure(RECOVERY, "ms from the last answer to the next that is served", recovery.as_secs_f64() * 1000.0);
+    let recovery = rounds
+        .iter()
+        .map(|round| round.recovery)
+        .max()
+        .unwrap_or_default();
+    figure(
+        RECOVERY,
+        "ms from the last answer to the next that is served",
+        recovery.as_secs_f64() * 1000.0,
+    );
     let share = |of: fn(&Round) -> &Burst| {
         let share = |round: &Round| round.burst.served_per_second() / of(round).served_per_second();
         median(rounds.iter().map(share))
     };
     let in_turn = number(share(|round| &round.in_turn));
-    note(format!("All at once ÷ the same tasks, {EVEN_CALLERS} at a time: {in_turn} of the served/s."));
+    note(format!(
+        "All at once ÷ the same tasks, {EVEN_CALLERS} at a time: {in_turn} of the served/s."
+    ));
     let per_second =
         |of: fn(&Round) -> &Burst| median(rounds.iter().map(|round| of(round).served_per_second()));
     Versus {
@@ -91,7 +111,11 @@ pub fn run(bench: &Bench) {
         better: Better::Higher,
     }
     .tell();
-    figure(LEASES_LOST, "leases lost meanwhile, of 1000", sum(|round| round.leases_lost as u32));
+    figure(
+        LEASES_LOST,
+        "leases lost meanwhile, of 1000",
+        sum(|round| round.leases_lost as u32),
+    );
 }
 
 fn round(bench: &Bench, table: &mut Table<8>) -> Round {
@@ -100,7 +124,8 @@ fn round(bench: &Bench, table: &mut Table<8>) -> Round {
     let (in_turn, _, lost_in_turn) = load(bench, table, "256 of all at a time", REQUESTS, in_turn);
     load(bench, table, "all for nothing", REQUESTS, |_| Nothing);
     let (burst, recovery, lost) = load(bench, table, "all at once", REQUESTS, |bucket| bucket);
-    let (open, recovery_open, lost_open) = load(bench, table, "the same, fail open", REQUESTS, fail_open);
+    let (open, recovery_open, lost_open) =
+        load(bench, table, "the same, fail open", REQUESTS, fail_open);
     Round {
         even,
         in_turn,
@@ -128,12 +153,25 @@ fn load<A: Asked>(
     let burst = burst::run(&bench.runtime, &asked(bucket.clone()), callers, REQUESTS);
     let over = Instant::now();
     while let Err(error) = bench.runtime.block_on(bucket.allow("next")) {
-        assert!(over.elapsed() < PATIENCE, "nothing is served any more: {error}");
+        assert!(
+            over.elapsed() < PATIENCE,
+            "nothing is served any more: {error}"
+        );
     }
     let recovery = over.elapsed();
     let lost = leases.release(bench);
 
-    let Burst { tally: Tally { served, undecided, overloaded, unavailable, outage }, took } = &burst;
+    let Burst {
+        tally:
+            Tally {
+                served,
+                undecided,
+                overloaded,
+                unavailable,
+                outage,
+            },
+        took,
+    } = &burst;
     let counts = [*served, *overloaded, *unavailable, *undecided].map(|count| number(count.into()));
     let [served, overloaded, unavailable, undecided] = counts;
     table.row([
@@ -147,7 +185,9 @@ fn load<A: Asked>(
         lost.to_string(),
     ]);
     if let Some(outage) = outage {
-        note(format!("{name}: the first outage told after {took:.1?}: {outage}"));
+        note(format!(
+            "{name}: the first outage told after {took:.1?}: {outage}"
+        ));
     }
     (burst, recovery, lost)
 }

@@ -83,21 +83,36 @@ impl Book {
         let (route, key) = (visit.route, visit.key.clone());
         self.judged[route as usize] += 1;
         if route == Route::Limited {
-            self.admitted.entry((route as usize, key)).or_default().push((visit.sent, at));
+            self.admitted
+                .entry((route as usize, key))
+                .or_default()
+                .push((visit.sent, at));
             return;
         }
         self.look_at_fence(at, route, &key, fence);
         self.look_at_item(at, route, &key);
         self.present.insert(who, Present { visit, entered: at });
-        self.by_key.entry(key.clone()).or_default().present.push(who);
+        self.by_key
+            .entry(key.clone())
+            .or_default()
+            .present
+            .push(who);
         if self.are_too_many(&key) {
-            self.by_key.entry(key).or_default().too_many.get_or_insert(at);
+            self.by_key
+                .entry(key)
+                .or_default()
+                .too_many
+                .get_or_insert(at);
         }
     }
 
     fn are_too_many(&self, key: &str) -> bool {
         let present = &self.by_key[key].present;
-        let has = |route| present.iter().any(|who| self.present[who].visit.route == route);
+        let has = |route| {
+            present
+                .iter()
+                .any(|who| self.present[who].visit.route == route)
+        };
         let most = match () {
             () if has(Route::Export) => PERMITS as usize,
             () if has(Route::Completion) || has(Route::Read) && !has(Route::Write) => usize::MAX,
@@ -108,9 +123,17 @@ impl Book {
 
     /// `is_done`: it came to its end, and was not stopped.
     pub fn leave(&mut self, at: u64, who: Who, is_done: bool) {
-        let Some(Present { visit, entered }) = self.present.remove(&who) else { return };
+        let Some(Present { visit, entered }) = self.present.remove(&who) else {
+            return;
+        };
         self.settle(at, (!is_done).then_some(who));
-        let Visit { route, key, sent, units, .. } = visit;
+        let Visit {
+            route,
+            key,
+            sent,
+            units,
+            ..
+        } = visit;
         let place = self.by_key.entry(key.clone()).or_default();
         let were = place.present.clone();
         place.present.retain(|other| *other != who);
@@ -120,9 +143,18 @@ impl Book {
         {
             self.by_key.entry(key.clone()).or_default().too_many = None;
             match at - since <= LATE {
-                true if is_done => self.doubts.push(Doubt { since, route, key: key.clone(), who: were }),
+                true if is_done => self.doubts.push(Doubt {
+                    since,
+                    route,
+                    key: key.clone(),
+                    who: were,
+                }),
                 true => self.excuse(since, route, Excuse::Late),
-                false => self.breach(since, route, format!("{key}: too many for {} µs", at - since)),
+                false => self.breach(
+                    since,
+                    route,
+                    format!("{key}: too many for {} µs", at - since),
+                ),
             }
         }
         if is_empty {
@@ -130,7 +162,13 @@ impl Book {
         }
         match route {
             Route::Webhook | Route::Event if is_done => {
-                self.done.insert(key, Done { at, ..Done::default() });
+                self.done.insert(
+                    key,
+                    Done {
+                        at,
+                        ..Done::default()
+                    },
+                );
             }
             Route::Completion if is_done => {
                 let admitted = self.admitted.entry((route as usize, key)).or_default();
@@ -143,9 +181,18 @@ impl Book {
     /// Settles the doubts: one of those is stopped now, or it was in vain to wait for that.
     fn settle(&mut self, at: u64, stopped: Option<Who>) {
         for doubt in std::mem::take(&mut self.doubts) {
-            let Doubt { since, route, key, who } = &doubt;
+            let Doubt {
+                since,
+                route,
+                key,
+                who,
+            } = &doubt;
             if at - since > LATE {
-                self.breach(*since, *route, format!("{key}: too many, and nobody was stopped"));
+                self.breach(
+                    *since,
+                    *route,
+                    format!("{key}: too many, and nobody was stopped"),
+                );
             } else if stopped.is_some_and(|stopped| who.contains(&stopped)) {
                 self.excuse(*since, *route, Excuse::Late);
             } else {
@@ -156,7 +203,12 @@ impl Book {
 
     /// A gateway has ended: nobody works there any more.
     pub fn end(&mut self, at: u64, connection: u64) {
-        let gone: Vec<_> = self.present.keys().filter(|who| who.0 == connection).copied().collect();
+        let gone: Vec<_> = self
+            .present
+            .keys()
+            .filter(|who| who.0 == connection)
+            .copied()
+            .collect();
         gone.into_iter().for_each(|who| self.leave(at, who, false));
     }
 
@@ -177,18 +229,25 @@ impl Book {
 
     /// Forgets the items that are not taken for duplicates any more.
     pub fn forget(&mut self, at: u64) {
-        self.done.retain(|_, done| at - done.at < 4 * REMEMBER.as_micros() as u64);
+        self.done
+            .retain(|_, done| at - done.at < 4 * REMEMBER.as_micros() as u64);
     }
 
     /// Looks at what needs the whole run.
     pub fn finish(&mut self, at: u64) {
         let mut present: Vec<_> = self.present.keys().copied().collect();
         present.sort_unstable();
-        present.into_iter().for_each(|who| self.leave(at, who, true));
+        present
+            .into_iter()
+            .for_each(|who| self.leave(at, who, true));
         self.settle(u64::MAX, None);
         for ((route, key), spans) in std::mem::take(&mut self.admitted) {
             let route = Route::ALL[route];
-            let (rate, burst) = if route == Route::Limited { LIMITED } else { BUDGET };
+            let (rate, burst) = if route == Route::Limited {
+                LIMITED
+            } else {
+                BUDGET
+            };
             let bound = Bound {
                 burst: burst.into(),
                 tokens: rate.into(),
@@ -199,7 +258,11 @@ impl Book {
             let worst = bound.worst(&spans).filter(|worst| !bound.allows(*worst));
             if let Some(worst) = worst {
                 let allowed = bound.allowed(worst);
-                self.breach(worst.to, route, format!("{key}: {worst:?}, allowed are {allowed:.1}"));
+                self.breach(
+                    worst.to,
+                    route,
+                    format!("{key}: {worst:?}, allowed are {allowed:.1}"),
+                );
             }
         }
     }
@@ -215,13 +278,19 @@ impl Book {
     }
 
     fn look_at_item(&mut self, at: u64, route: Route, key: &str) {
-        let Some(done) = self.done.get(key) else { return };
+        let Some(done) = self.done.get(key) else {
+            return;
+        };
         if !done.is_confirmed || at - done.at >= REMEMBER.as_micros() as u64 {
             return;
         }
         match done.is_unsure {
             true => self.excuse(at, route, Excuse::Unsure),
-            false => self.breach(at, route, format!("{key}: handled again after {} µs", at - done.at)),
+            false => self.breach(
+                at,
+                route,
+                format!("{key}: handled again after {} µs", at - done.at),
+            ),
         }
     }
 

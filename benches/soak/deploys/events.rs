@@ -58,7 +58,13 @@ impl Event {
     }
 
     /// Returns when all is as it was before. `round`: how often it has happened before.
-    pub fn strike(self, runtime: &Runtime, cluster: &ReplicatedCluster, fleet: &mut Fleet, round: usize) {
+    pub fn strike(
+        self,
+        runtime: &Runtime,
+        cluster: &ReplicatedCluster,
+        fleet: &mut Fleet,
+        round: usize,
+    ) {
         match self {
             Self::Deploy => fleet.deploy(),
             Self::GatewayKilled => fleet.kill(),

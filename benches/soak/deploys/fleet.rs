@@ -32,7 +32,13 @@ impl Fleet {
     pub fn start(cluster: &ReplicatedCluster, referee: &Referee) -> Self {
         let urls: Vec<_> = cluster.nodes().map(RedisServer::url).collect();
         let (ports, urls, referee) = (Arc::default(), urls.join(","), referee.port);
-        let mut fleet = Self { gateways: Vec::new(), ports, problems: Vec::new(), urls, referee };
+        let mut fleet = Self {
+            gateways: Vec::new(),
+            ports,
+            problems: Vec::new(),
+            urls,
+            referee,
+        };
         (0..GATEWAYS).for_each(|_| fleet.add());
         fleet
     }
@@ -58,7 +64,9 @@ impl Fleet {
 
     /// Ends all.
     pub fn end(&mut self) {
-        std::mem::take(&mut self.gateways).into_iter().for_each(|gateway| self.end_one(gateway));
+        std::mem::take(&mut self.gateways)
+            .into_iter()
+            .for_each(|gateway| self.end_one(gateway));
     }
 
     fn add(&mut self) {
@@ -70,7 +78,11 @@ impl Fleet {
         let mut child = child::start_all([command]).remove(0);
         let told: Vec<u32> = child.numbers();
         let (port, process) = (u16::try_from(told[0]).unwrap(), told[1]);
-        self.gateways.push(Gateway { child, port, process });
+        self.gateways.push(Gateway {
+            child,
+            port,
+            process,
+        });
         self.ports.write().unwrap().push(port);
     }
 
@@ -84,7 +96,8 @@ impl Fleet {
     fn end_one(&mut self, mut gateway: Gateway) {
         let status = gateway.child.end();
         if !status.success() {
-            self.problems.push(format!("a gateway that was to end: {status}"));
+            self.problems
+                .push(format!("a gateway that was to end: {status}"));
         }
     }
 }

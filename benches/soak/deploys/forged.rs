@@ -3,10 +3,18 @@
 use super::book::Book;
 use super::visit::Visit;
 use crate::gateway::PERMITS;
-use crate::routes::Route::{self, Completion, Event, Export, Invoice, Limited, Read, Report, Webhook, Write};
+use crate::routes::Route::{
+    self, Completion, Event, Export, Invoice, Limited, Read, Report, Webhook, Write,
+};
 
 fn visit(route: Route) -> Visit {
-    Visit { route, key: "/k".to_owned(), sent: 0, work: 0, units: 10 }
+    Visit {
+        route,
+        key: "/k".to_owned(),
+        sent: 0,
+        work: 0,
+        units: 10,
+    }
 }
 
 /// Several works of these routes, each for so many µs, each beginning so many µs after the one before.
@@ -14,7 +22,9 @@ fn works(routes: &[Route], lasts: u64, apart: u64) -> Book {
     let (mut book, count) = (Book::default(), routes.len() as u64);
     let enter = |number: u64| (number * apart, 0, number);
     let leave = |number: u64| (number * apart + lasts, 1, number);
-    let mut steps: Vec<_> = (0..count).flat_map(|number| [enter(number), leave(number)]).collect();
+    let mut steps: Vec<_> = (0..count)
+        .flat_map(|number| [enter(number), leave(number)])
+        .collect();
     steps.sort_unstable();
     for (at, is_end, number) in steps {
         match is_end {
@@ -38,7 +48,13 @@ fn breaches(routes: &[Route]) -> [usize; 2] {
 
 /// Panics if the referee misses a breach, or finds one where there is none.
 pub fn prove() {
-    for pair in [[Invoice, Invoice], [Write, Write], [Report, Report], [Read, Write], [Write, Read]] {
+    for pair in [
+        [Invoice, Invoice],
+        [Write, Write],
+        [Report, Report],
+        [Read, Write],
+        [Write, Read],
+    ] {
         assert_eq!(breaches(&pair), [1, 0], "{pair:?}");
     }
     assert_eq!(breaches(&[Read; 20]), [0, 0]);

@@ -72,7 +72,12 @@ pub fn soak(runtime: &Runtime, length: Duration) -> bool {
         if began.elapsed() >= next && began.elapsed() + every <= length {
             let event = Event::ALL[events.len() % Event::ALL.len()];
             events.push((event, Instant::now()));
-            event.strike(runtime, &cluster, &mut fleet, events.len() / Event::ALL.len());
+            event.strike(
+                runtime,
+                &cluster,
+                &mut fleet,
+                events.len() / Event::ALL.len(),
+            );
             next = (next + every).max(began.elapsed());
             calm = began.elapsed() + every / 2;
         } else if began.elapsed() >= calm {
@@ -82,12 +87,27 @@ pub fn soak(runtime: &Runtime, length: Duration) -> bool {
     }
     let load = runtime.block_on(load).unwrap();
     fleet.end();
-    let lasting = cluster.masters().into_iter().flat_map(keys_without_ttl).collect();
+    let lasting = cluster
+        .masters()
+        .into_iter()
+        .flat_map(keys_without_ttl)
+        .collect();
     referee.book().finish(referee.now());
     let book = &referee.book();
-    let report = Report { length, began, referee_began: referee.began, load, events, samples, book, lasting };
+    let report = Report {
+        length,
+        began,
+        referee_began: referee.began,
+        load,
+        events,
+        samples,
+        book,
+        lasting,
+    };
     report.print();
     let problems = [report.problems(), fleet.problems].concat();
-    problems.iter().for_each(|problem| eprintln!("deploys: {problem}"));
+    problems
+        .iter()
+        .for_each(|problem| eprintln!("deploys: {problem}"));
     problems.is_empty()
 }

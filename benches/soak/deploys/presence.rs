@@ -37,11 +37,17 @@ impl Presences {
     /// `None` without a referee.
     pub async fn of_this_process() -> Option<Self> {
         let port: u16 = env::var(REFEREE).ok()?.parse().unwrap();
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+            .await
+            .unwrap();
         stream.set_nodelay(true).unwrap();
         let (read, mut write) = stream.into_split();
         let (out, mut lines) = mpsc::unbounded_channel::<String>();
-        let line = Arc::new(Line { out, waiting: Mutex::default(), numbers: AtomicU64::default() });
+        let line = Arc::new(Line {
+            out,
+            waiting: Mutex::default(),
+            numbers: AtomicU64::default(),
+        });
         let waiting = Arc::clone(&line);
         tokio::spawn(async move {
             while let Some(line) = lines.recv().await {
@@ -51,7 +57,11 @@ impl Presences {
         tokio::spawn(async move {
             let mut read = BufReader::new(read).lines();
             while let Ok(Some(number)) = read.next_line().await {
-                let waiter = waiting.waiting.lock().unwrap().remove(&number.parse().unwrap());
+                let waiter = waiting
+                    .waiting
+                    .lock()
+                    .unwrap()
+                    .remove(&number.parse().unwrap());
                 waiter.map(|waiter| waiter.send(()));
             }
             // Nobody judges any more.
@@ -64,11 +74,23 @@ impl Presences {
     pub async fn work(&self, request: &Parts) {
         let told = request.headers[VISIT].to_str().unwrap();
         let visit = Visit::parse(told);
-        let fence = request.extensions.get::<LeaseHandle>().and_then(|lease| lease.fence());
+        let fence = request
+            .extensions
+            .get::<LeaseHandle>()
+            .and_then(|lease| lease.fence());
         let number = self.0.numbers.fetch_add(1, Ordering::Relaxed);
         // It also ends if the layer drops this future.
-        let mut presence = Presence { line: &self.0, number, has_left: false };
-        self.0.tell(number, format!("enter {number} {} {told}\n", fence.unwrap_or(0))).await;
+        let mut presence = Presence {
+            line: &self.0,
+            number,
+            has_left: false,
+        };
+        self.0
+            .tell(
+                number,
+                format!("enter {number} {} {told}\n", fence.unwrap_or(0)),
+            )
+            .await;
         sleep(Duration::from_millis(visit.work)).await;
         if let Some(usage) = request.extensions.get::<Usage>() {
             usage.set(visit.units);
@@ -79,8 +101,10 @@ impl Presences {
 
     /// An item may be handled twice.
     pub fn unsure(&self, path: &str, unsure: &Unsure) {
-        let _ =
-            self.0.out.send(format!("unsure {path}/{}\n", String::from_utf8_lossy(unsure.key.as_bytes())));
+        let _ = self.0.out.send(format!(
+            "unsure {path}/{}\n",
+            String::from_utf8_lossy(unsure.key.as_bytes())
+        ));
     }
 }
 

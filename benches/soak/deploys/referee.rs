@@ -21,7 +21,11 @@ impl Referee {
     pub async fn start() -> Arc<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let referee = Arc::new(Self { port, began: Instant::now(), book: Mutex::default() });
+        let referee = Arc::new(Self {
+            port,
+            began: Instant::now(),
+            book: Mutex::default(),
+        });
         let (accepting, forgetting) = (Arc::clone(&referee), Arc::clone(&referee));
         tokio::spawn(async move {
             for connection in 0.. {
@@ -57,7 +61,12 @@ impl Referee {
         match verb {
             "enter" => {
                 let (fence, visit) = rest.split_once(' ').unwrap();
-                book.enter(self.now(), who(), fence.parse().unwrap(), Visit::parse(visit));
+                book.enter(
+                    self.now(),
+                    who(),
+                    fence.parse().unwrap(),
+                    Visit::parse(visit),
+                );
             }
             "leave" => book.leave(self.now(), who(), true),
             "stop" => book.leave(self.now(), who(), false),

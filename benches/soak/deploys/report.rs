@@ -31,10 +31,22 @@ impl Report<'_> {
         let seconds = |time: Duration| format!("{:.1}", time.as_secs_f64());
         self.load.print(format!("deploys, {:?}", self.length));
         let title = format!("{} events", self.events.len());
-        let mut table =
-            Table::new(title, ["event", "times", "failed requests", "the last after, s", "may, s"]);
+        let mut table = Table::new(
+            title,
+            [
+                "event",
+                "times",
+                "failed requests",
+                "the last after, s",
+                "may, s",
+            ],
+        );
         for event in Event::ALL {
-            let times = self.events.iter().filter(|(other, _)| *other == event).count();
+            let times = self
+                .events
+                .iter()
+                .filter(|(other, _)| *other == event)
+                .count();
             let errors: Vec<_> = self
                 .errors()
                 .filter(|(cause, ..)| *cause == Some(event))
@@ -50,13 +62,31 @@ impl Report<'_> {
             ]);
         }
         table.print();
-        let mut table = Table::new("The referee", ["promise", "works", "breaches", "stopped late", "unsure"]);
+        let mut table = Table::new(
+            "The referee",
+            ["promise", "works", "breaches", "stopped late", "unsure"],
+        );
         for route in Route::ALL {
-            let breaches = self.book.breaches.iter().filter(|breach| breach.route == route).count() as u64;
-            let excused =
-                |excuse| self.book.excused.iter().filter(|of| (of.1, of.2) == (route, excuse)).count() as u64;
+            let breaches = self
+                .book
+                .breaches
+                .iter()
+                .filter(|breach| breach.route == route)
+                .count() as u64;
+            let excused = |excuse| {
+                self.book
+                    .excused
+                    .iter()
+                    .filter(|of| (of.1, of.2) == (route, excuse))
+                    .count() as u64
+            };
             let works = self.book.judged[route as usize];
-            let counts = [works, breaches, excused(Excuse::Late), excused(Excuse::Unsure)];
+            let counts = [
+                works,
+                breaches,
+                excused(Excuse::Late),
+                excused(Excuse::Unsure),
+            ];
             let [works, breaches, late, unsure] = counts.map(|count| number(count as f64));
             table.row([route.title().to_owned(), works, breaches, late, unsure]);
         }
@@ -67,21 +97,36 @@ impl Report<'_> {
             table.row([name.to_owned(), first, last, most]);
         }
         table.print();
-        note(format!("Medians of {} samples; the first tenth of the time is left out.", self.samples.len()));
+        note(format!(
+            "Medians of {} samples; the first tenth of the time is left out.",
+            self.samples.len()
+        ));
     }
 
     /// Each bound that does not hold.
     pub fn problems(&self) -> Vec<String> {
-        let late = self.errors().filter(|(cause, after, _)| cause.is_none_or(|event| *after > event.bound()));
+        let late = self
+            .errors()
+            .filter(|(cause, after, _)| cause.is_none_or(|event| *after > event.bound()));
         let late = late.map(|(cause, after, error)| format!("{error}, {}", since(cause, after)));
-        let lasting = self.lasting.iter().map(|key| format!("a key without a ttl is left: {key}"));
-        let mut problems: Vec<_> =
-            late.take(TOLD).chain(lasting.take(TOLD)).chain(self.load.silent()).collect();
+        let lasting = self
+            .lasting
+            .iter()
+            .map(|key| format!("a key without a ttl is left: {key}"));
+        let mut problems: Vec<_> = late
+            .take(TOLD)
+            .chain(lasting.take(TOLD))
+            .chain(self.load.silent())
+            .collect();
         for route in Route::ALL {
             if self.book.judged[route as usize] == 0 {
                 problems.push(format!("{}: no work was judged", route.title()));
             }
-            let of_route = self.book.breaches.iter().filter(|breach| breach.route == route);
+            let of_route = self
+                .book
+                .breaches
+                .iter()
+                .filter(|breach| breach.route == route);
             problems.extend(of_route.take(TOLD).map(|breach| self.tell(breach)));
         }
         // The first lease that an event costs ends a ttl after it.

@@ -40,12 +40,21 @@ impl Sample {
             calls += counted.0;
             subscribed += counted.1;
             for kind in ["CHANNELS", "SHARDCHANNELS"] {
-                channels += client.query::<Vec<String>>(cmd("PUBSUB").arg(kind)).unwrap().len();
+                channels += client
+                    .query::<Vec<String>>(cmd("PUBSUB").arg(kind))
+                    .unwrap()
+                    .len();
             }
         }
         let masters = cluster.masters();
-        let keys: u64 = masters.iter().map(|node| node.query::<u64>(&["DBSIZE"]).unwrap()).sum();
-        let lasting: usize = masters.into_iter().map(|node| keys_without_ttl(node).len()).sum();
+        let keys: u64 = masters
+            .iter()
+            .map(|node| node.query::<u64>(&["DBSIZE"]).unwrap())
+            .sum();
+        let lasting: usize = masters
+            .into_iter()
+            .map(|node| keys_without_ttl(node).len())
+            .sum();
         let process = gateway.process;
         let open = fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
         let threads = status(process, "Threads").parse().unwrap();
@@ -71,20 +80,32 @@ fn callers(port: u16) -> usize {
         // Neither one that listens nor one that is over.
         words[1] == local && !matches!(words[3], "0A" | "06")
     };
-    fs::read_to_string("/proc/net/tcp").unwrap().lines().filter(is_open).count()
+    fs::read_to_string("/proc/net/tcp")
+        .unwrap()
+        .lines()
+        .filter(is_open)
+        .count()
 }
 
 /// A quantity, its medians in the first third and the last third, and what the last may be.
-pub fn thirds(samples: &[Sample], length: Duration) -> impl Iterator<Item = (&'static str, [f64; 3])> {
+pub fn thirds(
+    samples: &[Sample],
+    length: Duration,
+) -> impl Iterator<Item = (&'static str, [f64; 3])> {
     let warm = length / WARM_UP;
     let third = (length - warm) / 3;
     let mean = move |number: usize, from, to| {
-        let within = samples.iter().filter(move |sample| sample.at >= from && sample.at < to);
+        let within = samples
+            .iter()
+            .filter(move |sample| sample.at >= from && sample.at < to);
         median(within.map(|sample| sample.values[number]))
     };
-    QUANTITIES.iter().enumerate().map(move |(number, (name, share, slack))| {
-        let first = mean(number, warm, warm + third);
-        let last = mean(number, length - third, length);
-        (*name, [first, last, first * (1.0 + share) + slack])
-    })
+    QUANTITIES
+        .iter()
+        .enumerate()
+        .map(move |(number, (name, share, slack))| {
+            let first = mean(number, warm, warm + third);
+            let last = mean(number, length - third, length);
+            (*name, [first, last, first * (1.0 + share) + slack])
+        })
 }

@@ -21,13 +21,19 @@ pub const TTL: Duration = Duration::from_secs(8);
 
 /// With calls that count once the replica of their master has them, so that a failover loses nothing.
 pub fn store(urls: &str) -> Store {
-    let builder = Store::builder().timeout(Duration::from_secs(3)).replicas(1, Duration::from_secs(1));
+    let builder = Store::builder()
+        .timeout(Duration::from_secs(3))
+        .replicas(1, Duration::from_secs(1));
     builder.cluster(urls.split(',')).unwrap()
 }
 
 pub fn of_this_process() -> Terms {
     Terms {
-        names: if env::var_os(FORGE).is_some() { "forged" } else { "deploys" },
+        names: if env::var_os(FORGE).is_some() {
+            "forged"
+        } else {
+            "deploys"
+        },
         ttl: TTL,
         // Longer than several works of one key.
         max_wait: Duration::from_secs(60),

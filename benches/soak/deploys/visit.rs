@@ -37,12 +37,26 @@ impl Visit {
         };
         let work = from + random.below(to - from);
         let units = 1 + random.below(ESTIMATE.into()) as u32;
-        Self { route, key: route.key(request), sent, work, units }
+        Self {
+            route,
+            key: route.key(request),
+            sent,
+            work,
+            units,
+        }
     }
 
     pub fn header(&self) -> HeaderValue {
-        let Self { route, key, sent, work, units } = self;
-        format!("{} {key} {sent} {work} {units}", *route as usize).try_into().unwrap()
+        let Self {
+            route,
+            key,
+            sent,
+            work,
+            units,
+        } = self;
+        format!("{} {key} {sent} {work} {units}", *route as usize)
+            .try_into()
+            .unwrap()
     }
 
     pub fn parse(text: &str) -> Self {

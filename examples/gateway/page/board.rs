@@ -87,7 +87,11 @@ pub(crate) struct Seat {
 impl Default for Board {
     fn default() -> Self {
         let (log, watchers) = (Mutex::default(), AtomicUsize::new(0));
-        Self(Arc::new(Shared { began: Instant::now(), log, watchers }))
+        Self(Arc::new(Shared {
+            began: Instant::now(),
+            log,
+            watchers,
+        }))
     }
 }
 
@@ -118,24 +122,36 @@ impl Board {
     /// The addresses that have called a route.
     pub(crate) fn callers(&self, route: &str) -> Vec<String> {
         let log = self.log();
-        let mut callers: Vec<_> =
-            log.counts.keys().filter(|key| key.0 == route).map(|key| key.2.clone()).collect();
+        let mut callers: Vec<_> = log
+            .counts
+            .keys()
+            .filter(|key| key.0 == route)
+            .map(|key| key.2.clone())
+            .collect();
         callers.sort_unstable();
         callers.dedup();
         callers
     }
 
     pub(crate) fn counts(&self) -> Value {
-        let counts = |((route, gateway, caller), status): (&(String, &str, String), &BTreeMap<u16, u64>)| json!({ "route": route, "gateway": gateway, "caller": caller, "status": status });
+        let counts = |((route, gateway, caller), status): (
+            &(String, &str, String),
+            &BTreeMap<u16, u64>,
+        )| json!({ "route": route, "gateway": gateway, "caller": caller, "status": status });
         self.log().counts.iter().map(counts).collect()
     }
 
     /// The requests that have not ended, or not long ago.
     pub(crate) fn requests(&self) -> Value {
         let (log, now) = (self.log(), Instant::now());
-        let is_shown = |visit: &&Visit| visit.ended.is_none_or(|ended| now - ended < REMEMBERED_FOR);
+        let is_shown =
+            |visit: &&Visit| visit.ended.is_none_or(|ended| now - ended < REMEMBERED_FOR);
         let requests = log.routes.iter().flat_map(|(route, visits)| {
-            visits.latest.iter().filter(is_shown).map(move |visit| self.request(route, visit, now))
+            visits
+                .latest
+                .iter()
+                .filter(is_shown)
+                .map(move |visit| self.request(route, visit, now))
         });
         requests.collect()
     }
@@ -228,12 +244,22 @@ fn shown(text: &str) -> String {
 }
 
 fn route(request: &Request) -> String {
-    request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned()
+    request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("", MatchedPath::as_str)
+        .to_owned()
 }
 
 /// Outside of all layers: counts the answers by status.
 pub(crate) async fn count(State(seat): State<Seat>, request: Request, next: Next) -> Response {
-    let (route, caller) = (route(&request), request.extensions().get::<ConnectInfo<SocketAddr>>().cloned());
+    let (route, caller) = (
+        route(&request),
+        request
+            .extensions()
+            .get::<ConnectInfo<SocketAddr>>()
+            .cloned(),
+    );
     let caller = caller.map_or_else(String::new, |info| info.0.ip().to_string());
     let response = next.run(request).await;
     let mut log = seat.board.log();
@@ -241,7 +267,11 @@ pub(crate) async fn count(State(seat): State<Seat>, request: Request, next: Next
     if log.counts.len() >= CALLERS && !log.counts.contains_key(&key) {
         "others".clone_into(&mut key.2);
     }
-    *log.counts.entry(key).or_default().entry(response.status().as_u16()).or_default() += 1;
+    *log.counts
+        .entry(key)
+        .or_default()
+        .entry(response.status().as_u16())
+        .or_default() += 1;
     response
 }
 
@@ -252,14 +282,38 @@ pub(crate) async fn follow(State(seat): State<Seat>, mut request: Request, next:
         let mut log = board.log();
         log.arrived += 1;
         let id = log.arrived;
-        let (method, path) = (shown(request.method().as_str()), shown(request.uri().path()));
-        let webhook = request.headers().get("webhook-id").and_then(|id| id.to_str().ok()).map(shown);
+        let (method, path) = (
+            shown(request.method().as_str()),
+            shown(request.uri().path()),
+        );
+        let webhook = request
+            .headers()
+            .get("webhook-id")
+            .and_then(|id| id.to_str().ok())
+            .map(shown);
         let (began_work, ended, status, lease) = (None, None, None, None);
         let (gateway, arrived) = (seat.gateway, Instant::now());
-        let visit = Visit { id, gateway, method, path, webhook, arrived, began_work, ended, status, lease };
+        let visit = Visit {
+            id,
+            gateway,
+            method,
+            path,
+            webhook,
+            arrived,
+            began_work,
+            ended,
+            status,
+            lease,
+        };
         let visits = log.routes.entry(route.clone()).or_default();
         visits.arrived += 1;
-        visits.present.insert(id, Present { method: request.method().clone(), works: false });
+        visits.present.insert(
+            id,
+            Present {
+                method: request.method().clone(),
+                works: false,
+            },
+        );
         visits.latest.push_back(visit);
         if visits.latest.len() > REMEMBERED {
             visits.latest.pop_front();

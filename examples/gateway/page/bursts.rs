@@ -21,19 +21,30 @@ pub(super) struct Call {
 
 impl Call {
     fn new(gateway: usize, method_and_path: &str, caller: u8, body: &'static str) -> Self {
-        let (method, path) = method_and_path.split_once(' ').unwrap_or(("GET", method_and_path));
+        let (method, path) = method_and_path
+            .split_once(' ')
+            .unwrap_or(("GET", method_and_path));
         let mut request = Request::new(Body::from(body));
         *request.method_mut() = method.parse().unwrap_or_default();
         *request.uri_mut() = path.parse().unwrap_or_default();
         // Both gateways are one host to their clients.
-        request.headers_mut().insert(HOST, HeaderValue::from_static("gateway.example"));
+        request
+            .headers_mut()
+            .insert(HOST, HeaderValue::from_static("gateway.example"));
         let address = SocketAddr::from((Ipv4Addr::new(127, 0, 0, caller), 0));
         request.extensions_mut().insert(ConnectInfo(address));
-        Self { gateway: gateway % 2, request, after: Duration::ZERO }
+        Self {
+            gateway: gateway % 2,
+            request,
+            after: Duration::ZERO,
+        }
     }
 
     fn after(self, milliseconds: u64) -> Self {
-        Self { after: Duration::from_millis(milliseconds), ..self }
+        Self {
+            after: Duration::from_millis(milliseconds),
+            ..self
+        }
     }
 
     fn with_id(mut self, id: &str) -> Self {
@@ -47,10 +58,15 @@ impl Call {
 /// The calls of a button; `None` if there is no such button. `now` makes names new for each burst.
 pub(super) fn calls(what: &str, now: u64, caller: u8) -> Option<Vec<Call>> {
     let all = |count: usize, path: &str| -> Vec<Call> {
-        (0..count).map(|turn| Call::new(turn, path, caller, "")).collect()
+        (0..count)
+            .map(|turn| Call::new(turn, path, caller, ""))
+            .collect()
     };
     let apart = |calls: Vec<Call>, milliseconds: u64| -> Vec<Call> {
-        (0..).zip(calls).map(|(turn, call)| call.after(turn * milliseconds)).collect()
+        (0..)
+            .zip(calls)
+            .map(|(turn, call)| call.after(turn * milliseconds))
+            .collect()
     };
     Some(match what {
         "limited" => all(15, "GET /limited"),
@@ -73,7 +89,11 @@ pub(super) fn calls(what: &str, now: u64, caller: u8) -> Option<Vec<Call>> {
             .map(|turn| {
                 let (message, delivery) = (turn % 3, turn / 3);
                 let id = format!("evt_{:x}_{now}_{message}", std::process::id());
-                let body = if (message, delivery) == (2, 0) { "fail" } else { "ok" };
+                let body = if (message, delivery) == (2, 0) {
+                    "fail"
+                } else {
+                    "ok"
+                };
                 let call = Call::new(delivery as usize, "POST /webhook", caller, body).with_id(&id);
                 call.after(u64::from(turn) * 100)
             })
@@ -85,8 +105,12 @@ pub(super) fn calls(what: &str, now: u64, caller: u8) -> Option<Vec<Call>> {
 
 /// One request to each limit that outlives an outage in its own way.
 pub(super) fn policies(turn: usize, caller: u8) -> [Call; 3] {
-    ["GET /policy/fail-closed", "GET /policy/fail-open", "GET /policy/local-share"]
-        .map(|path| Call::new(turn, path, caller, ""))
+    [
+        "GET /policy/fail-closed",
+        "GET /policy/fail-open",
+        "GET /policy/local-share",
+    ]
+    .map(|path| Call::new(turn, path, caller, ""))
 }
 
 /// One request to `/limited`.
@@ -97,6 +121,8 @@ pub(super) fn limited(turn: usize, caller: u8) -> Call {
 /// One request of a tenant.
 pub(super) fn of_tenant(turn: usize, path: &str, tenant: &'static str) -> Call {
     let mut call = Call::new(turn, path, 1, "");
-    call.request.headers_mut().insert(TENANT, HeaderValue::from_static(tenant));
+    call.request
+        .headers_mut()
+        .insert(TENANT, HeaderValue::from_static(tenant));
     call
 }

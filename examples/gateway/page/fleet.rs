@@ -68,7 +68,12 @@ struct Known {
 impl Side {
     fn new(store: Store, seat: &Seat) -> Result<Self, Error> {
         let (bucket, exports) = (crate::bucket(&store)?, crate::leases::exports(&store)?);
-        Ok(Self { app: crate::app(&store, seat)?, bucket, exports, store })
+        Ok(Self {
+            app: crate::app(&store, seat)?,
+            bucket,
+            exports,
+            store,
+        })
     }
 
     /// Asks the store as a layer does, so that the breaker is left alone. Pings would close it.
@@ -80,14 +85,28 @@ impl Side {
         };
         let latency = Some(began.elapsed());
         let peek = async |caller: &String| {
-            let state = self.bucket.peek(caller.parse::<IpAddr>().ok()?).await.ok()?;
+            let state = self
+                .bucket
+                .peek(caller.parse::<IpAddr>().ok()?)
+                .await
+                .ok()?;
             Some((caller.clone(), state.remaining()))
         };
-        let tokens = join_all(callers.iter().map(peek)).await.into_iter().flatten().collect();
+        let tokens = join_all(callers.iter().map(peek))
+            .await
+            .into_iter()
+            .flatten()
+            .collect();
         match self.store.ping().await {
             Ok(_) => {
                 let version = self.store.stats().server_version;
-                Known { latency, version, error: None, tokens, permits: Some(permits) }
+                Known {
+                    latency,
+                    version,
+                    error: None,
+                    tokens,
+                    permits: Some(permits),
+                }
             }
             Err(error) => Known::unavailable(&error),
         }
@@ -105,13 +124,19 @@ impl Side {
 
 impl Known {
     fn unavailable(error: &Error) -> Self {
-        Self { error: Some(error.to_string()), ..Self::default() }
+        Self {
+            error: Some(error.to_string()),
+            ..Self::default()
+        }
     }
 }
 
 impl Gateway {
     fn side(&self, link: &Link) -> &Side {
-        self.on_nothing.as_ref().filter(|_| link.is_away()).unwrap_or(&self.on_store)
+        self.on_nothing
+            .as_ref()
+            .filter(|_| link.is_away())
+            .unwrap_or(&self.on_store)
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -131,7 +156,10 @@ impl Gateway {
 impl Fleet {
     /// Ends both gateways. Tells what they leave behind.
     pub(crate) async fn shutdown(&self, limit: Duration) {
-        let ends = self.gateways.each_ref().map(|gateway| gateway.on_store.store.shutdown(limit));
+        let ends = self
+            .gateways
+            .each_ref()
+            .map(|gateway| gateway.on_store.store.shutdown(limit));
         for ended in futures::future::join_all(ends).await {
             if let Err(left) = ended {
                 eprintln!("{left}");
@@ -156,14 +184,33 @@ impl Fleet {
         let refused = RefusedKeys::with_plain_keys(&stores[0], "gateway")?;
         let gateway = |name, store: &Store| {
             let (queues, refused) = (queues.clone(), refused.clone());
-            let seat = Seat { board: board.clone(), gateway: name, queues, refused };
-            let on_nothing = (!link.is_forwarded()).then(|| Side::new(Store::redis(NOWHERE)?, &seat));
-            let (on_store, on_nothing) = (Side::new(store.clone(), &seat)?, on_nothing.transpose()?);
-            Ok::<_, Error>(Gateway { name, on_store, on_nothing, known: Mutex::default() })
+            let seat = Seat {
+                board: board.clone(),
+                gateway: name,
+                queues,
+                refused,
+            };
+            let on_nothing =
+                (!link.is_forwarded()).then(|| Side::new(Store::redis(NOWHERE)?, &seat));
+            let (on_store, on_nothing) =
+                (Side::new(store.clone(), &seat)?, on_nothing.transpose()?);
+            Ok::<_, Error>(Gateway {
+                name,
+                on_store,
+                on_nothing,
+                known: Mutex::default(),
+            })
         };
         let gateways = [gateway("A", &stores[0])?, gateway("B", &stores[1])?];
         let (board, traffic) = (board.clone(), AtomicBool::new(true));
-        let fleet = Arc::new(Self { gateways, link, board, queues, refused, traffic });
+        let fleet = Arc::new(Self {
+            gateways,
+            link,
+            board,
+            queues,
+            refused,
+            traffic,
+        });
         tokio::spawn(Arc::clone(&fleet).keep_asking());
         tokio::spawn(Arc::clone(&fleet).keep_calling());
         Ok(fleet)
@@ -194,8 +241,15 @@ impl Fleet {
 
     /// All that the page shows.
     pub(super) fn state(&self) -> Value {
-        let gateways: Vec<_> = self.gateways.iter().map(|gateway| gateway.state(&self.link)).collect();
-        let stats = self.gateways.each_ref().map(|gateway| gateway.on_store.store.stats());
+        let gateways: Vec<_> = self
+            .gateways
+            .iter()
+            .map(|gateway| gateway.state(&self.link))
+            .collect();
+        let stats = self
+            .gateways
+            .each_ref()
+            .map(|gateway| gateway.on_store.store.stats());
         // In memory there are none.
         let operations: u64 = stats.iter().map(|stats| stats.operations).sum();
         let batches: u64 = stats.iter().map(|stats| stats.batches).sum();
@@ -211,8 +265,7 @@ impl Fleet {
 
     /// The keys that the rate limits refused most.
     fn refused(&self) -> Value {
-        let key =
-            |one: RefusedKey| json!({ "key": one.key, "at_least": one.at_least, "at_most": one.at_most });
+        let key = |one: RefusedKey| json!({ "key": one.key, "at_least": one.at_least, "at_most": one.at_most });
         self.refused.top(SHOWN).into_iter().map(key).collect()
     }
 
@@ -248,9 +301,16 @@ impl Fleet {
             }
             let limited = bursts::limited(turn, TRAFFIC_FROM);
             // Without the store nobody waits.
-            let queued = (!self.link.is_away()).then(|| self.queues.calls(turn)).into_iter().flatten();
-            for Call { gateway, request, .. } in
-                bursts::policies(turn, TRAFFIC_FROM).into_iter().chain([limited]).chain(queued)
+            let queued = (!self.link.is_away())
+                .then(|| self.queues.calls(turn))
+                .into_iter()
+                .flatten();
+            for Call {
+                gateway, request, ..
+            } in bursts::policies(turn, TRAFFIC_FROM)
+                .into_iter()
+                .chain([limited])
+                .chain(queued)
             {
                 let fleet = Arc::clone(&self);
                 tokio::spawn(async move { fleet.answer(gateway, request).await });

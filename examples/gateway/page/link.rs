@@ -24,14 +24,28 @@ impl Link {
     pub(crate) async fn to(url: Option<String>) -> io::Result<(Self, Option<String>)> {
         let away = watch::Sender::new(false);
         let Some((server, before, after)) = url.as_deref().and_then(parts) else {
-            return Ok((Self { away, is_forwarded: false }, url));
+            return Ok((
+                Self {
+                    away,
+                    is_forwarded: false,
+                },
+                url,
+            ));
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let here = listener.local_addr()?;
-        eprintln!("the switch of the page is at {here}, before {server}: errors of the store name it");
+        eprintln!(
+            "the switch of the page is at {here}, before {server}: errors of the store name it"
+        );
         let url = format!("redis://{before}{here}{after}");
         tokio::spawn(forward_all(listener, server, away.clone()));
-        Ok((Self { away, is_forwarded: true }, Some(url)))
+        Ok((
+            Self {
+                away,
+                is_forwarded: true,
+            },
+            Some(url),
+        ))
     }
 
     /// Whether the switch cuts connections. If not, the gateways use a store that cannot be reached while it is off.
@@ -55,8 +69,14 @@ fn parts(url: &str) -> Option<(String, String, String)> {
     let host = uri.host().filter(|host| !host.is_empty())?;
     let server = format!("{host}:{}", uri.port_u16().unwrap_or(6379));
     let authority = uri.authority()?.as_str();
-    let credentials = authority.rsplit_once('@').map_or(String::new(), |(before, _)| format!("{before}@"));
-    Some((server, credentials, rest.strip_prefix(authority)?.to_owned()))
+    let credentials = authority
+        .rsplit_once('@')
+        .map_or(String::new(), |(before, _)| format!("{before}@"));
+    Some((
+        server,
+        credentials,
+        rest.strip_prefix(authority)?.to_owned(),
+    ))
 }
 
 async fn forward_all(listener: TcpListener, server: String, away: watch::Sender<bool>) {
@@ -78,7 +98,8 @@ async fn forward_all(listener: TcpListener, server: String, away: watch::Sender<
                 _ = cut.wait_for(|away| *away) => return,
             };
             // Said once, not for each try.
-            let is_new = is_known_to_fail.swap(connected.is_err(), Ordering::Relaxed) != connected.is_err();
+            let is_new =
+                is_known_to_fail.swap(connected.is_err(), Ordering::Relaxed) != connected.is_err();
             let upstream = match connected {
                 Ok(upstream) => upstream,
                 Err(error) if is_new => return eprintln!("cannot connect to {server}: {error}"),
@@ -96,5 +117,7 @@ async fn forward_all(listener: TcpListener, server: String, away: watch::Sender<
 async fn forward(mut connection: TcpStream, mut upstream: TcpStream) -> io::Result<()> {
     connection.set_nodelay(true)?;
     upstream.set_nodelay(true)?;
-    copy_bidirectional(&mut connection, &mut upstream).await.map(drop)
+    copy_bidirectional(&mut connection, &mut upstream)
+        .await
+        .map(drop)
 }

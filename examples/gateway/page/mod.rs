@@ -60,7 +60,10 @@ pub(crate) fn routes(fleet: &Arc<Fleet>) -> Router {
 
 /// Refuses what other pages in the same browser send: they must not press these buttons.
 async fn of_no_other_site(request: Request, next: Next) -> Response {
-    let site = request.headers().get("sec-fetch-site").map(HeaderValue::as_bytes);
+    let site = request
+        .headers()
+        .get("sec-fetch-site")
+        .map(HeaderValue::as_bytes);
     let is_of_other_site = matches!(site, Some(b"cross-site" | b"same-site"));
     if request.method() == Method::POST && is_of_other_site {
         return StatusCode::FORBIDDEN.into_response();
@@ -69,7 +72,13 @@ async fn of_no_other_site(request: Request, next: Next) -> Response {
 }
 
 async fn page() -> impl IntoResponse {
-    ([(CACHE_CONTROL, "no-store"), (CONTENT_SECURITY_POLICY, POLICY)], Html(include_str!("../page.html")))
+    (
+        [
+            (CACHE_CONTROL, "no-store"),
+            (CONTENT_SECURITY_POLICY, POLICY),
+        ],
+        Html(include_str!("../page.html")),
+    )
 }
 
 async fn state(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
@@ -78,16 +87,21 @@ async fn state(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
 }
 
 /// The first event is sent at once, from what is known.
-async fn events(State(fleet): State<Arc<Fleet>>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+async fn events(
+    State(fleet): State<Arc<Fleet>>,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let watching = fleet.board().watch();
     let mut ticks = tokio::time::interval(EVERY);
     // A slow reader is sent what is now, not what it has missed.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let states = stream::unfold((fleet, ticks, watching), async |(fleet, mut ticks, watching)| {
-        ticks.tick().await;
-        let event = Event::default().data(fleet.state().to_string());
-        Some((Ok(event), (fleet, ticks, watching)))
-    });
+    let states = stream::unfold(
+        (fleet, ticks, watching),
+        async |(fleet, mut ticks, watching)| {
+            ticks.tick().await;
+            let event = Event::default().data(fleet.state().to_string());
+            Some((Ok(event), (fleet, ticks, watching)))
+        },
+    );
     // A page that is open must not keep the process from ending.
     Sse::new(states.take_until(Box::pin(crate::interrupted())))
 }
@@ -121,13 +135,19 @@ async fn burst(
     Ok(Json(json!({ "sent": sent })))
 }
 
-async fn traffic(State(fleet): State<Arc<Fleet>>, Path(to): Path<String>) -> Result<Json<Value>, StatusCode> {
+async fn traffic(
+    State(fleet): State<Arc<Fleet>>,
+    Path(to): Path<String>,
+) -> Result<Json<Value>, StatusCode> {
     let on = one_of(&to, "on", "off")?;
     fleet.send_traffic(on);
     Ok(Json(json!({ "traffic": on })))
 }
 
-async fn store(State(fleet): State<Arc<Fleet>>, Path(to): Path<String>) -> Result<Json<Value>, StatusCode> {
+async fn store(
+    State(fleet): State<Arc<Fleet>>,
+    Path(to): Path<String>,
+) -> Result<Json<Value>, StatusCode> {
     let away = one_of(&to, "away", "back")?;
     fleet.take_store_away(away);
     Ok(Json(json!({ "away": away })))
@@ -137,5 +157,9 @@ fn one_of(text: &str, yes: &str, no: &str) -> Result<bool, StatusCode> {
     if text == yes {
         return Ok(true);
     }
-    if text == no { Ok(false) } else { Err(StatusCode::NOT_FOUND) }
+    if text == no {
+        Ok(false)
+    } else {
+        Err(StatusCode::NOT_FOUND)
+    }
 }

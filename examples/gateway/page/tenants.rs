@@ -17,8 +17,8 @@ use crate::queues::{PERMITS, TENANT};
 
 /// The tenants of the traffic, and all others: names that clients choose are not shown.
 const TENANTS: [&str; 11] = [
-    "greedy", "modest-1", "modest-2", "modest-3", "modest-4", "modest-5", "modest-6", "modest-7", "modest-8",
-    "modest-9", "others",
+    "greedy", "modest-1", "modest-2", "modest-3", "modest-4", "modest-5", "modest-6", "modest-7",
+    "modest-8", "modest-9", "others",
 ];
 /// Where the modest tenants are.
 const MODEST: std::ops::Range<usize> = 1..10;
@@ -74,12 +74,20 @@ impl Queue {
     }
 
     fn arrive(&self, name: Option<&[u8]>) -> Arc<Call> {
-        let known = TENANTS.iter().position(|tenant| name == Some(tenant.as_bytes()));
+        let known = TENANTS
+            .iter()
+            .position(|tenant| name == Some(tenant.as_bytes()));
         let tenant = known.unwrap_or(TENANTS.len() - 1);
         let mut log = self.log();
         log.waiting[tenant] += 1;
         let (queue, arrived, works) = (self.clone(), Instant::now(), AtomicBool::new(false));
-        Arc::new(Call { queue, tenant, arrived, served_before: log.served, works })
+        Arc::new(Call {
+            queue,
+            tenant,
+            arrived,
+            served_before: log.served,
+            works,
+        })
     }
 
     /// To gateways A and B in turn. A modest tenant has one call at once.
@@ -103,7 +111,8 @@ impl Queue {
             let (waiting, working) = (log.waiting[tenant], log.working[tenant]);
             let lately = log.lately(now, |other| other == tenant);
             let is_idle = waiting + working == 0 && lately["served"] == 0;
-            let state = json!({ "name": name, "waiting": waiting, "working": working, "lately": lately });
+            let state =
+                json!({ "name": name, "waiting": waiting, "working": working, "lately": lately });
             (!is_idle).then_some(state)
         };
         let tenants: Vec<_> = TENANTS.iter().enumerate().filter_map(tenant).collect();
@@ -117,7 +126,10 @@ impl Queues {
     /// The same traffic for both: the calls that a turn of it adds.
     pub(super) fn calls(&self, turn: usize) -> impl Iterator<Item = bursts::Call> {
         let fair = self.fair.calls("GET /queue/fair", turn);
-        self.fifo.calls("GET /queue/fifo", turn).into_iter().chain(fair)
+        self.fifo
+            .calls("GET /queue/fifo", turn)
+            .into_iter()
+            .chain(fair)
     }
 
     pub(super) fn state(&self) -> Value {
@@ -130,7 +142,11 @@ impl Log {
     /// were let through meanwhile.
     fn lately(&self, now: Instant, is_of: impl Fn(usize) -> bool) -> Value {
         let (mut served, mut waited, mut turns) = (0, Duration::ZERO, 0);
-        for call in self.latest.iter().filter(|call| now - call.at < LATELY && is_of(call.tenant)) {
+        for call in self
+            .latest
+            .iter()
+            .filter(|call| now - call.at < LATELY && is_of(call.tenant))
+        {
             (served, waited, turns) = (served + 1, waited + call.waited, turns + call.turns);
         }
         let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
@@ -147,10 +163,19 @@ impl Call {
         log.working[self.tenant] += 1;
         let turns = log.served - self.served_before;
         log.served += 1;
-        while log.latest.front().is_some_and(|first| at - first.at > LATELY) {
+        while log
+            .latest
+            .front()
+            .is_some_and(|first| at - first.at > LATELY)
+        {
             log.latest.pop_front();
         }
-        log.latest.push_back(Served { tenant: self.tenant, at, waited: at - self.arrived, turns });
+        log.latest.push_back(Served {
+            tenant: self.tenant,
+            at,
+            waited: at - self.arrived,
+            turns,
+        });
         turns
     }
 }
@@ -158,14 +183,27 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         let mut log = self.queue.log();
-        let present = if *self.works.get_mut() { &mut log.working } else { &mut log.waiting };
+        let present = if *self.works.get_mut() {
+            &mut log.working
+        } else {
+            &mut log.waiting
+        };
         present[self.tenant] -= 1;
     }
 }
 
 /// Outside of a limit: a call arrives.
-pub(crate) async fn follow(State(queue): State<Queue>, mut request: Request, next: Next) -> Response {
-    let call = queue.arrive(request.headers().get(TENANT).map(|tenant| tenant.as_bytes()));
+pub(crate) async fn follow(
+    State(queue): State<Queue>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let call = queue.arrive(
+        request
+            .headers()
+            .get(TENANT)
+            .map(|tenant| tenant.as_bytes()),
+    );
     request.extensions_mut().insert(Arc::clone(&call));
     let response = next.run(request).await;
     drop(call);

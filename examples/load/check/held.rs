@@ -22,7 +22,10 @@ pub(super) fn at_most(leases: &ByKey, cap: u64, [one, many]: [&str; 2]) -> Verdi
     let what = if cap == 1 { one } else { many };
     Verdict {
         holds,
-        text: format!("at most {cap} {what} at once {mark}: at most {count}, of key {key} at {}", at(time)),
+        text: format!(
+            "at most {cap} {what} at once {mark}: at most {count}, of key {key} at {}",
+            at(time)
+        ),
     }
 }
 
@@ -37,7 +40,10 @@ pub(super) fn writers_alone(leases: &ByKey) -> Verdict {
         format!("writers alone kept: at most {readers} readers at once, and none beside a writer")
     } else {
         let (writers, beside) = (count / WRITER, count % WRITER);
-        format!("writers alone BROKEN: {writers} writers and {beside} readers of key {key} at {}", at(time))
+        format!(
+            "writers alone BROKEN: {writers} writers and {beside} readers of key {key} at {}",
+            at(time)
+        )
     };
     Verdict { holds, text }
 }
@@ -62,7 +68,10 @@ pub(super) fn fences_rise(leases: &ByKey) -> Verdict {
             return Verdict { holds: false, text };
         }
     }
-    Verdict { holds: true, text: format!("rising fencing tokens kept: {count} tokens") }
+    Verdict {
+        holds: true,
+        text: format!("rising fencing tokens kept: {count} tokens"),
+    }
 }
 
 /// The most that was held at the same time.

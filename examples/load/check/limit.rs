@@ -25,17 +25,29 @@ impl Limit {
         let own = fill(quota.clone()).await?;
         let burst = own.0;
         // The rate does not depend on the burst. Rates that cannot have a large burst are slow: their own tells enough.
-        let (tokens, period) = fill(quota.clone().burst(burst.max(MANY))).await.unwrap_or(own);
+        let (tokens, period) = fill(quota.clone().burst(burst.max(MANY)))
+            .await
+            .unwrap_or(own);
         // `None`: tokens never come back.
-        let (tokens, period_us) = period.map_or((0, 1), |period| (u64::from(tokens), period.max(1)));
-        let bound =
-            Bound { burst: burst.into(), tokens, period_us, extra_us: EXTRA_US, drift_ppm: DRIFT_PPM };
-        Ok(Self { text: quota.to_string(), bound })
+        let (tokens, period_us) =
+            period.map_or((0, 1), |period| (u64::from(tokens), period.max(1)));
+        let bound = Bound {
+            burst: burst.into(),
+            tokens,
+            period_us,
+            extra_us: EXTRA_US,
+            drift_ppm: DRIFT_PPM,
+        };
+        Ok(Self {
+            text: quota.to_string(),
+            bound,
+        })
     }
 
     /// Returns how many may be admitted within the first `seconds` under one key.
     pub(crate) fn allowed(&self, seconds: f64) -> f64 {
-        self.bound.burst as f64 + seconds * self.bound.tokens as f64 * 1e6 / self.bound.period_us as f64
+        self.bound.burst as f64
+            + seconds * self.bound.tokens as f64 * 1e6 / self.bound.period_us as f64
     }
 
     /// Checks every interval, for each key.
@@ -45,8 +57,12 @@ impl Limit {
             _ => None,
         });
         let beyond = |interval: Interval| interval.admitted as f64 - self.bound.allowed(interval);
-        let worst = admitted.iter().filter_map(|(key, spans)| Some((key, self.bound.worst(spans)?)));
-        let Some((key, worst)) = worst.max_by(|one, other| beyond(one.1).total_cmp(&beyond(other.1))) else {
+        let worst = admitted
+            .iter()
+            .filter_map(|(key, spans)| Some((key, self.bound.worst(spans)?)));
+        let Some((key, worst)) =
+            worst.max_by(|one, other| beyond(one.1).total_cmp(&beyond(other.1)))
+        else {
             return Verdict {
                 holds: true,
                 text: format!("interval bound of {}: nothing was admitted", self.text),
@@ -61,7 +77,11 @@ impl Limit {
             at(worst.from),
             at(worst.to),
             at(worst.to - worst.from),
-            if admitted.len() > 1 { format!(", key {key}") } else { String::new() },
+            if admitted.len() > 1 {
+                format!(", key {key}")
+            } else {
+                String::new()
+            },
             worst.admitted,
             self.bound.allowed(worst),
             admitted.len(),
@@ -74,8 +94,12 @@ impl Limit {
 
 /// Returns the burst of a quota, and the µs that an empty bucket takes to fill.
 async fn fill(quota: Quota) -> Result<(u32, Option<u64>), Error> {
-    let state = TokenBucket::new(&Store::in_memory(), "quota", quota)?.peek("any").await?;
+    let state = TokenBucket::new(&Store::in_memory(), "quota", quota)?
+        .peek("any")
+        .await?;
     let balance = state.tightest();
-    let window = balance.window.map(|window| u64::try_from(window.as_micros()).unwrap_or(u64::MAX));
+    let window = balance
+        .window
+        .map(|window| u64::try_from(window.as_micros()).unwrap_or(u64::MAX));
     Ok((balance.limit, window))
 }

@@ -23,18 +23,30 @@ pub(crate) struct Verdict {
 pub(crate) fn check(target: &Target, limit: Option<&Limit>, totals: &Totals) -> Vec<Verdict> {
     let leases = || held::by_key(&totals.notes);
     match target {
-        Target::Http(_) | Target::TokenBucket(_) => {
-            limit.map(|limit| limit.check(&totals.notes)).into_iter().collect()
-        }
+        Target::Http(_) | Target::TokenBucket(_) => limit
+            .map(|limit| limit.check(&totals.notes))
+            .into_iter()
+            .collect(),
         Target::WaitGroup(args::WaitGroup { cap, .. }) => {
-            vec![held::at_most(&leases(), u64::from(*cap), ["permit", "permits"])]
+            vec![held::at_most(
+                &leases(),
+                u64::from(*cap),
+                ["permit", "permits"],
+            )]
         }
         Target::Mutex(_) => {
-            vec![held::at_most(&leases(), 1, ["holder", "holders"]), held::fences_rise(&leases())]
+            vec![
+                held::at_most(&leases(), 1, ["holder", "holders"]),
+                held::fences_rise(&leases()),
+            ]
         }
         Target::RwLock(_) => vec![held::writers_alone(&leases()), held::fences_rise(&leases())],
         Target::SingleFlight(_) => {
-            vec![held::at_most(&leases(), 1, ["run of the origin", "runs of the origin"])]
+            vec![held::at_most(
+                &leases(),
+                1,
+                ["run of the origin", "runs of the origin"],
+            )]
         }
         Target::Dedupe(dedupe) => items::check(dedupe, totals),
     }

@@ -35,8 +35,16 @@ impl Http {
         for (name, value) in &arguments.header {
             headers.append(name, value.clone());
         }
-        let args::Http { method, url, quota, .. } = arguments.clone();
-        Ok(Self { client, method, url, headers, is_limited: quota.is_some() })
+        let args::Http {
+            method, url, quota, ..
+        } = arguments.clone();
+        Ok(Self {
+            client,
+            method,
+            url,
+            headers,
+            is_limited: quota.is_some(),
+        })
     }
 
     pub(super) async fn call(&self, call: Call<'_>) {
@@ -60,7 +68,9 @@ fn outcome(response: &Response) -> Outcome {
     match response.status() {
         status if status.is_success() => Outcome::Admitted,
         StatusCode::TOO_MANY_REQUESTS => Outcome::Refused,
-        StatusCode::SERVICE_UNAVAILABLE if response.headers().contains_key(RETRY_AFTER) => Outcome::Refused,
+        StatusCode::SERVICE_UNAVAILABLE if response.headers().contains_key(RETRY_AFTER) => {
+            Outcome::Refused
+        }
         _ => Outcome::Failed,
     }
 }

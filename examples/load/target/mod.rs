@@ -29,28 +29,47 @@ impl Callee {
                 // It is not used.
                 None => Store::in_memory(),
             };
-            let name = target.place().and_then(|place| place.name.as_deref()).unwrap_or(run);
+            let name = target
+                .place()
+                .and_then(|place| place.name.as_deref())
+                .unwrap_or(run);
             Self::build(target, &store, (name, run), tasks)
         };
         open.await.map_err(|error| error.to_string())
     }
 
-    fn build(target: &Target, store: &Store, (name, run): (&str, &str), tasks: u32) -> Result<Self, Error> {
+    fn build(
+        target: &Target,
+        store: &Store,
+        (name, run): (&str, &str),
+        tasks: u32,
+    ) -> Result<Self, Error> {
         Ok(match target {
             Target::Http(http) => Self::Http(http::Http::new(http, tasks)?),
             Target::TokenBucket(arguments) => {
                 // The command line has a quota for this target.
                 let quota = target.quota().unwrap_or_else(|| arguments.quota.clone());
                 let bucket = TokenBucket::new(store, name, quota)?;
-                Self::TokenBucket { bucket, keys: arguments.keys.keys }
+                Self::TokenBucket {
+                    bucket,
+                    keys: arguments.keys.keys,
+                }
             }
-            Target::WaitGroup(arguments) => Self::Leases(leases::Leases::permits(arguments, store, name)?),
-            Target::Mutex(arguments) => Self::Leases(leases::Leases::mutex(arguments, store, name)?),
-            Target::RwLock(arguments) => Self::Leases(leases::Leases::rw_lock(arguments, store, name)?),
+            Target::WaitGroup(arguments) => {
+                Self::Leases(leases::Leases::permits(arguments, store, name)?)
+            }
+            Target::Mutex(arguments) => {
+                Self::Leases(leases::Leases::mutex(arguments, store, name)?)
+            }
+            Target::RwLock(arguments) => {
+                Self::Leases(leases::Leases::rw_lock(arguments, store, name)?)
+            }
             Target::SingleFlight(arguments) => {
                 Self::SingleFlight(once::Flights::new(arguments, store, name)?)
             }
-            Target::Dedupe(arguments) => Self::Dedupe(once::Items::new(arguments, store, name, run)?),
+            Target::Dedupe(arguments) => {
+                Self::Dedupe(once::Items::new(arguments, store, name, run)?)
+            }
         })
     }
 

@@ -27,7 +27,11 @@ pub(crate) struct Flights {
 }
 
 impl Flights {
-    pub(super) fn new(arguments: &args::SingleFlight, store: &Store, name: &str) -> Result<Self, Error> {
+    pub(super) fn new(
+        arguments: &args::SingleFlight,
+        store: &Store,
+        name: &str,
+    ) -> Result<Self, Error> {
         let flights = SingleFlight::builder(Postcard)
             .ttl(arguments.ttl_ms)
             .max_wait(arguments.max_wait_ms)
@@ -35,13 +39,20 @@ impl Flights {
             // Runs without the store are not promised to be alone.
             .on_store_failure(StoreFailure::FailClosed)
             .build(store, name)?;
-        Ok(Self { flights, keys: arguments.keys.keys, origin: arguments.origin_ms })
+        Ok(Self {
+            flights,
+            keys: arguments.keys.keys,
+            origin: arguments.origin_ms,
+        })
     }
 
     pub(super) async fn call(&self, call: Call<'_>) {
         let key = random_key(self.keys);
-        let (has_run, origin, recorder) =
-            (Arc::new(AtomicBool::new(false)), self.origin, call.recorder.clone());
+        let (has_run, origin, recorder) = (
+            Arc::new(AtomicBool::new(false)),
+            self.origin,
+            call.recorder.clone(),
+        );
         let ran = Arc::clone(&has_run);
         // The lease was granted after the call began. Later than this it may be lost, and another run be promised.
         let is_held_until = call.from + self.origin + SPARE;
@@ -52,13 +63,21 @@ impl Flights {
             recorder.held(
                 from,
                 || clock::now() < is_held_until,
-                Held { key, from: 0, to: 0, shared: false, fence: 0 },
+                Held {
+                    key,
+                    from: 0,
+                    to: 0,
+                    shared: false,
+                    fence: 0,
+                },
             );
             key
         };
         match self.flights.run(key, work).await {
             Ok(answer) if answer != key => call.failed("the answer of another key"),
-            Ok(_) if has_run.load(Ordering::Relaxed) => call.answered(Outcome::Admitted, "called the origin"),
+            Ok(_) if has_run.load(Ordering::Relaxed) => {
+                call.answered(Outcome::Admitted, "called the origin")
+            }
             Ok(_) => call.answered(Outcome::Admitted, "shared"),
             Err(error) => call.error(&error),
         }
@@ -74,7 +93,12 @@ pub(crate) struct Items {
 }
 
 impl Items {
-    pub(super) fn new(arguments: &args::Dedupe, store: &Store, name: &str, run: &str) -> Result<Self, Error> {
+    pub(super) fn new(
+        arguments: &args::Dedupe,
+        store: &Store,
+        name: &str,
+        run: &str,
+    ) -> Result<Self, Error> {
         let dedupe = if arguments.exact {
             let exact = Dedupe::exact(store, name).capacity(arguments.capacity);
             exact.remember_for(REMEMBERED).build()?
@@ -85,16 +109,26 @@ impl Items {
                 .remember_for(REMEMBERED)
                 .build(store, name)?;
             // Above its capacity it then still lets no item pass twice.
-            Dedupe::builder().on_filter_full(FilterFull::FailClosed).build(&filter)?
+            Dedupe::builder()
+                .on_filter_full(FilterFull::FailClosed)
+                .build(&filter)?
         };
-        Ok(Self { dedupe, repeat: arguments.repeat, run: run.to_owned() })
+        Ok(Self {
+            dedupe,
+            repeat: arguments.repeat,
+            run: run.to_owned(),
+        })
     }
 
     pub(super) async fn call(&self, call: Call<'_>) {
         // The same items in every process, each so often.
         let item = call.number / self.repeat;
         let recorder = call.recorder;
-        match self.dedupe.claim(format!("{}:{item}", self.run), Duration::from_secs(5)).await {
+        match self
+            .dedupe
+            .claim(format!("{}:{item}", self.run), Duration::from_secs(5))
+            .await
+        {
             Ok(Claimed::New(claim)) => match claim.confirm().await {
                 Ok(true) => {
                     recorder.note(Note::Passed(item));

@@ -22,19 +22,24 @@ impl Bucket {
     /// counts.
     pub(super) fn contains(&self, layout: &Layout, digest: &Digest, now: i64) -> bool {
         let oldest = layout.slice_at(digest, now) + 1 - RING;
-        self.0
-            .iter()
-            .any(|slot| slot.ends > 0 && slot.slice >= oldest && slot.digests.contains(&*digest.bytes))
+        self.0.iter().any(|slot| {
+            slot.ends > 0 && slot.slice >= oldest && slot.digests.contains(&*digest.bytes)
+        })
     }
 
     /// Records that an item was handled.
     pub(super) fn insert(&mut self, layout: &Layout, digest: &Digest, now: i64) {
-        self.enter(layout, digest, now).digests.insert(*digest.bytes);
+        self.enter(layout, digest, now)
+            .digests
+            .insert(*digest.bytes);
     }
 
     /// Removes an item. Returns whether it was stored.
     pub(super) fn remove(&mut self, digest: &Digest) -> bool {
-        let removed = self.0.iter_mut().filter_map(|slot| slot.digests.remove(&*digest.bytes).then_some(()));
+        let removed = self
+            .0
+            .iter_mut()
+            .filter_map(|slot| slot.digests.remove(&*digest.bytes).then_some(()));
         removed.count() > 0
     }
 
@@ -46,7 +51,10 @@ impl Bucket {
     /// Drops the slices that have expired in Redis.
     #[cfg(test)]
     pub(super) fn expire(&mut self, now: i64) {
-        self.0.iter_mut().filter(|slot| slot.ends <= now).for_each(|slot| *slot = Slot::default());
+        self.0
+            .iter_mut()
+            .filter(|slot| slot.ends <= now)
+            .for_each(|slot| *slot = Slot::default());
     }
 
     fn enter(&mut self, layout: &Layout, digest: &Digest, now: i64) -> &mut Slot {
@@ -69,6 +77,9 @@ impl Cell for Bucket {
     }
 
     fn heap_bytes(&self) -> usize {
-        self.0.iter().map(|slot| slot.digests.capacity() * size_of::<[u8; 16]>()).sum()
+        self.0
+            .iter()
+            .map(|slot| slot.digests.capacity() * size_of::<[u8; 16]>())
+            .sum()
     }
 }

@@ -54,7 +54,13 @@ claim_setters! { ExactBuilder:
 impl ExactBuilder {
     pub(crate) fn new(store: &Store, name: &str) -> Self {
         let (store, name) = (store.clone(), name.to_owned());
-        Self { store, name, capacity: 1_000_000, remember_for: None, options: options() }
+        Self {
+            store,
+            name,
+            capacity: 1_000_000,
+            remember_for: None,
+            options: options(),
+        }
     }
 
     /// Builds the `Dedupe`.
@@ -73,9 +79,19 @@ impl ExactBuilder {
             ))
         };
         let span = check_remember_for(self.remember_for.ok_or_else(missing)?)?;
-        in_range("capacity", 1..=MOST, format_args!("1 to {MOST}"), self.capacity)?;
+        in_range(
+            "capacity",
+            1..=MOST,
+            format_args!("1 to {MOST}"),
+            self.capacity,
+        )?;
         check_name("the name of a namespace", &self.name)?;
         let layout = Layout::new(self.capacity, span);
-        Ok(Dedupe::exactly(&self.store, &self.name, layout.into(), self.options))
+        Ok(Dedupe::exactly(
+            &self.store,
+            &self.name,
+            layout.into(),
+            self.options,
+        ))
     }
 }

@@ -21,8 +21,14 @@ pub(crate) enum ExactClaims {}
 impl Kind for ExactClaims {
     type Holders = Holder<false>;
     type Outcome = Exact;
-    const PARTS: &'static [&'static str] =
-        &["exact:claim", "@exact:0", "exact:waiters", "exact:beats", "@exact:1", "@exact:2"];
+    const PARTS: &'static [&'static str] = &[
+        "exact:claim",
+        "@exact:0",
+        "exact:waiters",
+        "exact:beats",
+        "@exact:1",
+        "@exact:2",
+    ];
     const NAME: &'static str = "exact";
     const PIECES: &'static [&'static str] = &["mutex", "exact"];
     const FENCED: bool = false;
@@ -75,7 +81,10 @@ impl Memory for Exact {
     /// not be found.
     async fn open(&self) -> Result<(), Error> {
         let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
-        let (last, half) = (self.opened.load(Ordering::Relaxed), self.layout.remember_for() / 2);
+        let (last, half) = (
+            self.opened.load(Ordering::Relaxed),
+            self.layout.remember_for() / 2,
+        );
         if last > 0 && u128::from(now - (last - 1).min(now)) < half.as_millis() {
             return Ok(());
         }
@@ -93,7 +102,11 @@ impl Memory for Exact {
     }
 
     fn mismatch(&self, stored: &Mismatch) -> Error {
-        stored.error(format_args!("the Dedupe {:?}", self.name), &*self.layout, Layout::parse)
+        stored.error(
+            format_args!("the Dedupe {:?}", self.name),
+            &*self.layout,
+            Layout::parse,
+        )
     }
 
     fn write(&self, call: &mut Arguments<'_>) {
@@ -134,7 +147,11 @@ mod tests {
         for (opened, is_checked) in [(0, true), (5000, true), (60_000, false)] {
             exact.opened.store(opened, Ordering::Relaxed);
             exact.open().await.unwrap();
-            assert_eq!(exact.opened.load(Ordering::Relaxed) != opened, is_checked, "{opened}");
+            assert_eq!(
+                exact.opened.load(Ordering::Relaxed) != opened,
+                is_checked,
+                "{opened}"
+            );
         }
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::bucket::Bucket;
 use super::layout::{Digest, Layout};
 use crate::bloom_filter::stored_layout::{Mismatch, UNREADABLE, read, read_flag};
-use crate::store::{Arguments, Cell, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
+use crate::store::{
+    Arguments, Cell, Fields, Garbled, Namespace, Operation, Repeat, Script, function,
+};
 use crate::{Error, Key, Store};
 
 /// The hashes of a bucket.
@@ -42,12 +44,18 @@ pub(crate) async fn look(
     item: &[u8],
 ) -> Result<bool, Error> {
     let digest = layout.digest(item);
-    buckets.client().run(bucket_key(&digest), Look(Arc::clone(layout), digest)).await
+    buckets
+        .client()
+        .run(bucket_key(&digest), Look(Arc::clone(layout), digest))
+        .await
 }
 
 /// Removes an item. Returns whether it was stored.
 pub(crate) async fn forget(buckets: &Namespace<Bucket>, digest: Digest) -> Result<bool, Error> {
-    buckets.client().run(bucket_key(&digest), Forget(digest)).await
+    buckets
+        .client()
+        .run(bucket_key(&digest), Forget(digest))
+        .await
 }
 
 /// Returns the key of a bucket.
@@ -75,14 +83,23 @@ impl Operation for Open {
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Option<Mismatch>, Garbled> {
         match read(&mut fields)?.err() {
-            Some(Mismatch(text)) if self.0.is_none() && Layout::parse(&text).is_none() => Err(UNREADABLE),
+            Some(Mismatch(text)) if self.0.is_none() && Layout::parse(&text).is_none() => {
+                Err(UNREADABLE)
+            }
             stored => Ok(stored),
         }
     }
 
     fn apply(self, Stored(stored): &mut Stored, now: i64) -> Option<Mismatch> {
-        let there = stored.as_ref().filter(|(_, until)| *until > now).map(|(text, _)| text);
-        let differs = |text: &&Arc<str>| self.0.as_ref().is_none_or(|layout| *text != layout.descriptor());
+        let there = stored
+            .as_ref()
+            .filter(|(_, until)| *until > now)
+            .map(|(text, _)| text);
+        let differs = |text: &&Arc<str>| {
+            self.0
+                .as_ref()
+                .is_none_or(|layout| *text != layout.descriptor())
+        };
         if let Some(text) = there.filter(differs) {
             return Some(Mismatch(text.to_string()));
         }

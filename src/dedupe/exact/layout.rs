@@ -45,7 +45,12 @@ impl Layout {
         let millis = remember_for.as_millis() as u64;
         let slice = (millis * 1000).div_ceil(SLICES) as i64;
         let descriptor = format!("exact1 {buckets} {millis}").into();
-        Self { buckets, slice, remember_for, descriptor }
+        Self {
+            buckets,
+            slice,
+            remember_for,
+            descriptor,
+        }
     }
 
     /// Reads the stored text of a layout.
@@ -66,7 +71,11 @@ impl Layout {
         let first = u64::from(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
         let bucket = ((first * u64::from(self.buckets)) >> 32) as u32;
         let shift = i128::from(bucket) * i128::from(self.slice) / i128::from(self.buckets);
-        Digest { bucket, shift: shift as i64, bytes: Arc::new(bytes) }
+        Digest {
+            bucket,
+            shift: shift as i64,
+            bytes: Arc::new(bytes),
+        }
     }
 
     /// Returns the current slice of a bucket.
@@ -122,7 +131,11 @@ impl Digest {
 /// `6945 buckets, remember_for 604800s`.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} buckets, remember_for {:?}", self.buckets, self.remember_for)
+        write!(
+            f,
+            "{} buckets, remember_for {:?}",
+            self.buckets, self.remember_for
+        )
     }
 }
 
@@ -135,9 +148,16 @@ mod tests {
     fn test_vectors() {
         let week = Duration::from_secs(7 * 86_400);
         let layout = Layout::new(1_000_000, week);
-        assert_eq!((&*layout.descriptor, layout.slice), ("exact1 6945 604800000", 302_400_000_000));
+        assert_eq!(
+            (&*layout.descriptor, layout.slice),
+            ("exact1 6945 604800000", 302_400_000_000)
+        );
         let digest = layout.digest(b"evt_1");
-        let hex: String = digest.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = digest
+            .bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         assert_eq!(hex, "7d4e5a76eae6d8c165410ac19fe67565");
         assert_eq!((digest.bucket, digest.shift), (3399, 147999654427));
     }

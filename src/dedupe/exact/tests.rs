@@ -32,20 +32,34 @@ impl World {
         let builder = StoreBuilder::default().timeout(Duration::from_secs(30));
         let on_redis = builder.with_clock(&server.url(), CLOCK).unwrap();
         let clock = server.client().unwrap();
-        let mut world = Self { server, clock, stores: [on_redis, manual.store()], manual };
+        let mut world = Self {
+            server,
+            clock,
+            stores: [on_redis, manual.store()],
+            manual,
+        };
         world.set(BEGIN);
         world
     }
 
     fn set(&mut self, now: i64) {
         self.manual.set(now);
-        self.clock.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+        self.clock
+            .query::<()>(redis::cmd("SET").arg("clock").arg(now))
+            .unwrap();
     }
 
     /// They have one bucket, so that its slices begin with the minutes of the clock's epoch.
     fn dedupes(&self) -> [Dedupe; 2] {
-        let open = |store| Dedupe::exact(store, "slices").capacity(1).remember_for(WINDOW).watchdog(false);
-        self.stores.each_ref().map(|store| open(store).ttl(Duration::from_secs(3600)).build().unwrap())
+        let open = |store| {
+            Dedupe::exact(store, "slices")
+                .capacity(1)
+                .remember_for(WINDOW)
+                .watchdog(false)
+        };
+        self.stores
+            .each_ref()
+            .map(|store| open(store).ttl(Duration::from_secs(3600)).build().unwrap())
     }
 
     fn keys(&self) -> Vec<String> {
@@ -108,17 +122,25 @@ async fn a_claim_is_confirmed_across_the_end_of_a_slice() {
     let boundary = (BEGIN.div_euclid(MINUTE) + 1) * MINUTE;
     let dedupes = world.dedupes();
     world.set(boundary - 1);
-    let [on_redis, in_memory] =
-        [claim(&dedupes[0], "a").await.unwrap(), claim(&dedupes[1], "a").await.unwrap()];
+    let [on_redis, in_memory] = [
+        claim(&dedupes[0], "a").await.unwrap(),
+        claim(&dedupes[1], "a").await.unwrap(),
+    ];
     world.set(boundary);
     for dedupe in &dedupes {
-        assert!(dedupe.try_claim("a").await.unwrap_err().is_refused(), "it is claimed");
+        assert!(
+            dedupe.try_claim("a").await.unwrap_err().is_refused(),
+            "it is claimed"
+        );
     }
     assert!(on_redis.confirm().await.unwrap() && in_memory.confirm().await.unwrap());
     let slot = boundary / MINUTE % 3;
     assert_eq!(world.keys(), [format!("td:{{slices:0}}:exact:{slot}")]);
-    for (now, known) in [(boundary, true), (boundary + 3 * MINUTE - 1, true), (boundary + 3 * MINUTE, false)]
-    {
+    for (now, known) in [
+        (boundary, true),
+        (boundary + 3 * MINUTE - 1, true),
+        (boundary + 3 * MINUTE, false),
+    ] {
         world.set(now);
         for dedupe in &dedupes {
             assert_eq!(is_known(dedupe, "a").await, known, "{now}");
@@ -142,16 +164,27 @@ async fn slices_agree_where_the_clock_is_set() {
         let jumps = [&in_minutes[..], &others].concat();
         let by = jumps[rng.random_range(0..jumps.len())];
         // Sometimes exactly to the boundary of a slice.
-        now = if rng.random_bool(0.2) { (now + by).div_euclid(MINUTE) * MINUTE } else { now + by };
+        now = if rng.random_bool(0.2) {
+            (now + by).div_euclid(MINUTE) * MINUTE
+        } else {
+            now + by
+        };
         // Expired slices are deleted on both sides before the clock may be set back.
         world.set(now);
         bucket.expire(now);
-        world.clock.query::<()>(redis::cmd("EVAL").arg(EXPIRE).arg(0)).unwrap();
+        world
+            .clock
+            .query::<()>(redis::cmd("EVAL").arg(EXPIRE).arg(0))
+            .unwrap();
         let item = format!("item {}", rng.random_range(0..12));
         let digest: Digest = layout.digest(item.as_bytes());
         let expected = bucket.contains(&layout, &digest, now);
         let claimed = claim(&dedupe, &item).await;
-        assert_eq!(claimed.is_none(), expected, "SEED={seed} step {step} at {now}: {item}");
+        assert_eq!(
+            claimed.is_none(),
+            expected,
+            "SEED={seed} step {step} at {now}: {item}"
+        );
         known += usize::from(expected);
         if let Some(claim) = claimed {
             let before = world.keys().len();
@@ -168,5 +201,8 @@ async fn slices_agree_where_the_clock_is_set() {
             assert!(!is_known(&dedupe, &item).await);
         }
     }
-    assert!(known > 300 && reused > 300, "{known} {reused}: this shows little");
+    assert!(
+        known > 300 && reused > 300,
+        "{known} {reused}: this shows little"
+    );
 }

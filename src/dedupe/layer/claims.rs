@@ -62,12 +62,19 @@ impl Acquire for Source {
         self.dedupe.is_in_memory()
     }
 
-    async fn acquire(&self, key: Key, insists: Insists, max_wait: Option<Duration>) -> Acquired<Item> {
+    async fn acquire(
+        &self,
+        key: Key,
+        insists: Insists,
+        max_wait: Option<Duration>,
+    ) -> Acquired<Item> {
         let item = key.as_bytes();
         let mut is_full = false;
         let (claim, verdict) = loop {
             let claim = |dedupe: Dedupe| async move {
-                dedupe.look(item, max_wait, is_full || insists == Insists::LookedUp).await
+                dedupe
+                    .look(item, max_wait, is_full || insists == Insists::LookedUp)
+                    .await
             };
             let asked = claim(self.dedupe.clone()).await;
             let settled = self.away.settle(asked, |local, _| claim(local)).await;
@@ -79,7 +86,9 @@ impl Acquire for Source {
                     return Ok(None);
                 }
                 // If it insisted, it had to wait, so the filter was asked after all.
-                (Some(Looked::Known(known)), Insists::IfFull) if is_full || known == Known::ByFullFilter => {
+                (Some(Looked::Known(known)), Insists::IfFull)
+                    if is_full || known == Known::ByFullFilter =>
+                {
                     is_full = true;
                     continue;
                 }
@@ -94,7 +103,11 @@ impl Acquire for Source {
                 (Some(Looked::New(claim)), _) => (Some(claim), Verdict::New(outcome)),
             };
         };
-        Ok(Some(Item { key, claim, verdict }))
+        Ok(Some(Item {
+            key,
+            claim,
+            verdict,
+        }))
     }
 }
 
@@ -110,24 +123,46 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
     type Response = Res;
 
     fn acquire<R>(layer: &LeaseLayer<Req, Self, R>, key: Extracted, _: &Req) -> Acquiring<Item> {
-        let RequestClaims { source, confirm_duplicate, .. } = &layer.provide;
-        let insists = if confirm_duplicate.is_some() { Insists::No } else { Insists::IfFull };
+        let RequestClaims {
+            source,
+            confirm_duplicate,
+            ..
+        } = &layer.provide;
+        let insists = if confirm_duplicate.is_some() {
+            Insists::No
+        } else {
+            Insists::IfFull
+        };
         acquire(source, key, insists, layer.max_wait)
     }
 
     fn admit<R>(
         layer: &LeaseLayer<Req, Self, R>,
-        Item { key, claim, verdict }: Item,
+        Item {
+            key,
+            claim,
+            verdict,
+        }: Item,
         mut request: Req,
     ) -> Next<Item, (Claim, Key), Req, Res> {
-        let (RequestClaims { source, confirm_duplicate, on_duplicate, .. }, max_wait) =
-            (&layer.provide, layer.max_wait);
+        let (
+            RequestClaims {
+                source,
+                confirm_duplicate,
+                on_duplicate,
+                ..
+            },
+            max_wait,
+        ) = (&layer.provide, layer.max_wait);
         let evidence = match (verdict, confirm_duplicate) {
             (Verdict::New(outcome), _) => {
                 source.decisions().count(outcome);
                 let lease = claim.map(|claim| {
                     let handle = claim.handle();
-                    layer.on_lease.iter().for_each(|told| told.on_lease(&handle, &mut request));
+                    layer
+                        .on_lease
+                        .iter()
+                        .for_each(|told| told.on_lease(&handle, &mut request));
                     ((claim, key), layer.cancel_when_lost.then_some(handle))
                 });
                 return Next::Call(lease, request);
@@ -139,10 +174,16 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
                         // If there is a claim, another caller handled the item between the two calls of
                         // `confirm_duplicate`.
                         (true, _) => (None, Verdict::Duplicate(Evidence::LookedUp)),
-                        (false, None) => return source.acquire(key, Insists::LookedUp, max_wait).await,
+                        (false, None) => {
+                            return source.acquire(key, Insists::LookedUp, max_wait).await;
+                        }
                         (false, claim) => (claim, Verdict::New(Outcome::Admitted)),
                     };
-                    Ok(Some(Item { key, claim, verdict }))
+                    Ok(Some(Item {
+                        key,
+                        claim,
+                        verdict,
+                    }))
                 };
                 return Next::Acquire(Box::pin(verified), request);
             }
@@ -171,8 +212,15 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
         held: Option<(Claim, Key)>,
         outcome: Result<Res, E>,
     ) -> Finish<Self::Finishing, Res, E> {
-        let Some((claim, key)) = held else { return Finish::Now(outcome) };
-        let RequestClaims { source, success, on_unsure, .. } = &layer.provide;
+        let Some((claim, key)) = held else {
+            return Finish::Now(outcome);
+        };
+        let RequestClaims {
+            source,
+            success,
+            on_unsure,
+            ..
+        } = &layer.provide;
         let settling = settle(claim, key, success(&outcome), on_unsure.clone());
         if source.is_in_memory() {
             let settled = settling.now_or_never();

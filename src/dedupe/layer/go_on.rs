@@ -51,7 +51,10 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     #[must_use]
     pub fn go_on(self) -> GoOnLayer<Req, Res, E, R> {
         let (store, name) = self.provide.source.dedupe.place();
-        GoOnLayer { detach: Detach::new(store, "dedupe", name, AFTER_CALLER), layer: Arc::new(self) }
+        GoOnLayer {
+            detach: Detach::new(store, "dedupe", name, AFTER_CALLER),
+            layer: Arc::new(self),
+        }
     }
 }
 
@@ -111,7 +114,9 @@ where
                     Err(error) => Next::Refuse(error),
                 };
                 match next {
-                    Next::Call(None, request) => return inner.call(request).await.map_err(R::inner_error),
+                    Next::Call(None, request) => {
+                        return inner.call(request).await.map_err(R::inner_error);
+                    }
                     Next::Call(Some((claimed, watched)), request) => {
                         return match this.handle(inner, request, claimed, watched).await {
                             Ok(outcome) => outcome.map_err(R::inner_error),
@@ -151,13 +156,17 @@ impl<Req, Res, E, R> GoOnLayer<Req, Res, E, R> {
                 let handling = pin!(inner.call(request));
                 Watch::new(watched).run(handling).await?
             };
-            Ok(match RequestClaims::finish(&layer, Some(claimed), outcome) {
-                Finish::Now(outcome) => outcome,
-                Finish::Later(mut finishing) => {
-                    poll_fn(|context| RequestClaims::<Req, Res, E>::poll_finish(&mut finishing, context))
+            Ok(
+                match RequestClaims::finish(&layer, Some(claimed), outcome) {
+                    Finish::Now(outcome) => outcome,
+                    Finish::Later(mut finishing) => {
+                        poll_fn(|context| {
+                            RequestClaims::<Req, Res, E>::poll_finish(&mut finishing, context)
+                        })
                         .await
-                }
-            })
+                    }
+                },
+            )
         };
         self.detach.run(work, handling).await?
     }

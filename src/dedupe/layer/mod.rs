@@ -89,7 +89,10 @@ impl<Req, Res, E> DedupeLayer<Req, Res, E> {
     #[must_use]
     pub fn new(dedupe: Dedupe, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let claims = RequestClaims {
-            source: Source { dedupe, away: Away::FailClosed },
+            source: Source {
+                dedupe,
+                away: Away::FailClosed,
+            },
             success: Arc::new(|outcome| outcome.is_ok()),
             on_duplicate: Arc::new(|_, _| DuplicateAction::Refuse),
             confirm_duplicate: None,
@@ -183,7 +186,10 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn confirm_duplicate<Fut>(mut self, confirm: impl Fn(&Req) -> Fut + Send + Sync + 'static) -> Self
+    pub fn confirm_duplicate<Fut>(
+        mut self,
+        confirm: impl Fn(&Req) -> Fut + Send + Sync + 'static,
+    ) -> Self
     where
         Fut: Future<Output = bool> + Send + 'static,
     {

@@ -33,7 +33,10 @@ where
     F: Fn(&T) -> K,
     K: IntoKey,
 {
-    Extractor(Extension { key, of: PhantomData })
+    Extractor(Extension {
+        key,
+        of: PhantomData,
+    })
 }
 
 /// See [`extension`].
@@ -50,7 +53,10 @@ where
     K: IntoKey,
 {
     fn extract(&self, request: &Request<B>) -> Extracted {
-        let extension = request.extensions().get::<T>().ok_or_else(Error::no_extension::<T>);
+        let extension = request
+            .extensions()
+            .get::<T>()
+            .ok_or_else(Error::no_extension::<T>);
         Extracted::Ready(extension.and_then(|extension| (self.key)(extension).into_key()))
     }
 }

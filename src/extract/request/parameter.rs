@@ -43,8 +43,11 @@ pub fn header(name: &str) -> Result<Extractor<Parameter>, Error> {
 }
 
 pub(super) fn field_name(name: &str) -> Result<HeaderName, Error> {
-    HeaderName::try_from(name)
-        .map_err(|_| Error::invalid(format!("a header field cannot be named {name:?} (see RFC 9110, 5.1)")))
+    HeaderName::try_from(name).map_err(|_| {
+        Error::invalid(format!(
+            "a header field cannot be named {name:?} (see RFC 9110, 5.1)"
+        ))
+    })
 }
 
 /// Uses the value of a cookie as the key, hashed unless it is [`plain`](Extractor::plain). A request without the cookie
@@ -69,8 +72,14 @@ pub fn cookie(name: &str) -> Result<Extractor<Parameter>, Error> {
 
 pub(super) fn cookie_name(name: &str) -> Result<&str, Error> {
     let is_separator = |byte| b"()<>@,;:\\\"/[]?={}".contains(&byte);
-    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic() && !is_separator(byte)) {
-        return Err(Error::invalid(format!("a cookie cannot be named {name:?} (see RFC 6265, 4.1.1)")));
+    if name.is_empty()
+        || !name
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !is_separator(byte))
+    {
+        return Err(Error::invalid(format!(
+            "a cookie cannot be named {name:?} (see RFC 6265, 4.1.1)"
+        )));
     }
     Ok(name)
 }
@@ -110,13 +119,19 @@ impl Extractor<Parameter> {
     /// values.
     #[must_use]
     pub fn plain(self) -> Self {
-        Self(Parameter { is_plain: true, ..self.0 })
+        Self(Parameter {
+            is_plain: true,
+            ..self.0
+        })
     }
 }
 
 impl Parameter {
     fn new(location: Location) -> Extractor<Self> {
-        Extractor(Self { location, is_plain: false })
+        Extractor(Self {
+            location,
+            is_plain: false,
+        })
     }
 
     /// The key of the one value.
@@ -134,9 +149,11 @@ impl Parameter {
 impl<B> KeyExtractor<Request<B>> for Parameter {
     fn extract(&self, request: &Request<B>) -> Extracted {
         match &self.location {
-            Location::Header(name) => {
-                self.key("header field", name.as_str(), request.headers().get_all(name).iter())
-            }
+            Location::Header(name) => self.key(
+                "header field",
+                name.as_str(),
+                request.headers().get_all(name).iter(),
+            ),
             Location::Cookie(name) => {
                 let fields = request.headers().get_all(COOKIE).iter();
                 let pairs = fields.flat_map(|field| field.as_bytes().split(|byte| *byte == b';'));
@@ -145,7 +162,8 @@ impl<B> KeyExtractor<Request<B>> for Parameter {
                 self.key("cookie", name, pairs.map(|(_, value)| cookie_value(value)))
             }
             Location::Query(name) => {
-                let pairs = form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes());
+                let pairs =
+                    form_urlencoded::parse(request.uri().query().unwrap_or_default().as_bytes());
                 let pairs = pairs.filter(|(sent, _)| **sent == **name);
                 self.key("query parameter", name, pairs.map(|(_, value)| value))
             }
@@ -182,7 +200,9 @@ fn cookie_value(value: &[u8]) -> Cow<'_, [u8]> {
 
 /// Removes the quotes around a text.
 pub(super) fn unquoted(text: &[u8]) -> &[u8] {
-    text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text)
+    text.strip_prefix(b"\"")
+        .and_then(|text| text.strip_suffix(b"\""))
+        .unwrap_or(text)
 }
 
 /// Returns the parts before and after the first `separator`.
@@ -225,7 +245,11 @@ debug!(Bearer<F>);
 impl<B, F: Fn(&str) -> K, K: IntoKey> KeyExtractor<Request<B>> for Bearer<F> {
     fn extract(&self, request: &Request<B>) -> Extracted {
         let field = only(TOKEN, request.headers().get_all(AUTHORIZATION).iter());
-        Extracted::Ready(field.and_then(token).and_then(|token| (self.0)(token).into_key()))
+        Extracted::Ready(
+            field
+                .and_then(token)
+                .and_then(|token| (self.0)(token).into_key()),
+        )
     }
 }
 
@@ -234,8 +258,10 @@ const TOKEN: &str = "the bearer token in the header field authorization";
 
 fn token(field: &HeaderValue) -> Result<&str, Error> {
     match split(field.as_bytes(), b' ') {
-        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer") => str::from_utf8(token.trim_ascii())
-            .map_err(|_| Error::malformed("the bearer token must be ASCII text")),
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer") => {
+            str::from_utf8(token.trim_ascii())
+                .map_err(|_| Error::malformed("the bearer token must be ASCII text"))
+        }
         _ => Err(Error::missing_part(format!("{TOKEN} is missing"))),
     }
 }
@@ -252,7 +278,10 @@ mod tests {
 
     #[test]
     fn short_values_may_be_shown() {
-        let (shown, hashed) = (|value: &[u8]| key_of(value, true), |value: &[u8]| key_of(value, false));
+        let (shown, hashed) = (
+            |value: &[u8]| key_of(value, true),
+            |value: &[u8]| key_of(value, false),
+        );
         assert_eq!(shown(b"abc"), "abc".into());
         assert_eq!(shown(&[b'a'; 257]), hashed(&[b'a'; 257]));
     }

@@ -27,7 +27,10 @@ type ReadUri = Arc<dyn Fn(&Extensions) -> Option<&Uri> + Send + Sync>;
 /// ```
 #[must_use]
 pub fn path() -> Extractor<Path> {
-    Extractor(Path { uri: None, is_normalised: true })
+    Extractor(Path {
+        uri: None,
+        is_normalised: true,
+    })
 }
 
 /// Uses the path and the query as the key, as they were sent. [`shared_get`](super::shared_get) uses it.
@@ -43,7 +46,10 @@ pub fn path() -> Extractor<Path> {
 /// ```
 #[must_use]
 pub fn path_and_query() -> Extractor<Path> {
-    Extractor(Path { uri: None, is_normalised: false })
+    Extractor(Path {
+        uri: None,
+        is_normalised: false,
+    })
 }
 
 /// See [`path`] and [`path_and_query`].
@@ -66,9 +72,15 @@ impl Extractor<Path> {
     /// path().uri(|uri: &OriginalUri| &uri.0);
     /// ```
     #[must_use]
-    pub fn uri<T: Send + Sync + 'static>(self, read: impl Fn(&T) -> &Uri + Send + Sync + 'static) -> Self {
+    pub fn uri<T: Send + Sync + 'static>(
+        self,
+        read: impl Fn(&T) -> &Uri + Send + Sync + 'static,
+    ) -> Self {
         let read: ReadUri = Arc::new(move |extensions| extensions.get::<T>().map(&read));
-        Self(Path { uri: Some(read), ..self.0 })
+        Self(Path {
+            uri: Some(read),
+            ..self.0
+        })
     }
 }
 
@@ -78,7 +90,9 @@ impl<B> KeyExtractor<Request<B>> for Path {
         let original = match &self.uri {
             Some(read) => read(extensions),
             #[cfg(feature = "axum")]
-            None => extensions.get::<axum::extract::OriginalUri>().map(|original| &original.0),
+            None => extensions
+                .get::<axum::extract::OriginalUri>()
+                .map(|original| &original.0),
             #[cfg(not(feature = "axum"))]
             None => None,
         };
@@ -92,7 +106,11 @@ impl<B> KeyExtractor<Request<B>> for Path {
 
 impl fmt::Debug for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_normalised { "Path" } else { "PathAndQuery" })
+        f.write_str(if self.is_normalised {
+            "Path"
+        } else {
+            "PathAndQuery"
+        })
     }
 }
 
@@ -133,9 +151,13 @@ mod tests {
 
     #[test]
     fn spellings_of_a_path_have_one_key() {
-        for path in
-            ["/document/42", "/document/%34%32", "//document/./42/", "/document/x/../42", "/%64ocument/42"]
-        {
+        for path in [
+            "/document/42",
+            "/document/%34%32",
+            "//document/./42/",
+            "/document/x/../42",
+            "/%64ocument/42",
+        ] {
             assert_eq!(normalised(path), "/document/42".into(), "{path}");
         }
         for path in ["/", "", "//", "/.", "/a/..", "/..", "/../.."] {
@@ -147,7 +169,9 @@ mod tests {
 
     #[test]
     fn other_paths_have_other_keys() {
-        let paths = ["/a/b", "/a%2Fb", "/a%252Fb", "/a", "/A", "/a%00", "/a/b/c", "/%ff", "/a%20b", "/a+b"];
+        let paths = [
+            "/a/b", "/a%2Fb", "/a%252Fb", "/a", "/A", "/a%00", "/a/b/c", "/%ff", "/a%20b", "/a+b",
+        ];
         for (n, one) in paths.iter().enumerate() {
             for other in &paths[n + 1..] {
                 assert_ne!(normalised(one), normalised(other), "{one} {other}");

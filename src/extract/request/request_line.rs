@@ -136,10 +136,18 @@ fn host_of<B>(request: &Request<B>) -> Result<Key, Error> {
     let missing = || Error::missing_part("the request has no host");
     let field = fields.next().ok_or_else(missing)?;
     if fields.next().is_some() {
-        return Err(Error::malformed("the header field host is sent several times"));
+        return Err(Error::malformed(
+            "the header field host is sent several times",
+        ));
     }
-    let text = std::str::from_utf8(field.as_bytes()).map_err(|_| malformed_host())?.trim_ascii();
-    if text.is_empty() { Err(missing()) } else { normal_host(text) }
+    let text = std::str::from_utf8(field.as_bytes())
+        .map_err(|_| malformed_host())?
+        .trim_ascii();
+    if text.is_empty() {
+        Err(missing())
+    } else {
+        normal_host(text)
+    }
 }
 
 /// The one form of a host, with its port unless that is 80 or 443.
@@ -156,14 +164,21 @@ fn normal_host(text: &str) -> Result<Key, Error> {
         None if port.is_empty() => None,
         _ => return Err(malformed_host()),
     };
-    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+    let host = match host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+    {
         Some(address) => match address.parse::<Ipv6Addr>() {
             Ok(address) => format!("[{address}]"),
             Err(_) => host.to_ascii_lowercase(),
         },
         None => host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase(),
     };
-    if host.is_empty() || host.bytes().any(|byte| byte <= b' ' || b"/?#@,\\\x7f".contains(&byte)) {
+    if host.is_empty()
+        || host
+            .bytes()
+            .any(|byte| byte <= b' ' || b"/?#@,\\\x7f".contains(&byte))
+    {
         return Err(malformed_host());
     }
     Ok(match port {
@@ -180,7 +195,8 @@ fn malformed_host() -> Error {
 fn call(uri: &Uri) -> Result<(&str, &str), Error> {
     let call = uri.path().strip_prefix('/').and_then(|call| {
         let (service, method) = call.split_once('/')?;
-        (!service.is_empty() && !method.is_empty() && !method.contains('/')).then_some((service, call))
+        (!service.is_empty() && !method.is_empty() && !method.contains('/'))
+            .then_some((service, call))
     });
     call.ok_or_else(|| Error::missing_part("the path is not that of a gRPC call"))
 }

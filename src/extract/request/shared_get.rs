@@ -181,7 +181,13 @@ impl<K> SharedGet<K> {
     #[must_use]
     pub fn new(key: K) -> Self {
         let (private_if, ignored_fields, ignored_cookies) = (Vec::new(), Vec::new(), Vec::new());
-        Self { key, private_if, ignored_fields, ignored_cookies, allows_no_cache: false }
+        Self {
+            key,
+            private_if,
+            ignored_fields,
+            ignored_cookies,
+            allows_no_cache: false,
+        }
     }
 
     /// Handles requests with this header field alone, because they are private, although the field is
@@ -244,7 +250,10 @@ impl<K> SharedGet<K> {
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) if a name is not a valid cookie name (RFC 6265, 4.1.1).
-    pub fn ignore_cookies<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
+    pub fn ignore_cookies<'a>(
+        mut self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, Error> {
         for name in names {
             self.ignored_cookies.push(cookie_name(name)?.into());
         }
@@ -264,7 +273,10 @@ impl<K> SharedGet<K> {
     /// ```
     #[must_use]
     pub fn allow_no_cache(self) -> Self {
-        Self { allows_no_cache: true, ..self }
+        Self {
+            allows_no_cache: true,
+            ..self
+        }
     }
 
     /// Returns whether a `Cache-Control` field asks for an individual response.
@@ -274,10 +286,19 @@ impl<K> SharedGet<K> {
     }
 
     fn ignores(&self, cookies: &HeaderValue) -> bool {
-        cookies.as_bytes().split(|&byte| byte == b';').all(|cookie| {
-            let name = cookie.split(|&byte| byte == b'=').next().unwrap_or_default().trim_ascii();
-            self.ignored_cookies.iter().any(|ignored| ignored.as_bytes() == name)
-        })
+        cookies
+            .as_bytes()
+            .split(|&byte| byte == b';')
+            .all(|cookie| {
+                let name = cookie
+                    .split(|&byte| byte == b'=')
+                    .next()
+                    .unwrap_or_default()
+                    .trim_ascii();
+                self.ignored_cookies
+                    .iter()
+                    .any(|ignored| ignored.as_bytes() == name)
+            })
     }
 }
 
@@ -294,10 +315,18 @@ struct Shared<'a> {
 impl<K> SharedGet<K> {
     /// Returns the parts for the key. `None`: the request must not be shared.
     fn shared<'a, B: Body>(&self, request: &'a Request<B>) -> Option<Shared<'a>> {
-        let (method, uri, headers, body) =
-            (request.method(), request.uri(), request.headers(), request.body());
+        let (method, uri, headers, body) = (
+            request.method(),
+            request.uri(),
+            request.headers(),
+            request.body(),
+        );
         let is_empty = || body.is_end_stream() || body.size_hint().exact() == Some(0);
-        let is_private = || self.private_if.iter().any(|field| headers.contains_key(field));
+        let is_private = || {
+            self.private_if
+                .iter()
+                .any(|field| headers.contains_key(field))
+        };
         if !matches!(*method, Method::GET | Method::HEAD) || !is_empty() || is_private() {
             return None;
         }
@@ -312,14 +341,19 @@ impl<K> SharedGet<K> {
                 Role::Rewrite => rewrites.push((field.as_str(), value.as_bytes())),
                 Role::Forwarded => {
                     let pairs = list(value).flat_map(|element| element.split(|&byte| byte == b';'));
-                    let told = pairs.map(<[u8]>::trim_ascii).filter(|pair| !is_address(pair));
+                    let told = pairs
+                        .map(<[u8]>::trim_ascii)
+                        .filter(|pair| !is_address(pair));
                     rewrites.extend(told.map(|pair| ("forwarded", pair)));
                 }
-                Role::Unknown | Role::Cookie | Role::CacheControl | Role::Host | Role::Harmless => {}
+                Role::Unknown | Role::Cookie | Role::CacheControl | Role::Host | Role::Harmless => {
+                }
             }
         }
         rewrites.sort_by_key(|(field, _)| *field);
-        let host = uri.authority().map(|authority| authority.as_str().as_bytes());
+        let host = uri
+            .authority()
+            .map(|authority| authority.as_str().as_bytes());
         let host = host.or(named).unwrap_or_default();
         if host.iter().any(|byte| matches!(byte, b' ' | b'@')) {
             return None;
@@ -328,13 +362,21 @@ impl<K> SharedGet<K> {
         if let Some(other) = named.filter(|other| !other.eq_ignore_ascii_case(host)) {
             rewrites.insert(0, ("host", other));
         }
-        Some(Shared { method, uri, host, rewrites })
+        Some(Shared {
+            method,
+            uri,
+            host,
+            rewrites,
+        })
     }
 }
 
 impl Shared<'_> {
     fn target(&self) -> &[u8] {
-        self.uri.path_and_query().map_or("/", |target| target.as_str()).as_bytes()
+        self.uri
+            .path_and_query()
+            .map_or("/", |target| target.as_str())
+            .as_bytes()
     }
 
     /// Writes the whole key, including the key of the inner extractor.
@@ -342,9 +384,23 @@ impl Shared<'_> {
     /// The key is unambiguous: a scheme contains no asterisk, a host or target no space, and a field no line feed.
     fn write(&self, whole: &mut impl Extend<u8>, key: &[u8]) {
         let scheme = self.uri.scheme_str().unwrap_or_default();
-        let (star, end): (&[u8], &[u8]) = if self.rewrites.is_empty() { (b"", b"") } else { (b"*", b"\n") };
-        let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| whole.extend(part.iter().copied()));
-        write(&[self.method.as_str().as_bytes(), b" ", scheme.as_bytes(), star, b" "]);
+        let (star, end): (&[u8], &[u8]) = if self.rewrites.is_empty() {
+            (b"", b"")
+        } else {
+            (b"*", b"\n")
+        };
+        let mut write = |parts: &[&[u8]]| {
+            parts
+                .iter()
+                .for_each(|part| whole.extend(part.iter().copied()))
+        };
+        write(&[
+            self.method.as_str().as_bytes(),
+            b" ",
+            scheme.as_bytes(),
+            star,
+            b" ",
+        ]);
         write(&[&self.host.to_ascii_lowercase(), b" "]);
         for (field, value) in &self.rewrites {
             write(&[field.as_bytes(), b":", value, b"\n"]);
@@ -358,11 +414,13 @@ impl Shared<'_> {
 
 impl<B: Body, K: KeyExtractor<Request<B>>> KeyExtractor<Request<B>> for SharedGet<K> {
     fn extract(&self, request: &Request<B>) -> Extracted {
-        let Some(shared) = self.shared(request) else { return Extracted::NONE };
+        let Some(shared) = self.shared(request) else {
+            return Extracted::NONE;
+        };
         match self.key.extract(request) {
-            Extracted::Ready(key) => Extracted::Ready(
-                key.map(|key| key.map(|key| Key::written(|whole| shared.write(whole, key.as_bytes())))),
-            ),
+            Extracted::Ready(key) => Extracted::Ready(key.map(|key| {
+                key.map(|key| Key::written(|whole| shared.write(whole, key.as_bytes())))
+            })),
             Extracted::Pending(key) => {
                 let mut whole = Vec::new();
                 shared.write(&mut whole, shared.target());
@@ -381,7 +439,11 @@ pub(crate) fn tells_scheme<B>(request: &Request<B>) -> bool {
         HeaderName::from_static("front-end-https"),
     ];
     let headers = request.headers();
-    let is_proto = |item: &[u8]| item.to_ascii_lowercase().windows(6).any(|part| part == b"proto=");
+    let is_proto = |item: &[u8]| {
+        item.to_ascii_lowercase()
+            .windows(6)
+            .any(|part| part == b"proto=")
+    };
     request.uri().scheme().is_some()
         || headers.keys().any(|field| TELLS.contains(field))
         || items(headers, &FORWARDED).any(is_proto)
@@ -391,6 +453,8 @@ pub(crate) fn tells_scheme<B>(request: &Request<B>) -> bool {
 fn is_address(pair: &[u8]) -> bool {
     split(pair, b'=').is_some_and(|(name, value)| {
         (name.eq_ignore_ascii_case(b"for") || name.eq_ignore_ascii_case(b"by"))
-            && value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"\"[]:._-".contains(byte))
+            && value
+                .iter()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"\"[]:._-".contains(byte))
     })
 }

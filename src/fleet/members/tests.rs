@@ -51,12 +51,20 @@ fn on(server: &RedisServer) -> Store {
 
 async fn all_count(processes: &[&Arc<Members>], count: u32) {
     let what = format!("a count of {count}");
-    eventually(&what, SOON, async || processes.iter().all(|members| members.count() == count)).await;
+    eventually(&what, SOON, async || {
+        processes.iter().all(|members| members.count() == count)
+    })
+    .await;
 }
 
 #[test]
 fn the_largest_of_the_last_counts_is_the_number() {
-    let mut state = State { first: 5, counts: VecDeque::new(), due: None, every: EVERY };
+    let mut state = State {
+        first: 5,
+        counts: VecDeque::new(),
+        due: None,
+        every: EVERY,
+    };
     assert_eq!(state.count(), 5);
     for (count, number) in [(1, 5), (7, 7), (2, 7)] {
         state.counts.push_back(count);
@@ -93,7 +101,10 @@ async fn processes_are_counted_until_they_leave() {
     let ttl: i64 = server.query(&["PTTL", KEY]).unwrap();
     assert!((1..=30_000).contains(&ttl), "{ttl}");
     drop((again, a, b, c, store));
-    eventually("an empty set", SOON, async || server.query::<i64>(&["EXISTS", KEY]).unwrap() == 0).await;
+    eventually("an empty set", SOON, async || {
+        server.query::<i64>(&["EXISTS", KEY]).unwrap() == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -104,7 +115,12 @@ async fn the_last_count_holds_in_an_outage() {
     server.cli(&["SET", "other", "1"]);
     server.cli(&["DEL", KEY]);
     server.cli(&["ACL", "SETUSER", "default", "-zadd"]);
-    let beats = async || server.cli(&["INFO", "commandstats"]).matches("failed_calls=").count();
+    let beats = async || {
+        server
+            .cli(&["INFO", "commandstats"])
+            .matches("failed_calls=")
+            .count()
+    };
     eventually("calls that fail", SOON, async || beats().await > 0).await;
     assert_eq!((a.count(), b.count()), (2, 2), "no count without an answer");
     server.cli(&["ACL", "SETUSER", "default", "+zadd"]);
@@ -112,7 +128,10 @@ async fn the_last_count_holds_in_an_outage() {
     server.cli(&["SET", KEY, "a string"]);
     let before = a.counts();
     // A key of another type is no answer either.
-    tokio::time::timeout(SOON, a.client.run(Key::from(""), a.step(false))).await.unwrap().unwrap_err();
+    tokio::time::timeout(SOON, a.client.run(Key::from(""), a.step(false)))
+        .await
+        .unwrap()
+        .unwrap_err();
     assert_eq!((a.count(), b.count(), a.counts()), (2, 2, before));
     server.kill9();
     assert!(a.client.run(Key::from(""), a.step(false)).await.is_err());
@@ -125,18 +144,35 @@ struct Side {
 
 impl Side {
     async fn beat(&self, key: &Key, process: &str, leaves: bool, most: u32) -> String {
-        let beat = Beat { process: process.into(), leaves, most };
-        format!("{:?}", self.namespace.client().run(key.clone(), beat).await.map_err(|e| e.is_wrong_type()))
+        let beat = Beat {
+            process: process.into(),
+            leaves,
+            most,
+        };
+        format!(
+            "{:?}",
+            self.namespace
+                .client()
+                .run(key.clone(), beat)
+                .await
+                .map_err(|e| e.is_wrong_type())
+        )
     }
 }
 
 /// What a process that is not ours could have written.
 fn forge(memory: &Side, redis: &mut Connection, sequence: usize, process: &str, at: i64) {
     let name = format!("td:{{agreement:{sequence}}}:members");
-    redis.query::<i64>(redis::cmd("ZADD").arg(name).arg(at).arg(process)).unwrap();
-    let Namespace::InMemory(cells) = &memory.namespace else { panic!("it is in memory") };
+    redis
+        .query::<i64>(redis::cmd("ZADD").arg(name).arg(at).arg(process))
+        .unwrap();
+    let Namespace::InMemory(cells) = &memory.namespace else {
+        panic!("it is in memory")
+    };
     cells
-        .step(sequence.to_string().as_bytes(), |alive: &mut Alive, _| alive.0.insert(process.into(), at))
+        .step(sequence.to_string().as_bytes(), |alive: &mut Alive, _| {
+            alive.0.insert(process.into(), at)
+        })
         .unwrap();
 }
 
@@ -147,16 +183,32 @@ async fn lua_and_rust_agree_on_every_sequence() {
     let clock = ManualClock::at(0);
     let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let side = |store: &Store| Side { namespace: Namespace::new(store, "agreement").unwrap() };
-    let on_redis = side(&StoreBuilder::default().with_clock(&server.url(), CLOCK).unwrap());
+    let side = |store: &Store| Side {
+        namespace: Namespace::new(store, "agreement").unwrap(),
+    };
+    let on_redis = side(
+        &StoreBuilder::default()
+            .with_clock(&server.url(), CLOCK)
+            .unwrap(),
+    );
     let in_memory = side(&clock.store());
     for sequence in 0..300 {
         let (key, mut now, mut history) = (Key::from(sequence), START, Vec::new());
         for _ in 0..40 {
-            let steps = [0, 1, 1_000_000, 30_000_000, 30_000_001, -5_000_000, -30_000_001];
+            let steps = [
+                0,
+                1,
+                1_000_000,
+                30_000_000,
+                30_000_001,
+                -5_000_000,
+                -30_000_001,
+            ];
             now += steps[rng.random_range(0..steps.len())];
             clock.set(now);
-            client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+            client
+                .query::<()>(redis::cmd("SET").arg("clock").arg(now))
+                .unwrap();
             let process = ["a", "b", "c", "d", "e"][rng.random_range(0..5)];
             if rng.random_bool(0.1) {
                 // A state that has ended when it is made is not kept in memory.
@@ -177,7 +229,10 @@ async fn lua_and_rust_agree_on_every_sequence() {
         }
         let name = format!("td:{{agreement:{sequence}}}:members");
         let ttl: i64 = client.query(redis::cmd("PTTL").arg(&name)).unwrap();
-        let mut since_forged = history.iter().rev().take_while(|line| !line.contains("forged"));
+        let mut since_forged = history
+            .iter()
+            .rev()
+            .take_while(|line| !line.contains("forged"));
         let is_ours = since_forged.any(|line| line.contains("false"));
         assert!(ttl == -2 || ttl > 0 || !is_ours, "{ttl}: {history:#?}");
     }

@@ -50,18 +50,36 @@ impl List {
         }
         let all = |(key, (counted, others)): (String, (Counted, u64))| {
             let elsewhere = sum.others.saturating_sub(others);
-            (key, Counted { at_most: counted.at_most.saturating_add(elsewhere), ..counted })
+            (
+                key,
+                Counted {
+                    at_most: counted.at_most.saturating_add(elsewhere),
+                    ..counted
+                },
+            )
         };
-        Self { keys: keys.into_iter().map(all).collect(), ..sum }
+        Self {
+            keys: keys.into_iter().map(all).collect(),
+            ..sum
+        }
     }
 
     /// Sorts the list, the most certain refusals first, and keeps the first `n` keys.
     pub(crate) fn top(mut self, n: usize) -> Self {
         let order = |(key, counted): &(String, Counted)| {
-            (Reverse(counted.at_least), Reverse(counted.at_most), key.clone())
+            (
+                Reverse(counted.at_least),
+                Reverse(counted.at_most),
+                key.clone(),
+            )
         };
         self.keys.sort_by_cached_key(order);
-        let cut = self.keys.get(n..).into_iter().flatten().map(|(_, counted)| counted.at_most);
+        let cut = self
+            .keys
+            .get(n..)
+            .into_iter()
+            .flatten()
+            .map(|(_, counted)| counted.at_most);
         self.others = cut.max().unwrap_or(0).max(self.others);
         self.keys.truncate(n);
         self
@@ -70,7 +88,11 @@ impl List {
     /// Writes `total others`, and a line `at-least at-most key` for each key.
     pub(super) fn text(&self) -> String {
         let line = |(key, Counted { at_least, at_most }): &(String, Counted)| {
-            format!("\n{} {} {key}", at_least.min(&(END - 1)), at_most.min(&(END - 1)))
+            format!(
+                "\n{} {} {key}",
+                at_least.min(&(END - 1)),
+                at_most.min(&(END - 1))
+            )
         };
         let head = format!("{} {}", self.total.min(END - 1), self.others.min(END - 1));
         head + &self.keys.iter().map(line).collect::<String>()
@@ -80,13 +102,24 @@ impl List {
     pub(super) fn parse(stored: &[u8]) -> Option<Self> {
         let mut lines = std::str::from_utf8(stored).ok()?.split('\n');
         let (total, others) = lines.next()?.split_once(' ')?;
-        let mut list = Self { keys: Vec::new(), total: number(total)?, others: number(others)? };
+        let mut list = Self {
+            keys: Vec::new(),
+            total: number(total)?,
+            others: number(others)?,
+        };
         for line in lines {
             let mut words = line.splitn(3, ' ');
-            let counted = Counted { at_least: number(words.next()?)?, at_most: number(words.next()?)? };
+            let counted = Counted {
+                at_least: number(words.next()?)?,
+                at_most: number(words.next()?)?,
+            };
             let key = words.next()?;
             let is_new = list.keys.iter().all(|(other, _)| other != key);
-            if counted.at_least > counted.at_most || !is_text(key) || !is_new || list.keys.len() == STORED {
+            if counted.at_least > counted.at_most
+                || !is_text(key)
+                || !is_new
+                || list.keys.len() == STORED
+            {
                 return None;
             }
             list.keys.push((key.to_owned(), counted));
@@ -109,20 +142,41 @@ mod tests {
 
     fn list(keys: &[(&str, u64, u64)], others: u64) -> List {
         let key = |(key, at_least, at_most): &(&str, u64, u64)| {
-            ((*key).to_owned(), Counted { at_least: *at_least, at_most: *at_most })
+            (
+                (*key).to_owned(),
+                Counted {
+                    at_least: *at_least,
+                    at_most: *at_most,
+                },
+            )
         };
-        List { keys: keys.iter().map(key).collect(), others, total: 100 }
+        List {
+            keys: keys.iter().map(key).collect(),
+            others,
+            total: 100,
+        }
     }
 
     #[test]
     fn lists_are_added_up_with_their_bounds() {
-        let lists =
-            [list(&[("a", 10, 12), ("b", 7, 7)], 3), list(&[("a", 1, 2), ("c", 20, 20)], 1), list(&[], 0)];
+        let lists = [
+            list(&[("a", 10, 12), ("b", 7, 7)], 3),
+            list(&[("a", 1, 2), ("c", 20, 20)], 1),
+            list(&[], 0),
+        ];
         let sum = List::combined(lists).top(2);
         // `c` may have been refused 3 times where it is not in the list, and `b`, which was cut off, 8 times.
-        assert_eq!(sum, List { total: 300, ..list(&[("c", 20, 23), ("a", 11, 14)], 8) });
         assert_eq!(
-            List::combined([list(&[("a", 1, u64::MAX)], u64::MAX), list(&[], 5)]).keys[0].1.at_most,
+            sum,
+            List {
+                total: 300,
+                ..list(&[("c", 20, 23), ("a", 11, 14)], 8)
+            }
+        );
+        assert_eq!(
+            List::combined([list(&[("a", 1, u64::MAX)], u64::MAX), list(&[], 5)]).keys[0]
+                .1
+                .at_most,
             u64::MAX
         );
     }
@@ -130,7 +184,10 @@ mod tests {
     #[test]
     fn only_lists_are_read() {
         let digest = format!("%#{}", "0a".repeat(32));
-        let stored = list(&[("a b", 1, 2), ("%1b[2J", 0, 9), (&digest, 3, 3), ("", 1, 1)], 4);
+        let stored = list(
+            &[("a b", 1, 2), ("%1b[2J", 0, 9), (&digest, 3, 3), ("", 1, 1)],
+            4,
+        );
         assert_eq!(List::parse(stored.text().as_bytes()), Some(stored));
         assert_eq!(List::parse(b"0 0"), Some(List::default()));
         let many: String = (0..=STORED).map(|key| format!("\n1 1 {key}")).collect();

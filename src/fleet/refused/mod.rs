@@ -190,7 +190,10 @@ impl RefusedKeys {
     /// Returns the `n` keys that this process has refused most, the most certain refusals first. It makes no call to the store.
     #[must_use]
     pub fn top(&self, n: usize) -> Vec<RefusedKey> {
-        self.shared.list(self.is_plain, clock::micros()).top(n).into()
+        self.shared
+            .list(self.is_plain, clock::micros())
+            .top(n)
+            .into()
     }
 }
 
@@ -205,7 +208,9 @@ impl Shared {
             windows.roll(now);
             windows.this.add(stem);
         }
-        if !self.has_changed.load(Ordering::Relaxed) && !self.has_changed.swap(true, Ordering::Relaxed) {
+        if !self.has_changed.load(Ordering::Relaxed)
+            && !self.has_changed.swap(true, Ordering::Relaxed)
+        {
             self.schedule();
         }
     }
@@ -238,14 +243,21 @@ impl Shared {
         }
         // Before the counts are read: what comes after them is stored next time.
         self.has_changed.store(false, Ordering::Relaxed);
-        let list = self.list(!self.is_hashed.load(Ordering::Relaxed), now).top(STORED);
+        let list = self
+            .list(!self.is_hashed.load(Ordering::Relaxed), now)
+            .top(STORED);
         let put = Put::new(&list, WINDOW / 1000);
-        let (this, process) = (Arc::downgrade(self), Key::from(self.store.notifier().process()));
+        let (this, process) = (
+            Arc::downgrade(self),
+            Key::from(self.store.notifier().process()),
+        );
         if is_last {
             return self.client.detach(process, put);
         }
         self.client.send(None, process, put, move |stored| {
-            if let Some(this) = this.upgrade().filter(|_| stored.is_err_and(|error| error.is_away()))
+            if let Some(this) = this
+                .upgrade()
+                .filter(|_| stored.is_err_and(|error| error.is_away()))
                 && !this.has_changed.swap(true, Ordering::Relaxed)
             {
                 this.schedule();

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::list::{List, MOST_BYTES};
 use crate::error::Cause;
-use crate::store::{Arguments, Cell, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
+use crate::store::{
+    Arguments, Cell, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function,
+};
 use crate::{Error, Key};
 
 /// The stored list of a process.
@@ -33,12 +35,18 @@ pub(super) struct Put {
 
 impl Put {
     pub(super) fn new(list: &List, ttl_ms: i64) -> Self {
-        Self { list: list.text().into(), ttl_ms }
+        Self {
+            list: list.text().into(),
+            ttl_ms,
+        }
     }
 
     #[cfg(test)]
     pub(super) fn of(list: &Arc<str>, ttl_ms: i64) -> Self {
-        Self { list: Arc::clone(list), ttl_ms }
+        Self {
+            list: Arc::clone(list),
+            ttl_ms,
+        }
     }
 }
 
@@ -66,7 +74,10 @@ impl Operation for Put {
     }
 
     fn apply(self, stored: &mut Stored, now: i64) {
-        *stored = Stored { list: self.list, ends: now + self.ttl_ms * 1000 };
+        *stored = Stored {
+            list: self.list,
+            ends: now + self.ttl_ms * 1000,
+        };
     }
 }
 
@@ -100,18 +111,26 @@ impl Operation for Look {
     }
 
     fn apply(self, stored: &mut Stored, now: i64) -> Arc<[u8]> {
-        if stored.is_idle(now) { Arc::default() } else { stored.list.as_bytes().into() }
+        if stored.is_idle(now) {
+            Arc::default()
+        } else {
+            stored.list.as_bytes().into()
+        }
     }
 }
 
 /// Returns the list of a process; `None` if none is stored.
-pub(crate) async fn look(namespace: &Namespace<Stored>, process: Key) -> Result<Option<List>, Error> {
+pub(crate) async fn look(
+    namespace: &Namespace<Stored>,
+    process: Key,
+) -> Result<Option<List>, Error> {
     let stored = namespace.client().run(process, Look).await?;
     if stored.is_empty() {
         return Ok(None);
     }
-    let list =
-        Some(&stored).filter(|stored| stored.len() <= MOST_BYTES).and_then(|stored| List::parse(stored));
+    let list = Some(&stored)
+        .filter(|stored| stored.len() <= MOST_BYTES)
+        .and_then(|stored| List::parse(stored));
     let not_recognised = || {
         Error::unavailable(
             Cause::WrongType,

@@ -44,7 +44,9 @@ impl Sketch {
         };
         // The first of those with the same count: after it, the order remains.
         let count = self.counters[at].count;
-        let first = self.counters.partition_point(|counter| counter.count > count);
+        let first = self
+            .counters
+            .partition_point(|counter| counter.count > count);
         self.swap(first, at);
         self.counters[first].count = count.saturating_add(1);
         self.total = self.total.saturating_add(1);
@@ -63,8 +65,14 @@ impl Sketch {
             }
         }
         let at = self.counters.len();
-        self.counters.push(Counter { key, hash, count: lowest, error: lowest });
-        self.places.insert_unique(hash, at, |at| self.counters[*at].hash);
+        self.counters.push(Counter {
+            key,
+            hash,
+            count: lowest,
+            error: lowest,
+        });
+        self.places
+            .insert_unique(hash, at, |at| self.counters[*at].hash);
         at
     }
 
@@ -73,9 +81,11 @@ impl Sketch {
             return;
         }
         let hashes = [self.counters[first].hash, self.counters[at].hash];
-        for (hash, from, to) in
-            [(hashes[0], first, usize::MAX), (hashes[1], at, first), (hashes[0], usize::MAX, at)]
-        {
+        for (hash, from, to) in [
+            (hashes[0], first, usize::MAX),
+            (hashes[1], at, first),
+            (hashes[0], usize::MAX, at),
+        ] {
             if let Some(place) = self.places.find_mut(hash, |place| *place == from) {
                 *place = to;
             }
@@ -86,12 +96,23 @@ impl Sketch {
     /// The counts, with the keys as text.
     pub(super) fn list(&self, text: impl Fn(&Stem) -> String) -> List {
         let counted = |counter: &Counter| {
-            let bounds = Counted { at_least: counter.count - counter.error, at_most: counter.count };
+            let bounds = Counted {
+                at_least: counter.count - counter.error,
+                at_most: counter.count,
+            };
             (text(&counter.key), bounds)
         };
         let is_full = self.counters.len() == COUNTERS;
-        let others = self.counters.last().filter(|_| is_full).map_or(0, |lowest| lowest.count);
-        List { keys: self.counters.iter().map(counted).collect(), others, total: self.total }
+        let others = self
+            .counters
+            .last()
+            .filter(|_| is_full)
+            .map_or(0, |lowest| lowest.count);
+        List {
+            keys: self.counters.iter().map(counted).collect(),
+            others,
+            total: self.total,
+        }
     }
 }
 
@@ -107,7 +128,9 @@ mod tests {
 
     fn listed(sketch: &Sketch) -> List {
         sketch.list(|stem| match stem {
-            Stem::Key(key) | Stem::Digest(key) => String::from_utf8_lossy(key.as_bytes()).into_owned(),
+            Stem::Key(key) | Stem::Digest(key) => {
+                String::from_utf8_lossy(key.as_bytes()).into_owned()
+            }
         })
     }
 
@@ -121,7 +144,10 @@ mod tests {
         assert_eq!(list.keys.len(), COUNTERS);
         for (at, (key, counted)) in list.keys.iter().enumerate() {
             let count = (COUNTERS - at) as u64;
-            assert_eq!((key.as_str(), counted.at_least), (&*(count - 1).to_string(), count));
+            assert_eq!(
+                (key.as_str(), counted.at_least),
+                (&*(count - 1).to_string(), count)
+            );
             assert_eq!(counted.at_most, count);
         }
         assert_eq!(list.others, 1, "another key has no more than the lowest");
@@ -146,18 +172,30 @@ mod tests {
             }
             let list = listed(&sketch);
             assert_eq!((list.keys.len(), list.total), (COUNTERS, 20_000));
-            assert!(list.keys.is_sorted_by_key(|(_, counted)| std::cmp::Reverse(counted.at_most)));
+            assert!(
+                list.keys
+                    .is_sorted_by_key(|(_, counted)| std::cmp::Reverse(counted.at_most))
+            );
             assert_eq!(sketch.places.len(), COUNTERS, "SEED={seed}");
             let bound = list.total / COUNTERS as u64;
             let mut found = HashMap::new();
             for (key, counted) in &list.keys {
                 let count = exact[key];
-                assert!((counted.at_least..=counted.at_most).contains(&count), "{key} SEED={seed}");
-                assert!(counted.at_most - counted.at_least <= bound, "{key} SEED={seed}");
+                assert!(
+                    (counted.at_least..=counted.at_most).contains(&count),
+                    "{key} SEED={seed}"
+                );
+                assert!(
+                    counted.at_most - counted.at_least <= bound,
+                    "{key} SEED={seed}"
+                );
                 assert!(found.insert(key, ()).is_none(), "{key} twice, SEED={seed}");
             }
             for (key, count) in exact.iter().filter(|(key, _)| !found.contains_key(key)) {
-                assert!(*count <= list.others && list.others <= bound, "{key} SEED={seed}");
+                assert!(
+                    *count <= list.others && list.others <= bound,
+                    "{key} SEED={seed}"
+                );
             }
         }
     }

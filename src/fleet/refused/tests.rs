@@ -12,11 +12,16 @@ const SOON: Duration = Duration::from_secs(20);
 
 fn counts(refused: &RefusedKeys, now: i64) -> Vec<(String, u64, u64)> {
     let top: Vec<RefusedKey> = refused.shared.list(true, now).top(10).into();
-    top.into_iter().map(|one| (one.key, one.at_least, one.at_most)).collect()
+    top.into_iter()
+        .map(|one| (one.key, one.at_least, one.at_most))
+        .collect()
 }
 
 fn exactly(counts: &[(&str, u64)]) -> Vec<(String, u64, u64)> {
-    counts.iter().map(|(key, count)| ((*key).to_owned(), *count, *count)).collect()
+    counts
+        .iter()
+        .map(|(key, count)| ((*key).to_owned(), *count, *count))
+        .collect()
 }
 
 #[test]
@@ -27,10 +32,19 @@ fn refusals_are_forgotten_after_two_windows() {
     record("ann", start);
     record("ann", start + window - 1);
     record("ben", start + window);
-    assert_eq!(counts(&refused, start + window), exactly(&[("ann", 2), ("ben", 1)]));
+    assert_eq!(
+        counts(&refused, start + window),
+        exactly(&[("ann", 2), ("ben", 1)])
+    );
     record("ann", start + 2 * window - 1);
-    assert_eq!(counts(&refused, start + 2 * window - 1), exactly(&[("ann", 3), ("ben", 1)]));
-    assert_eq!(counts(&refused, start + 2 * window), exactly(&[("ann", 1), ("ben", 1)]));
+    assert_eq!(
+        counts(&refused, start + 2 * window - 1),
+        exactly(&[("ann", 3), ("ben", 1)])
+    );
+    assert_eq!(
+        counts(&refused, start + 2 * window),
+        exactly(&[("ann", 1), ("ben", 1)])
+    );
     assert_eq!(counts(&refused, start + 4 * window), exactly(&[]));
     record("cid", start + 9 * window);
     assert_eq!(counts(&refused, start + 9 * window), exactly(&[("cid", 1)]));
@@ -48,9 +62,20 @@ fn plain_keys_are_shown_only_if_they_were_asked_for() {
     assert_eq!(plain.top(9)[0].key, "ann");
     plain.record("\u{1b}[2J\n");
     plain.record(vec![b'x'; 257]);
-    let mut keys: Vec<_> = plain.top(9).into_iter().map(|refused| refused.key).collect();
+    let mut keys: Vec<_> = plain
+        .top(9)
+        .into_iter()
+        .map(|refused| refused.key)
+        .collect();
     keys.sort();
-    assert_eq!(keys[..], [digest_text(&[b'x'; 257]), "%1b[2J%0a".to_owned(), "ann".to_owned()]);
+    assert_eq!(
+        keys[..],
+        [
+            digest_text(&[b'x'; 257]),
+            "%1b[2J%0a".to_owned(),
+            "ann".to_owned()
+        ]
+    );
     assert!(!format!("{plain:?}{hashed:?}").contains("ann"));
 }
 
@@ -65,20 +90,38 @@ async fn a_list_is_stored_after_refusals(store: Store) {
     assert!(refused.shared.due().is_none(), "nothing is to be stored");
     (0..100).for_each(|_| refused.record("ann"));
     (0..50).for_each(|key| refused.record(key.to_string()));
-    assert!(refused.shared.due().is_some_and(|due| due > Instant::now()), "it is stored later");
+    assert!(
+        refused.shared.due().is_some_and(|due| due > Instant::now()),
+        "it is stored later"
+    );
     assert_eq!(stored(&refused, &store).await, None);
     Arc::clone(&refused.shared).signal(Signal::Due);
-    eventually("the list", SOON, async || stored(&refused, &store).await.is_some()).await;
+    eventually("the list", SOON, async || {
+        stored(&refused, &store).await.is_some()
+    })
+    .await;
     let list = stored(&refused, &store).await.unwrap();
     assert_eq!((list.keys.len(), list.total, list.others), (STORED, 150, 1));
-    assert_eq!(list.keys[0], ("ann".to_owned(), list::Counted { at_least: 100, at_most: 100 }));
+    assert_eq!(
+        list.keys[0],
+        (
+            "ann".to_owned(),
+            list::Counted {
+                at_least: 100,
+                at_most: 100
+            }
+        )
+    );
     assert!(refused.shared.due().is_none(), "nothing has changed");
     // One handle without plain keys is enough for digests.
     let _hashed = RefusedKeys::new(&store, "api").unwrap();
     refused.record("ann");
     Arc::clone(&refused.shared).signal(Signal::Hurry);
     let first = async || stored(&refused, &store).await.unwrap().keys[0].0.clone();
-    eventually("digests", SOON, async || first().await == digest_text(b"ann")).await;
+    eventually("digests", SOON, async || {
+        first().await == digest_text(b"ann")
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -93,7 +136,10 @@ async fn on_redis_a_list_is_stored_after_refusals() {
     let began = std::time::Instant::now();
     a_list_is_stored_after_refusals(store.clone()).await;
     let keys: Vec<String> = server.query(&["KEYS", "*refused"]).unwrap();
-    assert_eq!(keys, [format!("td:{{api:{}}}:refused", store.notifier().process())]);
+    assert_eq!(
+        keys,
+        [format!("td:{{api:{}}}:refused", store.notifier().process())]
+    );
     let ttl: i64 = server.query(&["PTTL", &keys[0]]).unwrap();
     let least = 600_000 - began.elapsed().as_millis() as i64 - 1;
     assert!((least..=600_000).contains(&ttl), "{ttl}");
@@ -107,15 +153,21 @@ async fn a_list_that_could_not_be_stored_is_stored_later() {
     server.kill9();
     refused.record("ann");
     Arc::clone(&refused.shared).signal(Signal::Due);
-    eventually("another time", SOON, async || refused.shared.due().is_some()).await;
+    eventually("another time", SOON, async || {
+        refused.shared.due().is_some()
+    })
+    .await;
     server.restart().await;
     Arc::clone(&refused.shared).signal(Signal::Due);
     let is_there = async || {
         // While the breaker is open, it is due again.
         Arc::clone(&refused.shared).signal(Signal::Due);
-        look(&Namespace::open(&store, "api"), store.notifier().process().into())
-            .await
-            .is_ok_and(|list| list.is_some())
+        look(
+            &Namespace::open(&store, "api"),
+            store.notifier().process().into(),
+        )
+        .await
+        .is_ok_and(|list| list.is_some())
     };
     eventually("the list", SOON, is_there).await;
 }
@@ -136,14 +188,24 @@ async fn stored_lists_are_read_alike() {
             let namespace = Namespace::open(store, "api");
             let put = Put::of(&list, 60_000);
             namespace.client().run(process.clone(), put).await.unwrap();
-            read.push(look(&namespace, process.clone()).await.map_err(|error| error.is_wrong_type()));
+            read.push(
+                look(&namespace, process.clone())
+                    .await
+                    .map_err(|error| error.is_wrong_type()),
+            );
         }
         assert_eq!(read[0], read[1], "{text:?}");
-        assert_eq!(read[0].is_ok(), text.is_empty() || text == "1 0\n1 1 a", "{text:?}");
+        assert_eq!(
+            read[0].is_ok(),
+            text.is_empty() || text == "1 0\n1 1 a",
+            "{text:?}"
+        );
     }
     server.cli(&["DEL", "td:{api:0123}:refused"]);
     server.cli(&["RPUSH", "td:{api:0123}:refused", "x"]);
-    let error = look(&Namespace::open(&store, "api"), "0123".into()).await.unwrap_err();
+    let error = look(&Namespace::open(&store, "api"), "0123".into())
+        .await
+        .unwrap_err();
     assert!(error.is_wrong_type(), "{error}");
 }
 
@@ -156,12 +218,23 @@ fn threads_count_together() {
             let refused = refused.clone();
             scope.spawn(move || {
                 for at in 0..1000 {
-                    refused.record(if at % 2 == 0 { "all".to_owned() } else { thread.to_string() });
+                    refused.record(if at % 2 == 0 {
+                        "all".to_owned()
+                    } else {
+                        thread.to_string()
+                    });
                 }
             });
         }
     });
     let top = refused.top(5);
-    assert_eq!((top[0].key.as_str(), top[0].at_least, top.len()), ("all", 2000, 5));
-    assert!(top[1..].iter().all(|one| one.at_least == 500 && one.at_most == 500));
+    assert_eq!(
+        (top[0].key.as_str(), top[0].at_least, top.len()),
+        ("all", 2000, 5)
+    );
+    assert!(
+        top[1..]
+            .iter()
+            .all(|one| one.at_least == 500 && one.at_most == 500)
+    );
 }

@@ -12,7 +12,13 @@ use crate::{Store, telemetry};
 fn leases_with(options: LeaseOptions) -> Leases<Exclusive> {
     let store = &Store::in_memory();
     let namespace = || Namespace::new(store, "m").unwrap();
-    Leases::shared(store, "m", namespace, options, telemetry::Leases::new("mutex", "m"))
+    Leases::shared(
+        store,
+        "m",
+        namespace,
+        options,
+        telemetry::Leases::new("mutex", "m"),
+    )
 }
 
 fn leases() -> Leases<Exclusive> {
@@ -20,7 +26,10 @@ fn leases() -> Leases<Exclusive> {
 }
 
 fn ask(wait: Option<Wait>, early: Option<u32>) -> Ask {
-    Ask { early, ..Ask::new((), Subject::Lock, Suffix::default(), 0, wait) }
+    Ask {
+        early,
+        ..Ask::new((), Subject::Lock, Suffix::default(), 0, wait)
+    }
 }
 
 /// Acquires at once.
@@ -35,7 +44,10 @@ async fn a_wait_that_would_take_too_long_is_refused_at_once() {
     let refused = |early, before, twice, deadline: Option<u64>| {
         let answer = Answer::acquired(0, Standing::Queued { soonest: 0, before }, None, twice);
         let deadline = deadline.map(|after| Instant::now() + ms(after));
-        let refusal = leases.admission.too_late(&ask(Some(Wait::FOR_EVER), early), &answer, deadline)?;
+        let refusal =
+            leases
+                .admission
+                .too_late(&ask(Some(Wait::FOR_EVER), early), &answer, deadline)?;
         refusal.retry_after()
     };
     // Nothing is known.
@@ -54,7 +66,11 @@ async fn a_wait_that_would_take_too_long_is_refused_at_once() {
         (None, 5, false, Some(0), None),
     ] {
         let told = refused(early, before, twice, deadline);
-        assert_eq!(told, retry_after.map(ms), "{early:?} {before} {twice} {deadline:?}");
+        assert_eq!(
+            told,
+            retry_after.map(ms),
+            "{early:?} {before} {twice} {deadline:?}"
+        );
     }
     // Without a release, one in a second waits all the same, to find out whether that is still so.
     tokio::time::advance(ms(1000)).await;
@@ -68,7 +84,13 @@ fn an_acquire_is_withdrawn_for_as_long_as_it_may_hold() {
     let leases = leases();
     let (key, token) = (&"k".into(), &"token".into());
     let (admission, options, is_armed) = (&leases.admission, leases.options(), false);
-    let undo = Undo { admission, options, key, token, is_armed };
+    let undo = Undo {
+        admission,
+        options,
+        key,
+        token,
+        is_armed,
+    };
     let releases = [true, false].map(|withdrawn| undo.release(withdrawn));
     assert_eq!(releases[0].left, Duration::from_secs(37));
     assert!(releases[0].withdrawn && !releases[1].withdrawn);
@@ -157,7 +179,10 @@ async fn a_lease_is_held_at_least_as_long_as_the_settings_say() {
     let long = Duration::from_secs(20);
     for (by_options, is_lost) in [(true, false), (false, false), (true, true)] {
         let at_least_for = if by_options { long } else { Duration::ZERO };
-        let leases = leases_with(LeaseOptions { at_least_for, ..LeaseOptions::default() });
+        let leases = leases_with(LeaseOptions {
+            at_least_for,
+            ..LeaseOptions::default()
+        });
         let mut lease = acquire(&leases).await.unwrap();
         if !by_options {
             lease.hold_at_least(long);
@@ -197,7 +222,10 @@ async fn a_lease_that_was_lost_cannot_be_extended() {
 #[tokio::test]
 async fn a_waiter_that_goes_away_leaves_the_others_in_line() {
     for cohorts in [false, true] {
-        let leases = leases_with(LeaseOptions { cohorts, ..LeaseOptions::default() });
+        let leases = leases_with(LeaseOptions {
+            cohorts,
+            ..LeaseOptions::default()
+        });
         let waiting = async || leases.admission.look("k".into()).await.unwrap().waiting;
         let held = acquire(&leases).await.unwrap();
         let mut waits =

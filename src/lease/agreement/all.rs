@@ -24,14 +24,19 @@ const STEPS: usize = 30;
 const KEYS: usize = 3;
 
 fn client(store: &Store) -> Client<AcquireAll> {
-    Namespace::<all::States>::each(&Exclusive::namespace(store)).unwrap().client()
+    Namespace::<all::States>::each(&Exclusive::namespace(store))
+        .unwrap()
+        .client()
 }
 
 /// Applies the step to the states of the keys.
 fn apply(states: &States<Exclusive>, keys: &[Key], acquire: &AcquireAll) -> All {
     let mut of = lock(&states.of);
     let name = |key: &Key| key.as_bytes().to_vec();
-    let mut cells: Vec<_> = keys.iter().map(|key| of.remove(&name(key)).unwrap_or_default()).collect();
+    let mut cells: Vec<_> = keys
+        .iter()
+        .map(|key| of.remove(&name(key)).unwrap_or_default())
+        .collect();
     let answer = acquire.step(&mut cells, states.clock.load(Ordering::Relaxed));
     for (key, mut cell) in keys.iter().zip(cells) {
         lock(&states.pushed).extend(cell.pushes());
@@ -46,19 +51,32 @@ async fn leases_of_several_keys_agree() {
     let clock = Arc::new(AtomicI64::new(0));
     let seed = support::seed();
     let mut rng = StdRng::seed_from_u64(seed);
-    let (on_redis, in_memory) =
-        (virtual_time::store(&server), Store::with_clock(Clock::Manual(clock.clone())));
+    let (on_redis, in_memory) = (
+        virtual_time::store(&server),
+        Store::with_clock(Clock::Manual(clock.clone())),
+    );
     let mut time = Time::new(server.client().unwrap(), clock.clone());
-    let states = States { clock, of: Mutex::new(HashMap::new()), pushed: Mutex::default() };
-    let (lua, rust) = (Side::new(&on_redis, None, true), Side::new(&in_memory, Some(states), true));
+    let states = States {
+        clock,
+        of: Mutex::new(HashMap::new()),
+        pushed: Mutex::default(),
+    };
+    let (lua, rust) = (
+        Side::new(&on_redis, None, true),
+        Side::new(&in_memory, Some(states), true),
+    );
     let all = client(&on_redis);
     let (mut next, mut held, mut refused) = (LATE_IDS, 0, 0);
     for sequence in 0..SEQUENCES {
         let ttl = *TTLS.choose(&mut rng).unwrap();
-        let keys: Vec<_> = (0..KEYS).map(|key| Key::from(format!("all {sequence} {key}"))).collect();
+        let keys: Vec<_> = (0..KEYS)
+            .map(|key| Key::from(format!("all {sequence} {key}")))
+            .collect();
         let suffixes = ["", "", ":alice", "~9c40@host"];
-        let tokens: Vec<_> =
-            keys.iter().map(|_| tokens::<Exclusive>(&suffixes, &mut rng, &mut next)).collect();
+        let tokens: Vec<_> = keys
+            .iter()
+            .map(|_| tokens::<Exclusive>(&suffixes, &mut rng, &mut next))
+            .collect();
         let (mut history, mut last) = (Vec::new(), None);
         for round in 0..STEPS {
             let jumps = [0, 0, 1, 999, 10_000, 400_000, 1_500_000, 8_000_000];
@@ -66,7 +84,12 @@ async fn leases_of_several_keys_agree() {
             let now = time.now;
             if rng.random_bool(0.6) {
                 let key = rng.random_range(0..KEYS);
-                let terms = Terms { ttl, max_waiters: 1000, rank: 0, placed: false };
+                let terms = Terms {
+                    ttl,
+                    max_waiters: 1000,
+                    rank: 0,
+                    placed: false,
+                };
                 let step = random_step::<Exclusive>(&mut rng, (sequence, now), &tokens[key], terms);
                 history.push(format!("{now}: {key} {step:?}"));
                 let answers = (
@@ -93,15 +116,31 @@ async fn leases_of_several_keys_agree() {
                 let chosen: Vec<_> = chosen.into_iter().map(|key| keys[key].clone()).collect();
                 let wanted = apply(rust.states.as_ref().unwrap(), &chosen, &acquire);
                 let answer = all.run(Key::of(&chosen), acquire).await.unwrap();
-                assert_eq!((answer.now, &answer.what), (now, &wanted), "SEED={seed}\n{}", history.join("\n"));
+                assert_eq!(
+                    (answer.now, &answer.what),
+                    (now, &wanted),
+                    "SEED={seed}\n{}",
+                    history.join("\n")
+                );
                 held += usize::from(matches!(wanted, All::Held(_)) && chosen.len() > 1);
                 refused += usize::from(matches!(wanted, All::Refused { .. }));
             }
-            let told = (lua.told(&on_redis, time.published()), rust.told(&in_memory, Vec::new()));
-            assert_eq!(told.0, told.1, "SEED={seed} at {now}\n{}", history.join("\n"));
+            let told = (
+                lua.told(&on_redis, time.published()),
+                rust.told(&in_memory, Vec::new()),
+            );
+            assert_eq!(
+                told.0,
+                told.1,
+                "SEED={seed} at {now}\n{}",
+                history.join("\n")
+            );
         }
     }
-    assert!(held.min(refused) > SEQUENCES, "held {held}, refused {refused}: the test covers too little");
+    assert!(
+        held.min(refused) > SEQUENCES,
+        "held {held}, refused {refused}: the test covers too little"
+    );
 }
 
 /// A key of another type refuses the call, and nothing is taken.
@@ -111,16 +150,29 @@ async fn a_key_of_another_type_takes_nothing() {
     let (store, mut time) = (virtual_time::store(&server), server.client().unwrap());
     drop(Time::new(server.client().unwrap(), Arc::default()));
     let all = client(&store);
-    for (part, command) in [("lock", "RPUSH"), ("fence", "RPUSH"), ("fence", "SET"), ("beats", "SET")] {
+    for (part, command) in [
+        ("lock", "RPUSH"),
+        ("fence", "RPUSH"),
+        ("fence", "SET"),
+        ("beats", "SET"),
+    ] {
         let bad = format!("bad {part} {command}");
         let name = format!("td:{{agreement:{bad}}}:{part}");
-        time.query::<()>(redis::cmd(command).arg(&name).arg("x")).unwrap();
+        time.query::<()>(redis::cmd(command).arg(&name).arg("x"))
+            .unwrap();
         let tokens = ["aaaaaaaaaaaaaaaa-1.2710", "aaaaaaaaaaaaaaaa-2.2710"].map(Token::from);
         let channels = SPANS.with(&store.channels());
-        let acquire = AcquireAll { channels, spans: SPANS, ttl: 10_000, tokens: tokens.into() };
+        let acquire = AcquireAll {
+            channels,
+            spans: SPANS,
+            ttl: 10_000,
+            tokens: tokens.into(),
+        };
         let error = all.run(Key::of(["good", &bad]), acquire).await.unwrap_err();
         assert!(error.is_wrong_type(), "{error}");
-        let names: Vec<String> = time.query(redis::cmd("KEYS").arg("td:{agreement:good}:*")).unwrap();
+        let names: Vec<String> = time
+            .query(redis::cmd("KEYS").arg("td:{agreement:good}:*"))
+            .unwrap();
         assert_eq!(names, [""; 0], "{part} {command}");
     }
 }

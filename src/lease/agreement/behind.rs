@@ -17,7 +17,9 @@ struct Paused<K: Tried> {
 }
 
 fn other(id: u64, suffix: &str) -> Token {
-    format!("bbbbbbbbbbbbbbbb-{id:x}.1c9c380{suffix}").as_str().into()
+    format!("bbbbbbbbbbbbbbbb-{id:x}.1c9c380{suffix}")
+        .as_str()
+        .into()
 }
 
 impl<K: Tried> Paused<K> {
@@ -37,7 +39,11 @@ impl<K: Tried> Paused<K> {
         pair.time.set(pair.time.now + 2 * SECOND);
         let held = other(2, first.0);
         pair.holds(&held, first.1).await;
-        Self { pair, waiters: waiting, held }
+        Self {
+            pair,
+            waiters: waiting,
+            held,
+        }
     }
 
     /// Releases what is held, and returns who is served then, until nobody is.
@@ -45,11 +51,15 @@ impl<K: Tried> Paused<K> {
         let mut served = Vec::new();
         loop {
             // Who waits until nothing is held holds nothing.
-            self.pair.call(&self.held, Verb::Release { withdraws: false }, 0).await;
+            self.pair
+                .call(&self.held, Verb::Release { withdraws: false }, 0)
+                .await;
             let told = self.pair.told();
             let id = |token: &Token| format!("ids: [{}]", token.waiter().unwrap().1);
             let is_told = |token: &Token| told.iter().any(|told| told.contains(&id(token)));
-            let Some(next) = self.waiters.iter().position(is_told) else { return served };
+            let Some(next) = self.waiters.iter().position(is_told) else {
+                return served;
+            };
             served.push(next);
             self.held = self.waiters[next].clone();
         }
@@ -58,7 +68,10 @@ impl<K: Tried> Paused<K> {
 
 async fn come_back<K: Tried>(waiters: &[(&str, i64)], order: &[usize], expected: &[usize]) {
     let mut paused = Paused::<K>::new(waiters[0], waiters).await;
-    let back: Vec<_> = order.iter().map(|nth| paused.waiters[*nth].clone()).collect();
+    let back: Vec<_> = order
+        .iter()
+        .map(|nth| paused.waiters[*nth].clone())
+        .collect();
     let answer = paused.pair.take(Step::Heartbeat(back)).await;
     assert!(!answer.contains("Refused"), "{answer}");
     assert_eq!(paused.served().await, expected, "{waiters:?}, {order:?}");
@@ -66,11 +79,22 @@ async fn come_back<K: Tried>(waiters: &[(&str, i64)], order: &[usize], expected:
 
 #[tokio::test]
 async fn each_comes_back_to_the_line_of_its_rank() {
-    let classes = [("/1/1", 0), ("/1/1", 3), ("/1/1", 7), ("/idle", 8), ("/1/1", 0)];
+    let classes = [
+        ("/1/1", 0),
+        ("/1/1", 3),
+        ("/1/1", 7),
+        ("/idle", 8),
+        ("/1/1", 0),
+    ];
     come_back::<Permits>(&classes, &[0, 1, 2, 3, 4], &[0, 4, 1, 2, 3]).await;
     come_back::<Permits>(&classes, &[3, 2, 4, 1, 0], &[4, 0, 1, 2, 3]).await;
-    let flows =
-        [("/1/1/1.1..", 0), ("/1/1/1.1..", 0), ("/1/1/2.1..", 0), ("/1/1/3.1..", 0), ("/1/1/1.1..", 3)];
+    let flows = [
+        ("/1/1/1.1..", 0),
+        ("/1/1/1.1..", 0),
+        ("/1/1/2.1..", 0),
+        ("/1/1/3.1..", 0),
+        ("/1/1/1.1..", 3),
+    ];
     for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 4, 1, 3, 0]] {
         let mut paused = Paused::<Permits>::new(flows[0], &flows).await;
         let back = order.map(|nth| paused.waiters[nth].clone());
@@ -92,7 +116,13 @@ async fn who_never_comes_back_is_forgotten() {
         paused.pair.time.set(paused.pair.time.now + by);
         paused.pair.acquire(&waits, 0).await;
         paused.pair.take(Step::Heartbeat(vec![waits])).await;
-        let answer = paused.pair.take(Step::Heartbeat(paused.waiters.clone())).await;
-        assert!(answer.contains("Refused") && !answer.contains("Queued"), "{answer}");
+        let answer = paused
+            .pair
+            .take(Step::Heartbeat(paused.waiters.clone()))
+            .await;
+        assert!(
+            answer.contains("Refused") && !answer.contains("Queued"),
+            "{answer}"
+        );
     }
 }

@@ -47,7 +47,11 @@ impl<K: Tried> Pair<K> {
         let in_process = Arc::new(AtomicI64::new(0));
         let on_redis = virtual_time::store(&server);
         let in_memory = Store::with_clock(Clock::Manual(in_process.clone()));
-        let states = States { clock: in_process.clone(), of: Default::default(), pushed: Default::default() };
+        let states = States {
+            clock: in_process.clone(),
+            of: Default::default(),
+            pushed: Default::default(),
+        };
         Self {
             time: Time::new(server.client().unwrap(), in_process),
             lua: Side::new(&on_redis, None, false),
@@ -69,7 +73,10 @@ impl<K: Tried> Pair<K> {
         let lua = self.lua.take(key.clone(), step.clone(), 0).await;
         assert_eq!(lua, self.rust.take(key, step, 0).await);
         self.time.check_kept(K::slices());
-        self.rust.states.iter().for_each(|states| self.time.check_fences::<K>(states));
+        self.rust
+            .states
+            .iter()
+            .for_each(|states| self.time.check_fences::<K>(states));
         lua
     }
 
@@ -77,27 +84,52 @@ impl<K: Tried> Pair<K> {
     pub(super) async fn take_in_one_call(&mut self, first: Step<K>, step: Step<K>) -> String {
         let (other, key) = (K::key(1), K::key(0));
         self.server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
-        let both = join(self.lua.take(other, first, 0), self.lua.take(key.clone(), step.clone(), 0));
+        let both = join(
+            self.lua.take(other, first, 0),
+            self.lua.take(key.clone(), step.clone(), 0),
+        );
         let (_, lua) = tokio::task::unconstrained(both).await;
-        let calls: u64 = ["fcall", "evalsha"].map(|name| self.server.calls_of(name)).into_iter().sum();
+        let calls: u64 = ["fcall", "evalsha"]
+            .map(|name| self.server.calls_of(name))
+            .into_iter()
+            .sum();
         assert_eq!(calls, 2, "they did not leave together");
         assert_eq!(lua, self.rust.take(key, step, 0).await);
         lua
     }
 
     pub(super) async fn call(&mut self, token: &Token, verb: VerbOf<K>, rank: i64) -> String {
-        let terms = Terms { ttl: self.ttl, max_waiters: 1000, rank, placed: true };
-        self.take(Step::Calls(terms, vec![(token.clone(), verb)])).await
+        let terms = Terms {
+            ttl: self.ttl,
+            max_waiters: 1000,
+            rank,
+            placed: true,
+        };
+        self.take(Step::Calls(terms, vec![(token.clone(), verb)]))
+            .await
     }
 
     pub(super) async fn acquire(&mut self, token: &Token, rank: i64) -> String {
         let query = Some(K::query(0, self.time.now));
-        self.call(token, Verb::Acquire { query, bypass: false }, rank).await
+        self.call(
+            token,
+            Verb::Acquire {
+                query,
+                bypass: false,
+            },
+            rank,
+        )
+        .await
     }
 
     pub(super) async fn release(&mut self, token: &Token, rank: i64) {
-        let answer = self.call(token, Verb::Release { withdraws: false }, rank).await;
-        assert!(answer.contains(&format!("{:?}", What::Released(Was::Held))), "{answer}");
+        let answer = self
+            .call(token, Verb::Release { withdraws: false }, rank)
+            .await;
+        assert!(
+            answer.contains(&format!("{:?}", What::Released(Was::Held))),
+            "{answer}"
+        );
     }
 
     pub(super) async fn holds(&mut self, token: &Token, rank: i64) {
@@ -126,19 +158,30 @@ async fn line<K: Tried>(places: usize, rank: i64, suffix: impl Fn(u64) -> String
         for n in 0..places as u64 + 3 {
             let token = pair.token(&suffix(n));
             pair.acquire(&token, rank).await;
-            if held.len() < places { &mut held } else { &mut waits }.push_back(token);
+            if held.len() < places {
+                &mut held
+            } else {
+                &mut waits
+            }
+            .push_back(token);
         }
         for n in 0..500 {
             pair.pass(400_000);
             let token = pair.token(&suffix(n + 100));
             let answer = pair.acquire(&token, rank).await;
-            assert!(answer.contains("Acquired(Queued {") && answer.contains("before: 3"), "{n}: {answer}");
+            assert!(
+                answer.contains("Acquired(Queued {") && answer.contains("before: 3"),
+                "{n}: {answer}"
+            );
             waits.push_back(token);
             pair.release(&held.pop_front().unwrap(), rank).await;
             let next = waits.pop_front().unwrap();
             let told = pair.told();
             let id = format!("ids: [{}]", next.waiter().unwrap().1);
-            assert!(told.len() == 1 && told[0].contains(&id), "{n}: {told:?}, not {next}");
+            assert!(
+                told.len() == 1 && told[0].contains(&id),
+                "{n}: {told:?}, not {next}"
+            );
             held.push_back(next);
         }
     }
@@ -162,9 +205,19 @@ async fn lines_are_kept() {
 async fn a_line_that_is_served_newest_first_is_kept() {
     for drops in [true, false] {
         let mut pair = Pair::<Permits>::new(30 * SECOND, drops).await;
-        let query =
-            Told { limit: None, rules: Rules { version: 1, newest: SECOND, ..Rules::default() }.into() };
-        let verb = || Verb::Acquire { query: Some(query.clone()), bypass: false };
+        let query = Told {
+            limit: None,
+            rules: Rules {
+                version: 1,
+                newest: SECOND,
+                ..Rules::default()
+            }
+            .into(),
+        };
+        let verb = || Verb::Acquire {
+            query: Some(query.clone()),
+            bypass: false,
+        };
         let mut held = pair.token("/1/1");
         pair.call(&held, verb(), 0).await;
         let first: Vec<_> = (0..3).map(|_| pair.token("/1/1")).collect();
@@ -183,7 +236,10 @@ async fn a_line_that_is_served_newest_first_is_kept() {
             pair.release(&held, 0).await;
             let told = pair.told();
             let id = format!("ids: [{}]", newest.waiter().unwrap().1);
-            assert!(told.len() == 1 && told[0].contains(&id), "{n}: {told:?}, not {newest}");
+            assert!(
+                told.len() == 1 && told[0].contains(&id),
+                "{n}: {told:?}, not {newest}"
+            );
             held = newest;
             let waiters = if n < 155 { 3 } else { 0 };
             let seen = pair.take(Step::Look).await;

@@ -15,8 +15,13 @@ use crate::store::Namespace;
 use crate::{BloomFilter, Key, Store};
 
 fn filter(store: &Store) -> BloomFilter {
-    let builder = BloomFilter::builder().capacity(10_000).false_positive_rate(0.05);
-    builder.remember_for(Duration::from_secs(300)).build(store, "agreement").unwrap()
+    let builder = BloomFilter::builder()
+        .capacity(10_000)
+        .false_positive_rate(0.05);
+    builder
+        .remember_for(Duration::from_secs(300))
+        .build(store, "agreement")
+        .unwrap()
 }
 
 fn probe(sequence: usize) -> Probe {

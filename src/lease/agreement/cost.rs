@@ -56,15 +56,26 @@ async fn leases_of_free_keys() {
     assert_eq!(cost(&server, permit).await, 5 + 4);
     let readers_and_a_writer = async || {
         let lock = RwLock::new(&store, "l").unwrap();
-        let readers = (lock.try_read("k").await.unwrap(), lock.try_read("k").await.unwrap());
+        let readers = (
+            lock.try_read("k").await.unwrap(),
+            lock.try_read("k").await.unwrap(),
+        );
         assert!(readers.0.release().await.unwrap() && readers.1.release().await.unwrap());
         assert!(lock.try_write("k").await.unwrap().release().await.unwrap());
     };
-    assert_eq!(cost(&server, readers_and_a_writer).await, (6 + 7 + 4 + 4) + (7 + 4));
+    assert_eq!(
+        cost(&server, readers_and_a_writer).await,
+        (6 + 7 + 4 + 4) + (7 + 4)
+    );
     let flight = async || {
         let flights: SingleFlight<u32> = SingleFlight::new(&store, "f").unwrap();
         assert_eq!(flights.run("a", async || 7).await.unwrap(), 7);
-        let locks = || server.query::<Vec<String>>(&["KEYS", "*lock*"]).unwrap().len();
+        let locks = || {
+            server
+                .query::<Vec<String>>(&["KEYS", "*lock*"])
+                .unwrap()
+                .len()
+        };
         eventually("the flight ends", SOON, async || locks() == 0).await;
     };
     assert_eq!(cost(&server, flight).await, 4 + 5);
@@ -74,7 +85,9 @@ async fn cost_of_items(dedupe: impl Fn(&Store) -> Dedupe) -> u64 {
     let server = RedisServer::start().await;
     let dedupe = dedupe(&patient!(server.url()));
     let handle = async |item| {
-        let Claimed::New(claim) = dedupe.try_claim(item).await.unwrap() else { panic!("it is new") };
+        let Claimed::New(claim) = dedupe.try_claim(item).await.unwrap() else {
+            panic!("it is new")
+        };
         assert!(claim.confirm().await.unwrap());
     };
     // The first one begins the slice, or the generation.
@@ -82,11 +95,16 @@ async fn cost_of_items(dedupe: impl Fn(&Store) -> Dedupe) -> u64 {
     server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
     handle("b").await;
     let commands = commands(&server);
-    let Claimed::New(claim) = dedupe.try_claim("c").await.unwrap() else { panic!("it is new") };
+    let Claimed::New(claim) = dedupe.try_claim("c").await.unwrap() else {
+        panic!("it is new")
+    };
     assert!(claim.release().await.unwrap());
     // What was handled is known.
     for item in ["a", "b"] {
-        assert!(matches!(dedupe.try_claim(item).await.unwrap(), Claimed::Duplicate), "{item}");
+        assert!(
+            matches!(dedupe.try_claim(item).await.unwrap(), Claimed::Duplicate),
+            "{item}"
+        );
     }
     handle("c").await;
     commands
@@ -95,33 +113,60 @@ async fn cost_of_items(dedupe: impl Fn(&Store) -> Dedupe) -> u64 {
 #[tokio::test]
 async fn items() {
     // All items are of one bucket.
-    let exact = |store: &Store| Dedupe::exact(store, "d").capacity(100).remember_for(DAY).build().unwrap();
+    let exact = |store: &Store| {
+        Dedupe::exact(store, "d")
+            .capacity(100)
+            .remember_for(DAY)
+            .build()
+            .unwrap()
+    };
     assert_eq!(cost_of_items(exact).await, 6 + 6);
-    let filter = || BloomFilter::builder().capacity(10_000).false_positive_rate(0.01);
+    let filter = || {
+        BloomFilter::builder()
+            .capacity(10_000)
+            .false_positive_rate(0.01)
+    };
     let forever = |store: &Store| {
-        Dedupe::builder().remember_forever().build(&filter().build(store, "d").unwrap()).unwrap()
+        Dedupe::builder()
+            .remember_forever()
+            .build(&filter().build(store, "d").unwrap())
+            .unwrap()
     };
     assert_eq!(cost_of_items(forever).await, 5 + 8);
-    let day = |store: &Store| Dedupe::new(&filter().remember_for(DAY).build(store, "d").unwrap()).unwrap();
+    let day = |store: &Store| {
+        Dedupe::new(&filter().remember_for(DAY).build(store, "d").unwrap()).unwrap()
+    };
     assert_eq!(cost_of_items(day).await, 6 + 8);
 }
 
 #[tokio::test]
 async fn confirmations_that_leave_together_tell_how_full_the_filter_is() {
     let server = RedisServer::start().await;
-    let filter = BloomFilter::builder().capacity(1000).false_positive_rate(0.01);
+    let filter = BloomFilter::builder()
+        .capacity(1000)
+        .false_positive_rate(0.01);
     let filter = filter.build(&patient!(server.url()), "d").unwrap();
     let dedupe = Dedupe::builder().remember_forever().build(&filter).unwrap();
     let handle = async |item: usize| {
-        let Claimed::New(claim) = dedupe.try_claim(item.to_be_bytes()).await.unwrap() else { return };
+        let Claimed::New(claim) = dedupe.try_claim(item.to_be_bytes()).await.unwrap() else {
+            return;
+        };
         assert!(claim.confirm().await.unwrap());
     };
     handle(0).await;
     let first = dedupe.fill().unwrap();
     server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
     join_all((1..100).map(handle)).await;
-    assert!(server.calls_of("fcall") < 20, "{}", server.calls_of("fcall"));
-    assert!(dedupe.fill().unwrap() > 2.0 * first, "{:?} after {first}", dedupe.fill());
+    assert!(
+        server.calls_of("fcall") < 20,
+        "{}",
+        server.calls_of("fcall")
+    );
+    assert!(
+        dedupe.fill().unwrap() > 2.0 * first,
+        "{:?} after {first}",
+        dedupe.fill()
+    );
 }
 
 #[tokio::test]
@@ -130,13 +175,24 @@ async fn releases_leave_with_acquires_of_any_terms() {
     let lua = Side::<Exclusive>::new(&patient!(server.url()), None, false);
     let run = async |key: &'static str, id: u8, verb, terms| {
         let scene = Arc::clone(&lua.scenes[0]);
-        let call = AcquireRelease { scene, token: format!("aaaaaaaaaaaaaaaa-{id}").into(), verb, terms };
+        let call = AcquireRelease {
+            scene,
+            token: format!("aaaaaaaaaaaaaaaa-{id}").into(),
+            verb,
+            terms,
+        };
         lua.run(&lua.acquire_release, &key.into(), call).await
     };
-    let acquire = || Verb::Acquire { query: Some(()), bypass: false };
+    let acquire = || Verb::Acquire {
+        query: Some(()),
+        bypass: false,
+    };
     let release = || Verb::Release { withdraws: false };
     let usual = Terms::usual(TTLS[1]);
-    let at_once = Terms { max_waiters: 0, ..usual };
+    let at_once = Terms {
+        max_waiters: 0,
+        ..usual
+    };
     run("k", 1, acquire(), usual).await;
     server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
     // The first leaves at once, the others together.
@@ -155,7 +211,10 @@ async fn releases_leave_with_acquires_of_any_terms() {
         run("k", 1, release(), usual),
         run("k", 6, acquire(), at_once),
     );
-    assert!(matches!(next.what, What::Acquired(Standing::Held { .. })), "{next:?}");
+    assert!(
+        matches!(next.what, What::Acquired(Standing::Held { .. })),
+        "{next:?}"
+    );
 }
 
 /// If a server refuses writes, `try_lock` of a lock that another holds is refused, and does not fail.
@@ -164,8 +223,12 @@ async fn a_full_server_refuses_no_answer() {
     let server = RedisServer::start().await;
     let mutex = Mutex::new(&patient!(server.url()), "m").unwrap();
     let guard = mutex.try_lock("k").await.unwrap();
-    server.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+    server
+        .query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"])
+        .unwrap();
     assert!(mutex.try_lock("k").await.unwrap_err().is_refused());
-    server.query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
+    server
+        .query::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"])
+        .unwrap();
     assert!(guard.unlock().await.unwrap());
 }

@@ -26,7 +26,11 @@ impl Crowd {
         let mut pair = Pair::new(30 * SECOND, false).await;
         let held = pair.token("/1/1/9.1..");
         pair.holds(&held, 0).await;
-        let mut crowd = Self { pair, held, waiters: Vec::new() };
+        let mut crowd = Self {
+            pair,
+            held,
+            waiters: Vec::new(),
+        };
         crowd.wait(flows).await;
         crowd
     }
@@ -46,7 +50,11 @@ impl Crowd {
     }
 
     fn run(&mut self, command: &[&str]) {
-        self.pair.time.server.query::<()>(redis::cmd(command[0]).arg(&command[1..])).unwrap();
+        self.pair
+            .time
+            .server
+            .query::<()>(redis::cmd(command[0]).arg(&command[1..]))
+            .unwrap();
     }
 
     /// Releases, and returns the position of the waiter that holds then.
@@ -54,7 +62,11 @@ impl Crowd {
         self.pair.release(&self.held.clone(), 0).await;
         let told = self.pair.told();
         let id = |token: &Token| format!("ids: [{}]", token.waiter().unwrap().1);
-        let next = self.waiters.iter().position(|token| told[0].contains(&id(token))).unwrap();
+        let next = self
+            .waiters
+            .iter()
+            .position(|token| told[0].contains(&id(token)))
+            .unwrap();
         self.held = self.waiters[next].clone();
         next
     }
@@ -76,11 +88,17 @@ impl Crowd {
     /// A waiter goes away.
     async fn leaves(&mut self, waiter: usize) -> String {
         let token = self.waiters[waiter].clone();
-        self.pair.call(&token, Verb::Release { withdraws: false }, 0).await
+        self.pair
+            .call(&token, Verb::Release { withdraws: false }, 0)
+            .await
     }
 
     fn score(&mut self, key: &str, member: &str) -> Option<i64> {
-        let score = self.pair.time.server.query::<Option<f64>>(redis::cmd("ZSCORE").arg(key).arg(member));
+        let score = self
+            .pair
+            .time
+            .server
+            .query::<Option<f64>>(redis::cmd("ZSCORE").arg(key).arg(member));
         score.unwrap().map(|score| score as i64)
     }
 }
@@ -96,9 +114,15 @@ async fn tags_come_back_where_a_waiter_goes_away() {
         let mut crowd = Crowd::new(&[1, 1, 1, 2]).await;
         crowd.run(&["DEL", FLOWS]);
         let answer = crowd.leaves(leaves).await;
-        assert!(answer.contains(&format!("{:?}", What::Released(Was::Waiting))), "{answer}");
+        assert!(
+            answer.contains(&format!("{:?}", What::Released(Was::Waiting))),
+            "{answer}"
+        );
         // The one behind it has its turn, which is before that of the other flow by their tokens.
-        assert_eq!(crowd.all(3).await, if leaves == 0 { [1, 3, 2] } else { [0, 1, 2] });
+        assert_eq!(
+            crowd.all(3).await,
+            if leaves == 0 { [1, 3, 2] } else { [0, 1, 2] }
+        );
     }
 }
 
@@ -115,9 +139,14 @@ async fn new_flows_come_after_those_whose_tags_are_gone() {
         }
         let token: Token = "bbbbbbbbbbbbbbbb-77.1c9c380/1/1/3.1..".into();
         crowd.pair.acquire(&token, 0).await;
-        let first = (0..crowd.waiters.len()).filter_map(|waiter| crowd.place(waiter)).min();
+        let first = (0..crowd.waiters.len())
+            .filter_map(|waiter| crowd.place(waiter))
+            .min();
         let mine = crowd.score(QUEUE, &token.text());
-        assert!(first.is_some() && mine > first && mine < Some(LINES), "{between}: {mine:?}, {first:?}");
+        assert!(
+            first.is_some() && mine > first && mine < Some(LINES),
+            "{between}: {mine:?}, {first:?}"
+        );
     }
 }
 
@@ -132,7 +161,10 @@ async fn a_flow_whose_tag_is_gone_has_one_turn() {
         }
         crowd.wait(&[2, 2, 2]).await;
         let expected = [0, 5, 1, 6, 2, 7, 3, 8, 4];
-        assert_eq!(crowd.all(9 - usize::from(serves)).await, expected[usize::from(serves)..]);
+        assert_eq!(
+            crowd.all(9 - usize::from(serves)).await,
+            expected[usize::from(serves)..]
+        );
     }
 }
 
@@ -144,7 +176,11 @@ async fn tickets_begin_again() {
     for ticket in [(1 << 26) - 2, (1 << 26) - 1] {
         crowd.run(&["ZADD", QUEUE, &(line + ticket).to_string(), &last.text()]);
         crowd.comes("/1/1/1.1..").await;
-        let expected = if ticket == (1 << 26) - 2 { ticket + 1 } else { 3 };
+        let expected = if ticket == (1 << 26) - 2 {
+            ticket + 1
+        } else {
+            3
+        };
         assert_eq!(crowd.place(crowd.waiters.len() - 1), Some(line + expected));
     }
     assert_eq!(crowd.all(5).await, [0, 1, 2, 3, 4]);
@@ -172,13 +208,19 @@ async fn tags_begin_again() {
             let heavy = crowd.pair.token("/1/1/9.1..");
             crowd.pair.acquire(&heavy, 0).await;
             crowd.comes("/4/1/9.1..").await;
-            crowd.pair.call(&heavy, Verb::Release { withdraws: false }, 0).await;
+            crowd
+                .pair
+                .call(&heavy, Verb::Release { withdraws: false }, 0)
+                .await;
         }
         for flow in 16..22 {
             crowd.next().await;
             crowd.comes(&format!("/1/1/{flow:x}.10..")).await;
         }
-        assert!(crowd.score(FLOWS, "v0") < Some(HEADS - 100_000), "they were not lowered");
+        assert!(
+            crowd.score(FLOWS, "v0") < Some(HEADS - 100_000),
+            "they were not lowered"
+        );
         crowd.all(crowd.waiters.len() - 2 - 6).await;
     }
 }
@@ -209,14 +251,24 @@ async fn the_tags_of_thousands_of_flows_come_back() {
     for (key, score, more) in [(QUEUE, HEADS, 2), (BEATS, beat, 0)] {
         let more = flows.iter().flat_map(|flow| {
             let score = score + more * flow;
-            [score.to_string(), format!("bbbbbbbbbbbbbbbb-{flow:x}.1c9c380/1/1/{flow:x}.1..")]
+            [
+                score.to_string(),
+                format!("bbbbbbbbbbbbbbbb-{flow:x}.1c9c380/1/1/{flow:x}.1.."),
+            ]
         });
-        let command: Vec<_> = ["ZADD", key].map(str::to_owned).into_iter().chain(more).collect();
+        let command: Vec<_> = ["ZADD", key]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(more)
+            .collect();
         crowd.run(&command.iter().map(String::as_str).collect::<Vec<_>>());
     }
     crowd.run(&["DEL", FLOWS]);
     // The step knows nothing of these waiters.
-    let release = Step::Calls(Terms::usual(SECOND), vec![(first, Verb::Release { withdraws: false })]);
+    let release = Step::Calls(
+        Terms::usual(SECOND),
+        vec![(first, Verb::Release { withdraws: false })],
+    );
     crowd.pair.lua.take(Permits::key(0), release, 0).await;
     for flow in flows {
         assert_eq!(crowd.score(FLOWS, &tag(flow)), Some(2 * flow));

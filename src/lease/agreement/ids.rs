@@ -18,7 +18,8 @@ async fn a_push_finds_its_waiter_after_many_tokens() {
         let [holder, waiter] = [(); 2].map(|()| patient!(server.url()));
         // The recipient of the waiter has the number 1, so ids are odd.
         let _other = WaitGroup::builder(1).build(&waiter, "other").unwrap();
-        let permits = [&holder, &waiter].map(|store| WaitGroup::builder(1).build(store, "permits").unwrap());
+        let permits =
+            [&holder, &waiter].map(|store| WaitGroup::builder(1).build(store, "permits").unwrap());
         for n in 0..2 {
             let held = permits[0].add("k").await.unwrap();
             if n == 0 {
@@ -30,8 +31,12 @@ async fn a_push_finds_its_waiter_after_many_tokens() {
                 async move { permits.add("k").await }
             });
             eventually("the subscription", SOON, is_linked).await;
-            let stands =
-                async || server.query::<i64>(&["ZCARD", "td:{permits:k}:permits:waiters"]).unwrap() == 1;
+            let stands = async || {
+                server
+                    .query::<i64>(&["ZCARD", "td:{permits:k}:permits:waiters"])
+                    .unwrap()
+                    == 1
+            };
             eventually("the waiter to stand in the queue", SOON, stands).await;
             assert!(held.done().await.unwrap());
             assert!(waits.await.unwrap().unwrap().done().await.unwrap());
@@ -41,7 +46,10 @@ async fn a_push_finds_its_waiter_after_many_tokens() {
             let pushes = waiter.notifier().take_delivered();
             let id = ((nth + n) << 20) | 1;
             let is_grant = |news: &News| matches!(news, News::Granted { .. });
-            assert!(pushes.len() == 1 && pushes[0].ids == [id] && is_grant(&pushes[0].news), "{pushes:?}");
+            assert!(
+                pushes.len() == 1 && pushes[0].ids == [id] && is_grant(&pushes[0].news),
+                "{pushes:?}"
+            );
         }
     }
 }

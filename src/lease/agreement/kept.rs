@@ -135,24 +135,45 @@ impl Time {
     pub(super) fn check_kept(&mut self, (slice, buckets): (i64, u64)) {
         self.expire();
         let mut check = redis::cmd("EVAL");
-        check.arg(CHECK).arg(0).arg(self.latest).arg(self.back).arg(slice).arg(buckets);
+        check
+            .arg(CHECK)
+            .arg(0)
+            .arg(self.latest)
+            .arg(self.back)
+            .arg(slice)
+            .arg(buckets);
         let problems: Vec<String> = self.server.query(&check).unwrap();
-        assert!(problems.is_empty(), "at {}:\n{}", self.now, problems.join("\n"));
+        assert!(
+            problems.is_empty(),
+            "at {}:\n{}",
+            self.now,
+            problems.join("\n")
+        );
     }
 
     /// Checks that the fences in Redis are kept as long as in memory, where each grant and renewal sets the time. A
     /// mutex saves most of these writes, so its fences may expire a day earlier.
     pub(super) fn check_fences<K: Tried>(&mut self, states: &States<K>) {
         let [_, mark, ..] = K::PARTS else { return };
-        let day = if mark.starts_with("rw:") { 0 } else { 86_400_000_000 };
+        let day = if mark.starts_with("rw:") {
+            0
+        } else {
+            86_400_000_000
+        };
         for (key, state) in &*lock(&states.of) {
             let until = state.holders.fence_until();
             if until - day <= self.now {
                 continue;
             }
             let name = format!("td:{{agreement:{}}}:{mark}", key.escape_ascii());
-            let ends: Option<i64> = self.server.query(redis::cmd("HGET").arg("ends").arg(&name)).unwrap();
-            assert!(ends.is_some_and(|ends| ends >= until - day), "{name}: {ends:?}, not {until}");
+            let ends: Option<i64> = self
+                .server
+                .query(redis::cmd("HGET").arg("ends").arg(&name))
+                .unwrap();
+            assert!(
+                ends.is_some_and(|ends| ends >= until - day),
+                "{name}: {ends:?}, not {until}"
+            );
         }
     }
 }

@@ -13,11 +13,28 @@ use crate::wait_group::holders::Permits;
 /// `version`: of a limit of the fleet that was undone; `None`: the limit adapts, and is 1.
 fn acquire(token: &Token, version: Option<i64>) -> (Token, VerbOf<Permits>) {
     let limit = match version {
-        Some(version) => KeyLimit { source: Source::Fleet, version, limit: None },
-        None => KeyLimit { source: Source::Adaptive, version: 0, limit: Some(1) },
+        Some(version) => KeyLimit {
+            source: Source::Fleet,
+            version,
+            limit: None,
+        },
+        None => KeyLimit {
+            source: Source::Adaptive,
+            version: 0,
+            limit: Some(1),
+        },
     };
-    let query = Some(Told { limit: Some(limit), rules: Arc::default() });
-    (token.clone(), Verb::Acquire { query, bypass: false })
+    let query = Some(Told {
+        limit: Some(limit),
+        rules: Arc::default(),
+    });
+    (
+        token.clone(),
+        Verb::Acquire {
+            query,
+            bypass: false,
+        },
+    )
 }
 
 /// The queue is empty once the first waiter was granted what is free. By what the next one tells, its own limit of 0 counts
@@ -26,9 +43,15 @@ fn acquire(token: &Token, version: Option<i64>) -> (Token, VerbOf<Permits>) {
 async fn who_lines_up_alone_by_a_limit_that_it_undoes_makes_way() {
     let mut pair = Pair::<Permits>::new(SECOND, false).await;
     let tokens = ["/4/3", "/1/3", "/1/0", "/3/3"].map(|suffix| pair.token(suffix));
-    let terms = Terms { ttl: SECOND, max_waiters: 1000, rank: 0, placed: true };
+    let terms = Terms {
+        ttl: SECOND,
+        max_waiters: 1000,
+        rank: 0,
+        placed: true,
+    };
     for token in &tokens[..2] {
-        pair.take(Step::Calls(terms, vec![acquire(token, None)])).await;
+        pair.take(Step::Calls(terms, vec![acquire(token, None)]))
+            .await;
     }
     pair.time.set(pair.time.now + 2 * SECOND);
     let leaves = (pair.token("/1/3"), Verb::Release { withdraws: false });

@@ -71,7 +71,9 @@ end
 /// A store on the server, with this clock. It waits for a machine that is busy.
 pub(super) fn store(server: &RedisServer) -> Store {
     let patience = Duration::from_secs(30);
-    let builder = StoreBuilder::default().timeout(patience).queue_timeout(patience);
+    let builder = StoreBuilder::default()
+        .timeout(patience)
+        .queue_timeout(patience);
     builder.with_clock(&server.url(), CLOCK).unwrap()
 }
 
@@ -88,7 +90,13 @@ pub(super) struct Time {
 
 impl Time {
     pub(super) fn new(server: Client, in_process: Arc<AtomicI64>) -> Self {
-        let mut time = Self { now: 0, latest: 0, back: 0, in_process, server };
+        let mut time = Self {
+            now: 0,
+            latest: 0,
+            back: 0,
+            in_process,
+            server,
+        };
         time.set(1_760_000_000_000_000);
         time
     }
@@ -97,7 +105,9 @@ impl Time {
         self.back += (self.now - now).max(0);
         (self.now, self.latest) = (now, now.max(self.latest));
         self.in_process.store(now, Ordering::Relaxed);
-        self.server.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+        self.server
+            .query::<()>(redis::cmd("SET").arg("clock").arg(now))
+            .unwrap();
     }
 
     /// Deletes all keys.
@@ -109,23 +119,39 @@ impl Time {
 
     /// Deletes expired keys, as Redis does sooner or later.
     pub(super) fn expire(&mut self) {
-        self.server.query::<()>(redis::cmd("EVAL").arg(EXPIRE).arg(0)).unwrap();
+        self.server
+            .query::<()>(redis::cmd("EVAL").arg(EXPIRE).arg(0))
+            .unwrap();
     }
 
     /// Deletes the places in a queue, and its flows, on both sides, as Redis may do when it is out of memory.
     pub(super) fn evict<K: Tried>(&mut self, sequence: usize, rust: &States<K>) {
         let key = K::key(sequence);
-        for part in K::PARTS.iter().filter(|part| part.ends_with("waiters") || part.ends_with("flows")) {
+        for part in K::PARTS
+            .iter()
+            .filter(|part| part.ends_with("waiters") || part.ends_with("flows"))
+        {
             let places = format!("td:{{agreement:{}}}:{part}", key.as_bytes().escape_ascii());
-            self.server.query::<()>(redis::cmd("DEL").arg(places)).unwrap();
+            self.server
+                .query::<()>(redis::cmd("DEL").arg(places))
+                .unwrap();
         }
-        lock(&rust.of).entry(key.as_bytes().to_vec()).or_default().queue.evict();
+        lock(&rust.of)
+            .entry(key.as_bytes().to_vec())
+            .or_default()
+            .queue
+            .evict();
     }
 
     /// Returns what was published since the last call.
     pub(super) fn published(&mut self) -> Vec<Vec<u8>> {
-        let published = self.server.query(redis::cmd("LRANGE").arg("published").arg(0).arg(-1)).unwrap();
-        self.server.query::<()>(redis::cmd("DEL").arg("published")).unwrap();
+        let published = self
+            .server
+            .query(redis::cmd("LRANGE").arg("published").arg(0).arg(-1))
+            .unwrap();
+        self.server
+            .query::<()>(redis::cmd("DEL").arg("published"))
+            .unwrap();
         published
     }
 
@@ -144,6 +170,10 @@ impl Time {
         let after = lua.soonest(first).await;
         assert_eq!(after, rust.soonest(first).await);
         // The end of a lock is in whole ms.
-        before.iter().zip(&after).filter(|(before, after)| *after + 1000 < **before).count()
+        before
+            .iter()
+            .zip(&after)
+            .filter(|(before, after)| *after + 1000 < **before)
+            .count()
     }
 }

@@ -12,7 +12,13 @@ const LATER: i64 = 1_000_000;
 
 /// The rank and the order of a waiter of a flow.
 fn order(flow: Flow) -> (i64, Option<Order>) {
-    (0, Some(Order { flow: Some(flow), ..Order::default() }))
+    (
+        0,
+        Some(Order {
+            flow: Some(flow),
+            ..Order::default()
+        }),
+    )
 }
 
 /// A queue of one rank. All shares are [`COST`], so that the weight of a waiter is its cost.
@@ -27,7 +33,11 @@ impl Line {
     fn comes(&mut self, number: i64, cost: i64) -> Token {
         let token = Token::from(self.next.to_string());
         self.next += 1;
-        let flow = Flow { name: number as u128, weight: cost, share: COST };
+        let flow = Flow {
+            name: number as u128,
+            weight: cost,
+            share: COST,
+        };
         self.orders.insert(token.clone(), flow);
         self.queue.line_up(token.clone(), order(flow), LATER, 0);
         token
@@ -46,7 +56,10 @@ impl Line {
     }
 
     fn waiters(&self, number: i64) -> usize {
-        self.orders.values().filter(|flow| flow.name == number as u128).count()
+        self.orders
+            .values()
+            .filter(|flow| flow.name == number as u128)
+            .count()
     }
 }
 
@@ -54,7 +67,9 @@ impl Line {
 #[test]
 fn who_follows_one_that_goes_away_comes_before_nobody_whose_turn_it_is() {
     let mut line = Line::default();
-    [0, 2, 0, 2, 0, 2].into_iter().for_each(|number| drop(line.comes(number, COST)));
+    [0, 2, 0, 2, 0, 2]
+        .into_iter()
+        .for_each(|number| drop(line.comes(number, COST)));
     let (heavy, _light) = (line.comes(1, 256 * COST), line.comes(1, COST));
     let mut served = || line.serves().unwrap().1.name;
     assert_eq!([served(), served(), served()], [0, 2, 0]);
@@ -76,7 +91,10 @@ fn who_goes_away_from_behind_changes_no_turn() {
         behind.iter().for_each(|behind| line.leaves(behind));
         std::iter::from_fn(|| Some(line.serves()?.1.name)).collect::<Vec<_>>()
     };
-    assert_eq!([None, Some(1), Some(256 * COST)].map(turns), [(); 3].map(|()| vec![2, 0, 1, 0, 0, 0]));
+    assert_eq!(
+        [None, Some(1), Some(256 * COST)].map(turns),
+        [(); 3].map(|()| vec![2, 0, 1, 0, 0, 0])
+    );
 }
 
 /// Of 3000 turns, how many one flow gets beside new flows with a heavy waiter each. `light`: the cost of a waiter that comes
@@ -100,7 +118,10 @@ fn turns_beside_new_flows(light: Option<i64>) -> usize {
 #[test]
 fn new_flows_gain_nothing_by_who_goes_away() {
     let turns = turns_beside_new_flows(None);
-    assert_eq!([1, COST].map(|light| turns_beside_new_flows(Some(light))), [turns; 2]);
+    assert_eq!(
+        [1, COST].map(|light| turns_beside_new_flows(Some(light))),
+        [turns; 2]
+    );
 }
 
 /// Nor does one that goes away after a heavy one was served make that undone.
@@ -147,7 +168,11 @@ fn flows_that_only_came_are_forgotten() {
         }
         line.leaves(&second);
     }
-    assert!(line.queue.known_flows() < 10, "{}", line.queue.known_flows());
+    assert!(
+        line.queue.known_flows() < 10,
+        "{}",
+        line.queue.known_flows()
+    );
 }
 
 /// While a waiter is the first of its flow, each other flow passes it at most twice, if all cost the same: the second time only
@@ -169,15 +194,22 @@ fn each_flow_passes_a_waiter_twice_at_most() {
                     line.leaves(&tokens[number].remove(at));
                 }
                 _ => {
-                    let Some((token, flow)) = line.serves() else { continue };
+                    let Some((token, flow)) = line.serves() else {
+                        continue;
+                    };
                     assert_eq!(tokens[flow.name as usize].remove(0), token, "SEED={seed}");
                     for (other, waiting) in tokens.iter().enumerate() {
-                        let Some(first) = waiting.first().filter(|_| other as u128 != flow.name) else {
+                        let Some(first) = waiting.first().filter(|_| other as u128 != flow.name)
+                        else {
                             continue;
                         };
                         let times = passed.entry((first.clone(), flow.name)).or_default();
                         *times += 1;
-                        assert!(*times <= 2, "SEED={seed}: {first} of {other} by {}", flow.name);
+                        assert!(
+                            *times <= 2,
+                            "SEED={seed}: {first} of {other} by {}",
+                            flow.name
+                        );
                     }
                 }
             }
@@ -193,7 +225,8 @@ fn who_has_no_flow_gets_half_of_the_turns() {
         let plain = |line: &mut Line| {
             let token = Token::from(format!("plain {}", line.next));
             line.next += 1;
-            line.queue.line_up(token, (0, Some(Order::default())), LATER, 0);
+            line.queue
+                .line_up(token, (0, Some(Order::default())), LATER, 0);
         };
         for number in 0..flows {
             (0..2).for_each(|_| drop(line.comes(number, COST)));
@@ -213,7 +246,10 @@ fn who_has_no_flow_gets_half_of_the_turns() {
                 }
             }
         }
-        assert!(turns.iter().all(|turns| (1450..=1550).contains(turns)), "{flows}: {turns:?}");
+        assert!(
+            turns.iter().all(|turns| (1450..=1550).contains(turns)),
+            "{flows}: {turns:?}"
+        );
     }
 }
 
@@ -223,7 +259,11 @@ fn a_share_that_is_changed_counts_at_once() {
     let turns = |last: i64| {
         let (mut queue, mut turns) = (Queue::default(), 0);
         let mut comes = |id: i64, name, share| {
-            let order = order(Flow { name, share, weight: 1 });
+            let order = order(Flow {
+                name,
+                share,
+                weight: 1,
+            });
             queue.line_up(Token::from(id.to_string()), order, LATER, 0);
         };
         for id in 100..200 {

@@ -107,7 +107,12 @@ impl UntilBodyEnd {
     ///
     /// [`is_invalid`](Error::is_invalid) if `span` is 0 s.
     pub fn idle_timeout(mut self, span: Duration) -> Result<Self, Error> {
-        in_range("idle_timeout", Duration::from_nanos(1).., "more than 0 s", span)?;
+        in_range(
+            "idle_timeout",
+            Duration::from_nanos(1)..,
+            "more than 0 s",
+            span,
+        )?;
         self.limits.idle_timeout = Some(span);
         Ok(self)
     }
@@ -153,7 +158,10 @@ impl UntilBodyEnd {
 
 impl Default for UntilBodyEnd {
     fn default() -> Self {
-        Self { limits: Limits::default(), timers: Timers::stripes() }
+        Self {
+            limits: Limits::default(),
+            timers: Timers::stripes(),
+        }
     }
 }
 
@@ -164,7 +172,8 @@ impl<B: Body> Hold<Response<B>> for UntilBodyEnd {
         let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         response.map(|body| {
             let lease = lease.filter(|_| !is_upgrade && !body.is_end_stream());
-            let lease = lease.map(|lease| TimedLease::new(lease, self.limits, &self.timers[my_stripe()]));
+            let lease =
+                lease.map(|lease| TimedLease::new(lease, self.limits, &self.timers[my_stripe()]));
             LeasedBody::new(body, lease)
         })
     }

@@ -29,7 +29,10 @@ pin_project! {
 
 impl<B> LeasedBody<B> {
     fn new(body: B, lease: Option<TimedLease>) -> Self {
-        Self { body: Some(body), lease }
+        Self {
+            body: Some(body),
+            lease,
+        }
     }
 }
 
@@ -49,7 +52,9 @@ impl<B: Body<Error: Into<BoxError>>> Body for LeasedBody<B> {
             this.body.set(None);
             return Poll::Ready(Some(Err(error.into())));
         }
-        let Some(mut body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
+        let Some(mut body) = this.body.as_mut().as_pin_mut() else {
+            return Poll::Ready(None);
+        };
         let frame = ready!(body.as_mut().poll_frame(context));
         if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
             *this.lease = None;
@@ -64,7 +69,9 @@ impl<B: Body<Error: Into<BoxError>>> Body for LeasedBody<B> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+        self.body
+            .as_ref()
+            .map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }
 

@@ -23,7 +23,11 @@ pub(super) struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let idle_timeout = Some(Duration::from_secs(60));
-        Self { idle_timeout, max_hold: None, on_lease_end: LeaseEnd::default() }
+        Self {
+            idle_timeout,
+            max_hold: None,
+            on_lease_end: LeaseEnd::default(),
+        }
     }
 }
 
@@ -67,9 +71,17 @@ impl Limits {
     }
 
     /// When the lease of a body is checked next.
-    fn next_check(&self, began: Instant, progressed: Instant, lease: Option<&Lease>) -> Option<Instant> {
+    fn next_check(
+        &self,
+        began: Instant,
+        progressed: Instant,
+        lease: Option<&Lease>,
+    ) -> Option<Instant> {
         let lost = lease.filter(|_| self.aborts()).map(|lease| lease.until());
-        [self.idle_until(progressed), self.max_until(began), lost].into_iter().flatten().min()
+        [self.idle_until(progressed), self.max_until(began), lost]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -78,12 +90,25 @@ impl TimedLease {
         let now = callers_clock();
         let began = now.0;
         let due = limits.next_check(began, began, Some(&lease));
-        let state = State { lease: Some(lease), progressed: began, due, exceeded: None, waker: None };
-        let shared = Arc::new(Shared { limits, began, state: Mutex::new(state) });
+        let state = State {
+            lease: Some(lease),
+            progressed: began,
+            due,
+            exceeded: None,
+            waker: None,
+        };
+        let shared = Arc::new(Shared {
+            limits,
+            began,
+            state: Mutex::new(state),
+        });
         if let Some(due) = due {
             timers.insert(due, Arc::clone(&shared), now);
         }
-        Self { shared, timers: Arc::clone(timers) }
+        Self {
+            shared,
+            timers: Arc::clone(timers),
+        }
     }
 
     /// Notes that the body has yielded a frame.
@@ -100,7 +125,11 @@ impl TimedLease {
         if let Some(error) = self.shared.end(&state, Instant::now()) {
             return Poll::Ready(error);
         }
-        if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+        if !state
+            .waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(context.waker()))
+        {
             state.waker = Some(context.waker().clone());
         }
         Poll::Pending
@@ -114,7 +143,9 @@ impl Shared {
         if state.lease.is_none() {
             return;
         }
-        let Some(error) = self.end(&state, now) else { return self.schedule(&mut state, timers) };
+        let Some(error) = self.end(&state, now) else {
+            return self.schedule(&mut state, timers);
+        };
         state.exceeded = Some(error.clone());
         let (lease, waker) = (state.lease.take(), state.waker.take());
         drop(state);
@@ -131,7 +162,9 @@ impl Shared {
     /// Schedules the next check. The caller holds the lock of the state, so that a lease that is dropped meanwhile
     /// does not stay with the timers.
     fn schedule(self: &Arc<Self>, state: &mut State, timers: &Arc<Timers>) {
-        state.due = self.limits.next_check(self.began, state.progressed, state.lease.as_ref());
+        state.due = self
+            .limits
+            .next_check(self.began, state.progressed, state.lease.as_ref());
         if let Some(due) = state.due {
             timers.insert(due, Arc::clone(self), callers_clock());
         }
@@ -149,7 +182,8 @@ impl Shared {
         if is_over(self.limits.idle_until(state.progressed)) {
             return Some(Error::body_timeout("no progress within idle_timeout"));
         }
-        let is_lost = self.limits.aborts() && !state.lease.as_ref().is_some_and(|lease| lease.is_held());
+        let is_lost =
+            self.limits.aborts() && !state.lease.as_ref().is_some_and(|lease| lease.is_held());
         is_lost.then(Error::lost)
     }
 }

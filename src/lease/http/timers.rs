@@ -38,18 +38,30 @@ impl Timers {
     pub(super) fn stripes() -> Arc<Stripes<Arc<Self>>> {
         let no_pushes = watch::channel(Link::Down).1;
         let scheduler = Scheduler::new(no_pushes, Background::thread(), true);
-        let timers = || Arc::new(Self { scheduler: Arc::clone(&scheduler), state: Mutex::default() });
+        let timers = || {
+            Arc::new(Self {
+                scheduler: Arc::clone(&scheduler),
+                state: Mutex::default(),
+            })
+        };
         let stripes = Stripes::new(timers);
         stripes.iter().for_each(|timers| scheduler.join(timers));
         Arc::new(stripes)
     }
 
     /// `now`: by the clock of the caller, and whether that is the system's.
-    pub(super) fn insert(&self, due: Instant, lease: Arc<Shared>, (now, is_the_systems): (Instant, bool)) {
+    pub(super) fn insert(
+        &self,
+        due: Instant,
+        lease: Arc<Shared>,
+        (now, is_the_systems): (Instant, bool),
+    ) {
         let mut state = lock(&self.state);
         state.leases.insert((due, address(&lease)), lease);
         state.strayed |= !is_the_systems;
-        let is_planned = state.planned.is_some_and(|planned| now < planned && planned <= due);
+        let is_planned = state
+            .planned
+            .is_some_and(|planned| now < planned && planned <= due);
         if is_planned && !state.strayed {
             return;
         }
@@ -64,7 +76,11 @@ impl Timers {
 
     fn pop(&self, now: Instant) -> Option<Arc<Shared>> {
         let mut state = lock(&self.state);
-        state.leases.first_entry().filter(|first| first.key().0 <= now).map(|first| first.remove())
+        state
+            .leases
+            .first_entry()
+            .filter(|first| first.key().0 <= now)
+            .map(|first| first.remove())
     }
 }
 
@@ -115,7 +131,14 @@ mod tests {
     /// A body that makes no progress for this long loses its lease.
     async fn body(mutex: &Mutex, key: &str, idle: Duration, timers: &Arc<Timers>) -> TimedLease {
         let lease = mutex.try_lock(key).await.unwrap().into();
-        TimedLease::new(lease, Limits { idle_timeout: Some(idle), ..Limits::default() }, timers)
+        TimedLease::new(
+            lease,
+            Limits {
+                idle_timeout: Some(idle),
+                ..Limits::default()
+            },
+            timers,
+        )
     }
 
     async fn is_released(mutex: &Mutex, key: &str) {
@@ -134,7 +157,11 @@ mod tests {
             drop(first);
             is_released(&mutex, "next").await;
             drop(next);
-            let sleeps = async || lock(&timers.state).planned.is_none_or(|planned| planned < Instant::now());
+            let sleeps = async || {
+                lock(&timers.state)
+                    .planned
+                    .is_none_or(|planned| planned < Instant::now())
+            };
             eventually("the scheduler", Duration::from_secs(20), sleeps).await;
         }
     }
@@ -142,7 +169,10 @@ mod tests {
     /// A body that begins after a test has paused the clock ends by that clock, also if the timers look later by another.
     #[tokio::test]
     async fn timers_follow_a_clock_that_was_paused_meanwhile() {
-        let mutex = Mutex::builder().ttl(Duration::from_secs(600)).build(&Store::in_memory(), "m").unwrap();
+        let mutex = Mutex::builder()
+            .ttl(Duration::from_secs(600))
+            .build(&Store::in_memory(), "m")
+            .unwrap();
         let (timers, minute) = (timers(), Duration::from_secs(60));
         let _first = body(&mutex, "a", minute, &timers).await;
         let is_planned = async || lock(&timers.state).planned.is_some();
@@ -151,7 +181,10 @@ mod tests {
         let _second = body(&mutex, "b", minute, &timers).await;
         assert!(mutex.try_lock("b").await.is_err());
         tokio::time::sleep(Duration::from_secs(61)).await;
-        assert!(mutex.try_lock("b").await.is_ok(), "after 60 s without progress");
+        assert!(
+            mutex.try_lock("b").await.is_ok(),
+            "after 60 s without progress"
+        );
     }
 
     /// Also those of other threads, of which the scheduler was told before, and with no body that comes after.
@@ -164,10 +197,16 @@ mod tests {
                 resume_unwind(Box::new("this panic is part of the test"));
             }
         }
-        let (mutex, stripes) = (Mutex::new(&Store::in_memory(), "m").unwrap(), Timers::stripes());
+        let (mutex, stripes) = (
+            Mutex::new(&Store::in_memory(), "m").unwrap(),
+            Timers::stripes(),
+        );
         let ms = Duration::from_millis;
         let later = body(&mutex, "later", ms(200), &stripes[1]).await;
-        let limits = Limits { idle_timeout: Some(ms(1)), ..Limits::default() };
+        let limits = Limits {
+            idle_timeout: Some(ms(1)),
+            ..Limits::default()
+        };
         let lease = Lease::from(mutex.try_lock("now").await.unwrap()).beside(Panics);
         let panics = TimedLease::new(lease, limits, &stripes[0]);
         is_released(&mutex, "now").await;

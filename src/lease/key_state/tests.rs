@@ -11,7 +11,11 @@ use crate::wait_group::holders::PermitHolders;
 const SECOND: i64 = 1_000_000;
 const START: i64 = 1_000_000 * SECOND;
 const TTL: i64 = 30 * SECOND;
-const SPANS: Spans = Spans { grant: 1_500_000, alive: 7 * SECOND, tombstone: 60 * SECOND };
+const SPANS: Spans = Spans {
+    grant: 1_500_000,
+    alive: 7 * SECOND,
+    tombstone: 60 * SECOND,
+};
 
 type Locked = KeyState<Holder>;
 
@@ -24,7 +28,10 @@ fn permit(id: u64, suffix: &str) -> Token {
 }
 
 fn ask<H: Holders>(state: &mut KeyState<H>, token: &Token, max_waiters: i64, now: i64) -> Standing {
-    let terms = Terms { max_waiters, ..Terms::usual(TTL) };
+    let terms = Terms {
+        max_waiters,
+        ..Terms::usual(TTL)
+    };
     state.acquire(token, terms, None, None, now, SPANS)
 }
 
@@ -32,14 +39,23 @@ fn release<H: Holders>(state: &mut KeyState<H>, token: &Token, now: i64) -> Was 
     state.release(token, false, now, SPANS)
 }
 
-const HELD: Standing = Standing::Held { expiry: START + TTL, fence: START };
+const HELD: Standing = Standing::Held {
+    expiry: START + TTL,
+    fence: START,
+};
 
 const fn queued(before: i64) -> Standing {
-    Standing::Queued { soonest: START + TTL, before }
+    Standing::Queued {
+        soonest: START + TTL,
+        before,
+    }
 }
 
 const fn refused(before: i64) -> Standing {
-    Standing::Refused { soonest: START + TTL, before }
+    Standing::Refused {
+        soonest: START + TTL,
+        before,
+    }
 }
 
 /// A lock that the first token holds, and for which the others wait.
@@ -63,7 +79,11 @@ fn grants<H: Holders>(state: &mut KeyState<H>) -> Vec<(u64, i64, i64)> {
 /// A key that is always in use again keeps no memory of a crowd for ever.
 #[test]
 fn a_state_that_is_used_again_has_no_memory_of_a_crowd() {
-    let spans = Spans { grant: 1000, alive: 1000, tombstone: 2000 };
+    let spans = Spans {
+        grant: 1000,
+        alive: 1000,
+        tombstone: 2000,
+    };
     let mut state = KeyState::<Holder<true, ()>>::default();
     for id in 0..100 {
         state.release(&format!("0123456789abcdef-{id}").into(), true, 1, spans);
@@ -80,15 +100,33 @@ fn a_state_that_is_used_again_has_no_memory_of_a_crowd() {
 #[test]
 fn terms_that_differ_have_different_numbers() {
     let mut numbers = HashSet::new();
-    for (ttl, max_waiters) in
-        [TTL, 1000, 86_400 * SECOND].map(|ttl| [0, 1, 256].map(|most| (ttl, most))).concat()
+    for (ttl, max_waiters) in [TTL, 1000, 86_400 * SECOND]
+        .map(|ttl| [0, 1, 256].map(|most| (ttl, most)))
+        .concat()
     {
-        for (rank, placed) in [(0, false), (1, false), (8, false), (0, true), (1, true), (8, true)] {
-            let terms = Terms { ttl, max_waiters, rank, placed };
+        for (rank, placed) in [
+            (0, false),
+            (1, false),
+            (8, false),
+            (0, true),
+            (1, true),
+            (8, true),
+        ] {
+            let terms = Terms {
+                ttl,
+                max_waiters,
+                rank,
+                placed,
+            };
             assert!(numbers.insert(terms.number()), "{terms:?}");
         }
     }
-    let terms = Terms { ttl: 1001, max_waiters: 2, rank: 3, placed: true };
+    let terms = Terms {
+        ttl: 1001,
+        max_waiters: 2,
+        rank: 3,
+        placed: true,
+    };
     assert_eq!(terms.written(), [1001, 2, 83]);
 }
 
@@ -112,7 +150,10 @@ fn as_many_wait_as_the_terms_say() {
     // Who waits until no permit is held takes nobody's place in the queue.
     let mut state = KeyState::<PermitHolders>::default();
     ask(&mut state, &permit(1, "1/1"), 9, START);
-    let idle = Terms { rank: 8, ..Terms::usual(TTL) };
+    let idle = Terms {
+        rank: 8,
+        ..Terms::usual(TTL)
+    };
     let standing = state.acquire(&permit(2, "idle"), idle, None, None, START, SPANS);
     assert_eq!(standing, queued(0));
     assert_eq!(ask(&mut state, &permit(3, "1/1"), 0, START), refused(0));
@@ -136,7 +177,10 @@ fn a_renewal_never_makes_a_lease_shorter_and_revives_none() {
     state.heartbeat(&[b], None, until, SPANS);
     assert_eq!(state.renew(&a, TTL, 0, until + 1000), None);
     state.heartbeat(&[], None, until + 1000, SPANS);
-    assert_eq!(grants(&mut state), [(2, until + 1000 + SPANS.grant, fence + FENCES)]);
+    assert_eq!(
+        grants(&mut state),
+        [(2, until + 1000 + SPANS.grant, fence + FENCES)]
+    );
 }
 
 /// The places of a process that has not renewed a grant are passed, until its next heartbeat. So they cost one grant.
@@ -147,7 +191,8 @@ fn a_process_that_lets_a_grant_expire_counts_as_dead() {
         for id in 1..=4 {
             ask(&mut state, &permit(id, "1/1"), 9, START);
         }
-        let [other, next] = [5, 6].map(|id| Token::from(format!("bbbbbbbbbbbbbbbb-{id}.1c9c380/1/1")));
+        let [other, next] =
+            [5, 6].map(|id| Token::from(format!("bbbbbbbbbbbbbbbb-{id}.1c9c380/1/1")));
         ask(&mut state, &other, 9, START);
         release(&mut state, &permit(1, "1/1"), START);
         assert!(state.holders.held(&permit(2, "1/1"), START).is_some());
@@ -160,7 +205,13 @@ fn a_process_that_lets_a_grant_expire_counts_as_dead() {
         assert_eq!(state.holders.held(&other, now).is_some(), !beats);
         assert_eq!(state.holders.held(&permit(3, "1/1"), now).is_some(), beats);
         // Those that wait behind leave their room to others.
-        assert!(beats || matches!(ask(&mut state, &next, 1, now), Standing::Queued { before: 0, .. }));
+        assert!(
+            beats
+                || matches!(
+                    ask(&mut state, &next, 1, now),
+                    Standing::Queued { before: 0, .. }
+                )
+        );
     }
     // What was renewed, and ends later, says nothing of its process.
     let mut state = KeyState::<PermitHolders>::default();

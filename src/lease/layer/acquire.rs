@@ -14,7 +14,10 @@ use crate::{Error, Extracted, Key, Lease};
 pub(crate) type Acquired<G> = Result<Option<G>, Error>;
 
 /// What a request has acquired, or the future that acquires it.
-#[expect(missing_debug_implementations, reason = "it has a future, and cannot be named outside of the crate")]
+#[expect(
+    missing_debug_implementations,
+    reason = "it has a future, and cannot be named outside of the crate"
+)]
 pub enum Acquiring<G> {
     Ready(Acquired<G>),
     Pending(BoxFuture<'static, Acquired<G>>),
@@ -36,7 +39,9 @@ pub(crate) fn acquire<A: Acquire>(
     }
     let from = from.clone();
     Acquiring::Pending(Box::pin(async move {
-        let Some(key) = from.decisions().extracted(key.await)? else { return Ok(None) };
+        let Some(key) = from.decisions().extracted(key.await)? else {
+            return Ok(None);
+        };
         from.acquire(key, asked, max_wait).await
     }))
 }

@@ -71,7 +71,10 @@ pub trait Lifecycle<Req, Res, E>: Holds + Sized {
 }
 
 /// What is done next with a request.
-#[expect(missing_debug_implementations, reason = "it has futures, and cannot be named outside of the crate")]
+#[expect(
+    missing_debug_implementations,
+    reason = "it has futures, and cannot be named outside of the crate"
+)]
 pub enum Next<G, Guard, Req, Res> {
     /// Call the inner service, with the lease if there is one; and what watches it, if the call ends with it.
     Call(Option<(Guard, Option<LeaseHandle>)>, Req),
@@ -153,11 +156,15 @@ where
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
         let state = match self.key.extract(&request) {
             Extracted::Ready(Ok(None)) => State::called(inner, request, None),
-            key => {
-                State::Waiting { waiting: Waiting::Key(Some(key)), call: Some((take_ready(inner), request)) }
-            }
+            key => State::Waiting {
+                waiting: Waiting::Key(Some(key)),
+                call: Some((take_ready(inner), request)),
+            },
         };
-        ResponseFuture { layer: Arc::clone(self), state }
+        ResponseFuture {
+            layer: Arc::clone(self),
+            state,
+        }
     }
 }
 
@@ -169,7 +176,11 @@ where
     /// Calls the inner service.
     fn called(inner: &mut S, request: Req, watched: Option<(P::Guard, Watch)>) -> Self {
         let (guard, watch) = watched.unzip();
-        Self::Calling { future: inner.call(request), guard, watch: watch.unwrap_or(Watch::new(None)) }
+        Self::Calling {
+            future: inner.call(request),
+            guard,
+            watch: watch.unwrap_or(Watch::new(None)),
+        }
     }
 }
 
@@ -187,11 +198,15 @@ where
         let outcome = loop {
             let next = match this.state.as_mut().project() {
                 StateProjection::Waiting { waiting, call } => {
-                    let Some((_, request)) = call else { return Poll::Pending };
+                    let Some((_, request)) = call else {
+                        return Poll::Pending;
+                    };
                     let (acquired, is_fresh) = match waiting {
                         Waiting::Lease(acquiring) => (ready!(acquiring.poll_unpin(context)), false),
                         Waiting::Key(key) => {
-                            let Some(key) = key.take() else { return Poll::Pending };
+                            let Some(key) = key.take() else {
+                                return Poll::Pending;
+                            };
                             match P::acquire(layer, key, request) {
                                 Acquiring::Ready(acquired) => (acquired, true),
                                 Acquiring::Pending(acquiring) => {
@@ -201,7 +216,9 @@ where
                             }
                         }
                     };
-                    let Some((mut inner, request)) = call.take() else { return Poll::Pending };
+                    let Some((mut inner, request)) = call.take() else {
+                        return Poll::Pending;
+                    };
                     let next = match acquired {
                         Ok(Some(granted)) => P::admit(layer, granted, request),
                         Ok(None) => Next::Call(None, request),
@@ -220,7 +237,11 @@ where
                         Next::Refuse(error) => break Err(error),
                     }
                 }
-                StateProjection::Calling { future, guard, watch } => {
+                StateProjection::Calling {
+                    future,
+                    guard,
+                    watch,
+                } => {
                     let outcome = match ready!(watch.poll(future, context)) {
                         Ok(outcome) => outcome,
                         // The handler has taken the lease, so the layer no longer watches it.

@@ -58,7 +58,10 @@ impl<Res> Hold<Res> for UntilResponse {
 
 impl<A> Leased<A> {
     pub(crate) fn of(from: A) -> Self {
-        Self { from, hold: UntilResponse }
+        Self {
+            from,
+            hold: UntilResponse,
+        }
     }
 }
 
@@ -76,7 +79,11 @@ where
 {
     type Response = H::Response;
 
-    fn acquire<R>(layer: &LeaseLayer<Req, Self, R>, key: Extracted, request: &Req) -> Acquiring<Lease> {
+    fn acquire<R>(
+        layer: &LeaseLayer<Req, Self, R>,
+        key: Extracted,
+        request: &Req,
+    ) -> Acquiring<Lease> {
         layer.provide.from.lease(key, request, layer.max_wait)
     }
 
@@ -91,8 +98,14 @@ where
             return Next::Call(Some(((Slotted::Kept(lease), sample), handle)), request);
         }
         let (guard, handle) = Slotted::new(lease);
-        layer.on_lease.iter().for_each(|told| told.on_lease(&handle, &mut request));
-        Next::Call(Some(((guard, sample), layer.cancel_when_lost.then_some(handle))), request)
+        layer
+            .on_lease
+            .iter()
+            .for_each(|told| told.on_lease(&handle, &mut request));
+        Next::Call(
+            Some(((guard, sample), layer.cancel_when_lost.then_some(handle))),
+            request,
+        )
     }
 
     fn is_taken((guard, _): &Self::Guard) -> bool {

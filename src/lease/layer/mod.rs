@@ -81,10 +81,23 @@ impl<Req, A, H, R> LeaseLayer<Req, Leased<A, H>, R> {
     /// that stall or take too long. See [`Hold`](crate::lease::Hold) for other rules.
     #[must_use]
     pub fn hold<H2>(self, hold: H2) -> LeaseLayer<Req, Leased<A, H2>, R> {
-        let Self { key, provide: Leased { from, hold: _ }, max_wait, on_lease, cancel_when_lost, reject } =
-            self;
+        let Self {
+            key,
+            provide: Leased { from, hold: _ },
+            max_wait,
+            on_lease,
+            cancel_when_lost,
+            reject,
+        } = self;
         let provide = Leased { from, hold };
-        LeaseLayer { key, provide, max_wait, on_lease, cancel_when_lost, reject }
+        LeaseLayer {
+            key,
+            provide,
+            max_wait,
+            on_lease,
+            cancel_when_lost,
+            reject,
+        }
     }
 
     /// Holds the lease until the response is returned. If the response has a body, the lease is released
@@ -131,8 +144,22 @@ impl<Req, P, R> LeaseLayer<Req, P, R> {
     /// `response::refuse()`; for gRPC, `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> LeaseLayer<Req, P, R2> {
-        let Self { key, provide, max_wait, on_lease, cancel_when_lost, reject: _ } = self;
-        LeaseLayer { key, provide, max_wait, on_lease, cancel_when_lost, reject }
+        let Self {
+            key,
+            provide,
+            max_wait,
+            on_lease,
+            cancel_when_lost,
+            reject: _,
+        } = self;
+        LeaseLayer {
+            key,
+            provide,
+            max_wait,
+            on_lease,
+            cancel_when_lost,
+            reject,
+        }
     }
 
     /// Sets whether the loss of the lease drops the inner future and refuses the request as

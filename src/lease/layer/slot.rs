@@ -22,7 +22,10 @@ impl Slotted {
     /// Also returns the handle by which the handler can take the lease.
     pub(super) fn new(lease: Lease) -> (Self, LeaseHandle) {
         let state = Arc::clone(&lease.state);
-        let handle = LeaseHandle { state: Arc::clone(&state), slot: Slot::Here };
+        let handle = LeaseHandle {
+            state: Arc::clone(&state),
+            slot: Slot::Here,
+        };
         state.put(lease);
         (Self::Open(TakesBack(Some(state))), handle)
     }
@@ -61,9 +64,15 @@ mod tests {
             let taken = is_taken.then(|| handle.take()).flatten();
             assert_eq!((taken.is_some(), slotted.is_taken()), (is_taken, is_taken));
             drop(slotted);
-            assert_eq!((handle.is_held(), handle.take().is_some()), (is_taken, false));
+            assert_eq!(
+                (handle.is_held(), handle.take().is_some()),
+                (is_taken, false)
+            );
             drop((taken, handle));
-            assert!(state.upgrade().is_none() && mutex.try_lock("k").await.is_ok(), "{is_taken}");
+            assert!(
+                state.upgrade().is_none() && mutex.try_lock("k").await.is_ok(),
+                "{is_taken}"
+            );
         }
     }
 }

@@ -27,7 +27,15 @@ impl<H: Modelled> World<H> {
         if !waits(self) {
             return true;
         }
-        let (longest, rules) = (self.rules.seats.iter().map(|seat| seat.ttl).max().unwrap_or(0), &self.rules);
+        let (longest, rules) = (
+            self.rules
+                .seats
+                .iter()
+                .map(|seat| seat.ttl)
+                .max()
+                .unwrap_or(0),
+            &self.rules,
+        );
         // At worst, a crashed process has a lease, and each other place is dead or its lease is not accepted.
         let patience = 2 * longest + 2 * rules.grant.max(rules.alive);
         let mut world = self.clone();
@@ -45,7 +53,9 @@ impl<H: Modelled> World<H> {
     fn serve(mut self, keeps: bool) -> Self {
         let mut asked = 0_u32;
         for _ in 0..200 {
-            let Some(event) = self.next(keeps, &mut asked) else { break };
+            let Some(event) = self.next(keeps, &mut asked) else {
+                break;
+            };
             self = self.after(event);
         }
         self
@@ -56,7 +66,10 @@ impl<H: Modelled> World<H> {
         for (at, message) in self.messages.iter().enumerate() {
             self.of_message(at, message, &mut messages);
         }
-        if let Some(event) = messages.into_iter().find(|event| !matches!(event, Event::Resends(_))) {
+        if let Some(event) = messages
+            .into_iter()
+            .find(|event| !matches!(event, Event::Resends(_)))
+        {
             return Some(event);
         }
         (0..self.clients.len()).find_map(|line| self.of_line_in_calm(line, keeps, asked))
@@ -77,7 +90,11 @@ impl<H: Modelled> World<H> {
             }
             if !held.is_offered && !keeps {
                 let completes = self.rules.faults.completes;
-                return Some(if completes { Event::Completes(line) } else { Event::Ends(line) });
+                return Some(if completes {
+                    Event::Completes(line)
+                } else {
+                    Event::Ends(line)
+                });
             }
             if self.is_renewed(held) {
                 return once(held.token, Verb::Renew).then_some(Event::Renews(line));

@@ -93,7 +93,14 @@ impl Party for Names {
     }
 
     fn lease(&mut self, waiter: &Seated, grant: Grant) -> Held {
-        let Grant { id, fence, twice, validity, offered, .. } = grant;
+        let Grant {
+            id,
+            fence,
+            twice,
+            validity,
+            offered,
+            ..
+        } = grant;
         let token = usize::try_from(id).unwrap_or(usize::MAX);
         Held {
             token,
@@ -110,7 +117,10 @@ impl Party for Names {
 
 impl Client {
     pub(super) fn new(rules: &Arc<Rules>) -> Self {
-        let names = Names { rules: Arc::clone(rules), asks: 0 };
+        let names = Names {
+            rules: Arc::clone(rules),
+            asks: 0,
+        };
         Self {
             tokens: Tokens::new(names, rules.of_tokens(), rules.epoch),
             asker: None,
@@ -128,8 +138,9 @@ impl Client {
 
     /// Whether the acquire of a token is not answered.
     pub(super) fn is_acquiring(&self, token: usize) -> bool {
-        self.entry()
-            .is_some_and(|(own, entry)| own == token && matches!(entry.stage, Stage::Acquiring { .. }))
+        self.entry().is_some_and(|(own, entry)| {
+            own == token && matches!(entry.stage, Stage::Acquiring { .. })
+        })
     }
 
     /// Whether its acquire is under way: in the background, or by the future of a waiter.
@@ -160,7 +171,10 @@ impl Client {
 
 impl<H: Modelled> World<H> {
     fn seated(&self, seat: usize) -> Seated {
-        Seated { seat, holding: Arc::clone(&self.rules.holdings[seat]) }
+        Seated {
+            seat,
+            holding: Arc::clone(&self.rules.holdings[seat]),
+        }
     }
 
     fn key() -> crate::Key {
@@ -215,9 +229,17 @@ impl<H: Modelled> World<H> {
                 if self.rules.has(Flaw::HolderAnswersPush) && self.clients[line].held.is_some() {
                     return self.send_off(token, Verb::Release);
                 }
-                Event::Pushed { id, news: self.notice(line, token, news) }
+                Event::Pushed {
+                    id,
+                    news: self.notice(line, token, news),
+                }
             }
-            What::Reply { verb, mut anchor, standing, twice } => {
+            What::Reply {
+                verb,
+                mut anchor,
+                standing,
+                twice,
+            } => {
                 if self.rules.has(Flaw::AnchorAtArrival) {
                     anchor.sent = self.local;
                 }
@@ -226,33 +248,61 @@ impl<H: Modelled> World<H> {
                 {
                     anchor.sent = self.local;
                 }
-                let (sent, now) = (Now { at: anchor.sent, link: LINK }, anchor.now);
+                let (sent, now) = (
+                    Now {
+                        at: anchor.sent,
+                        link: LINK,
+                    },
+                    anchor.now,
+                );
                 match verb {
                     Verb::Acquire => {
                         let twice = twice && !self.rules.has(Flaw::TwiceForgotten);
                         let found = (standing == Standing::Done).then_some(());
                         let answer = Answer::acquired(now, standing, found, twice);
-                        let asker = self.clients[line].asker.filter(|asker| !self.is_stalled(*asker));
+                        let asker = self.clients[line]
+                            .asker
+                            .filter(|asker| !self.is_stalled(*asker));
                         let polled = asker.map(|asker| self.seated(asker));
-                        Event::Answered { id, sent, answer, polled }
+                        Event::Answered {
+                            id,
+                            sent,
+                            answer,
+                            polled,
+                        }
                     }
                     Verb::Renew => {
                         let renewed = self.answer(token, anchor, standing);
-                        Event::Renewed { id, renewed, scheduled: false }
+                        Event::Renewed {
+                            id,
+                            renewed,
+                            scheduled: false,
+                        }
                     }
-                    Verb::Heartbeat => Event::Stands { sent, now, soonest: 0, each: vec![(id, standing)] },
+                    Verb::Heartbeat => Event::Stands {
+                        sent,
+                        now,
+                        soonest: 0,
+                        each: vec![(id, standing)],
+                    },
                     Verb::Release | Verb::Withdraw | Verb::Complete => return,
                 }
             }
             What::Call { .. } => return,
         };
         // A process that takes expired leases looks at its clock too early.
-        let late = if self.rules.has(Flaw::LateGrantIsTaken) { ticks(4) } else { ticks(0) };
+        let late = if self.rules.has(Flaw::LateGrantIsTaken) {
+            ticks(4)
+        } else {
+            ticks(0)
+        };
         let at = self.local.checked_sub(late).unwrap_or(self.local);
         let held = self.clients[line].held.is_some();
         let by_push = matches!(event, Event::Pushed { .. });
         let effects = self.step(line, event, at);
-        let gives = effects.iter().any(|effect| matches!(effect, Effect::Give { .. }));
+        let gives = effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Give { .. }));
         self.seen.broken.note(PROMPT, is_prompt && !gives);
         if !held && gives {
             self.forget_calls(token);
@@ -264,9 +314,18 @@ impl<H: Modelled> World<H> {
     }
 
     fn answer(&self, token: usize, anchor: Anchor, standing: Standing) -> Renewed {
-        let Standing::Held { expiry, .. } = standing else { return Renewed::Gone };
-        let until = anchor.until(expiry, self.rules.holdings[self.rules.seat_of(token)].options.ttl, DRIFT);
-        Renewed::Valid { sent: anchor.sent, until }
+        let Standing::Held { expiry, .. } = standing else {
+            return Renewed::Gone;
+        };
+        let until = anchor.until(
+            expiry,
+            self.rules.holdings[self.rules.seat_of(token)].options.ttl,
+            DRIFT,
+        );
+        Renewed::Valid {
+            sent: anchor.sent,
+            until,
+        }
     }
 
     fn notice(&self, line: usize, token: usize, news: News) -> Notice<()> {
@@ -290,8 +349,12 @@ impl<H: Modelled> World<H> {
 
     /// Returns whether a push is a grant that was made just now, and the waiter's last call took no time.
     fn is_prompt(&self, line: usize, token: usize, news: &News) -> bool {
-        let News::Granted { expiry, .. } = news else { return false };
-        let Some((own, anchor)) = self.clients[line].queued() else { return false };
+        let News::Granted { expiry, .. } = news else {
+            return false;
+        };
+        let Some((own, anchor)) = self.clients[line].queued() else {
+            return false;
+        };
         let jumped = self.rules.faults.jump != 0 && !self.jumps;
         let server = ticks((self.server.now - anchor.now) / TICK);
         let stands = self.rules.stands(self.rules.of(token).ttl) * TICK;
@@ -343,14 +406,19 @@ impl<H: Modelled> World<H> {
                 Effect::Tell { waiter, outcome } => self.told(line, waiter.seat, &outcome),
                 Effect::Valid { lease, sent, until } => {
                     let local = self.local;
-                    let held = self.clients[line].held.as_mut().filter(|held| held.number == lease.number);
+                    let held = self.clients[line]
+                        .held
+                        .as_mut()
+                        .filter(|held| held.number == lease.number);
                     if held.is_some_and(|held| !held.validity.renewed(sent, until, local)) {
                         let (id, fence) = (lease.token as u64, lease.number);
                         self.follow(line, Event::Lost { id, fence });
                     }
                 }
                 Effect::Lost { lease, taken_back } => {
-                    let held = self.clients[line].held.take_if(|held| held.number == lease.number);
+                    let held = self.clients[line]
+                        .held
+                        .take_if(|held| held.number == lease.number);
                     if held.is_some() && !taken_back {
                         self.forget_calls(lease.token);
                         self.send_off(lease.token, Verb::ending(lease.twice));
@@ -364,7 +432,9 @@ impl<H: Modelled> World<H> {
 
     fn release(&mut self, release: &Release) {
         let is_its = |token: &usize| *self.rules.name(*token) == release.token;
-        let Some(token) = self.rules.tokens().find(is_its) else { return };
+        let Some(token) = self.rules.tokens().find(is_its) else {
+            return;
+        };
         self.forget_calls(token);
         self.send_off(token, Verb::ending(release.withdrawn));
     }
@@ -382,7 +452,11 @@ impl<H: Modelled> World<H> {
         let process = self.rules.seats[seat].process;
         let (seats, weight) = (&self.rules.seats, self.rules.seats[seat].weight);
         let is_equal = |other: &&usize| seats[**other].process == process;
-        let is_first = self.waiting.iter().find(is_equal).is_none_or(|first| *first == seat);
+        let is_first = self
+            .waiting
+            .iter()
+            .find(is_equal)
+            .is_none_or(|first| *first == seat);
         self.seen.broken.note(FAIR, !is_first);
         self.waiting.retain(|other| *other != seat);
         let mut held = lease;
@@ -409,16 +483,29 @@ impl<H: Modelled> World<H> {
     /// Ends a line at the limit of the setting.
     fn drop_line(&mut self, line: usize) {
         let dropped = self.clients[line].tokens.drop_all();
-        self.waiting.retain(|seat| !dropped.iter().any(|waiter| waiter.seat == *seat));
+        self.waiting
+            .retain(|seat| !dropped.iter().any(|waiter| waiter.seat == *seat));
     }
 
     /// Fails an acquire: the waiter that sent it receives the error; a line acquires again.
     pub(super) fn fails(&mut self, line: usize) {
-        let Some((token, _)) = self.clients[line].entry() else { return };
+        let Some((token, _)) = self.clients[line].entry() else {
+            return;
+        };
         let background = self.clients[line].asks(true);
         self.forget_calls(token);
-        let (id, error) = (token as u64, Error::unavailable(Cause::TimedOut, "the call failed"));
-        self.follow(line, Event::Failed { id, error, is_final: false });
+        let (id, error) = (
+            token as u64,
+            Error::unavailable(Cause::TimedOut, "the call failed"),
+        );
+        self.follow(
+            line,
+            Event::Failed {
+                id,
+                error,
+                is_final: false,
+            },
+        );
         if background {
             self.due(line);
         }
@@ -427,28 +514,59 @@ impl<H: Modelled> World<H> {
     pub(super) fn leaves(&mut self, seat: usize) {
         let line = self.rules.seats[seat].line;
         self.waiting.retain(|other| *other != seat);
-        let Some((token, _)) = self.clients[line].entry() else { return };
+        let Some((token, _)) = self.clients[line].entry() else {
+            return;
+        };
         let unanswered = self.clients[line].asker == Some(seat);
         let id = (unanswered || !self.rules.holdings[seat].options.cohorts).then_some(token as u64);
         let (key, waiter) = (Self::key(), self.seated(seat));
-        self.follow(line, Event::Leaves { key, waiter, id, unanswered });
+        self.follow(
+            line,
+            Event::Leaves {
+                key,
+                waiter,
+                id,
+                unanswered,
+            },
+        );
     }
 
     /// The holder gives up its lease.
     pub(super) fn ends(&mut self, line: usize) {
-        let Some(mut held) = self.clients[line].held.take() else { return };
+        let Some(mut held) = self.clients[line].held.take() else {
+            return;
+        };
         let (id, fence, at) = (held.token as u64, held.number, self.local);
         if !held.validity.holds(at) {
             self.forget_calls(held.token);
         }
-        let (name, ttl) = (self.rules.name(held.token), ticks(self.rules.of(held.token).ttl));
-        let release = Release::new(&Self::key(), name, held.twice, ttl, ticks(self.rules.longest()));
-        self.follow(line, Event::Ends { release, id, fence, detached: true });
+        let (name, ttl) = (
+            self.rules.name(held.token),
+            ticks(self.rules.of(held.token).ttl),
+        );
+        let release = Release::new(
+            &Self::key(),
+            name,
+            held.twice,
+            ttl,
+            ticks(self.rules.longest()),
+        );
+        self.follow(
+            line,
+            Event::Ends {
+                release,
+                id,
+                fence,
+                detached: true,
+            },
+        );
     }
 
     /// The holder enters an outcome, and the store releases its lease.
     pub(super) fn completes(&mut self, line: usize) {
-        let Some(held) = self.clients[line].held.take() else { return };
+        let Some(held) = self.clients[line].held.take() else {
+            return;
+        };
         self.forget_calls(held.token);
         self.send_off(held.token, Verb::Complete);
         let (id, fence) = (held.token as u64, held.number);
@@ -458,7 +576,10 @@ impl<H: Modelled> World<H> {
     /// Returns the lease that a line counts on.
     pub(super) fn believed(&self, line: usize) -> Option<(&Held, &Validity)> {
         let held = self.clients[line].held.as_ref()?;
-        held.validity.clone().holds(self.local).then_some((held, &held.validity))
+        held.validity
+            .clone()
+            .holds(self.local)
+            .then_some((held, &held.validity))
     }
 
     /// Returns the leases that lines count on.
@@ -473,9 +594,12 @@ impl<H: Modelled> World<H> {
 
     /// Returns whether an offered lease is taken back: after half its ttl, but not before the next tick.
     pub(super) fn is_due_back(&self, line: usize) -> bool {
-        let Some(held) = &self.clients[line].held else { return false };
-        let since =
-            self.clients[line].offered().filter(|_| held.is_offered && !self.rules.has(Flaw::OfferIsRenewed));
+        let Some(held) = &self.clients[line].held else {
+            return false;
+        };
+        let since = self.clients[line]
+            .offered()
+            .filter(|_| held.is_offered && !self.rules.has(Flaw::OfferIsRenewed));
         since.is_some_and(|since| self.local >= since + ticks(self.rules.of(held.token).ttl) / 2)
     }
 }

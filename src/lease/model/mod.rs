@@ -112,17 +112,30 @@ impl<H: Modelled> Model for Protocol<H> {
 }
 
 fn protocol<H: Modelled>(rules: Rules) -> Protocol<H> {
-    Protocol { rules: Arc::new(rules), holders: PhantomData }
+    Protocol {
+        rules: Arc::new(rules),
+        holders: PhantomData,
+    }
 }
 
 /// Visits all states. Checks that every `always` property holds, and that every `sometimes` property is reached.
 fn explore<H: Modelled>(rules: Rules) {
-    protocol::<H>(rules).checker().threads(2).spawn_bfs().join().assert_properties();
+    protocol::<H>(rules)
+        .checker()
+        .threads(2)
+        .spawn_bfs()
+        .join()
+        .assert_properties();
 }
 
 /// Finds a sequence of events that violates a property.
 fn find<H: Modelled>(property: &'static str, rules: Rules) {
     let found = HasDiscoveries::AnyOf(BTreeSet::from([property]));
-    let checker = protocol::<H>(rules).checker().threads(2).finish_when(found).spawn_bfs().join();
+    let checker = protocol::<H>(rules)
+        .checker()
+        .threads(2)
+        .finish_when(found)
+        .spawn_bfs()
+        .join();
     checker.assert_any_discovery(property);
 }

@@ -14,8 +14,7 @@ pub(super) const EXCLUSION: &str = "the holders that believe in their leases fit
 pub(super) const COVERED: &str = "a belief ends no later than the lease on the server";
 pub(super) const BOUNDED: &str = "no belief lasts longer than the ttl";
 pub(super) const FENCES: &str = "each exclusive holder has a higher fence than all before it";
-pub(super) const ORDER: &str =
-    "no waiter overtakes another in the queue, or all do once there have been waiters for long enough";
+pub(super) const ORDER: &str = "no waiter overtakes another in the queue, or all do once there have been waiters for long enough";
 pub(super) const SHARES: &str = "each flow passes a waiter at the head of another one at most once";
 pub(super) const CLASSES: &str =
     "a class goes before those below it, unless one of these has waited for too long";
@@ -27,10 +26,13 @@ pub(super) const GOOD: &str = "no waiter is handed an expired lease";
 pub(super) const PROMPT: &str = "a grant that is received at once is in time";
 pub(super) const DONE: &str = "no token is granted a lease after a completion";
 pub(super) const SERVED: &str = "without further faults, every waiter is served";
-pub(super) const BESIDE: &str = "without further faults, every waiter that fits is served beside the holders";
+pub(super) const BESIDE: &str =
+    "without further faults, every waiter that fits is served beside the holders";
 
 /// The properties of which it is noted, as soon as that happens, that they are broken.
-pub(super) const NOTED: [&str; 10] = [FENCES, ORDER, SHARES, CLASSES, AGED, PLACES, FAIR, GOOD, PROMPT, DONE];
+pub(super) const NOTED: [&str; 10] = [
+    FENCES, ORDER, SHARES, CLASSES, AGED, PLACES, FAIR, GOOD, PROMPT, DONE,
+];
 
 /// The properties that are broken.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +52,9 @@ type Named<H> = (&'static str, fn(&Protocol<H>, &World<H>) -> bool);
 impl<H: Modelled> Protocol<H> {
     pub(super) fn always() -> Vec<Property<Self>> {
         let all: [Named<H>; 16] = [
-            (EXCLUSION, |_, world| world.believed_weight() <= world.rules.capacity),
+            (EXCLUSION, |_, world| {
+                world.believed_weight() <= world.rules.capacity
+            }),
             (COVERED, |_, world| world.is_covered()),
             (BOUNDED, |_, world| world.is_bounded()),
             (FENCES, |_, world| !H::FENCED || world.keeps(FENCES)),
@@ -64,30 +68,45 @@ impl<H: Modelled> Protocol<H> {
             (GOOD, |_, world| world.keeps(GOOD)),
             (PROMPT, |_, world| world.keeps(PROMPT)),
             (DONE, |_, world| world.keeps(DONE)),
-            (SERVED, |_, world| !world.messages.is_empty() || world.settles()),
-            (BESIDE, |_, world| !world.messages.is_empty() || world.settles_beside()),
+            (SERVED, |_, world| {
+                !world.messages.is_empty() || world.settles()
+            }),
+            (BESIDE, |_, world| {
+                !world.messages.is_empty() || world.settles_beside()
+            }),
         ];
-        all.into_iter().map(|(name, holds)| Property::always(name, holds)).collect()
+        all.into_iter()
+            .map(|(name, holds)| Property::always(name, holds))
+            .collect()
     }
 
     pub(super) fn sometimes(&self) -> Vec<Property<Self>> {
         let (rules, seats) = (&self.rules, &self.rules.seats);
         let same = seats.windows(2).all(|two| two[0].ttl == two[1].ttl);
-        let queued: Named<H> =
-            ("a waiter is in the queue", |_, world| world.rules.tokens().any(|token| world.waits(token)));
+        let queued: Named<H> = ("a waiter is in the queue", |_, world| {
+            world.rules.tokens().any(|token| world.waits(token))
+        });
         let mut all = vec![queued];
         if rules.lines() > 1 {
-            all.push(("a push makes a holder", |_, world| world.held().any(|held| held.by_push)));
+            all.push(("a push makes a holder", |_, world| {
+                world.held().any(|held| held.by_push)
+            }));
             all.push(("a grant expires before it is received", |_, world| {
-                let unknown =
-                    |token: usize| !world.waits(token) && !world.server.is_held(&world.rules, token);
+                let unknown = |token: usize| {
+                    !world.waits(token) && !world.server.is_held(&world.rules, token)
+                };
                 let pushed = |message: &Message| matches!(message.what, What::Push(_));
-                world.messages.iter().any(|message| pushed(message) && unknown(message.token))
+                world
+                    .messages
+                    .iter()
+                    .any(|message| pushed(message) && unknown(message.token))
             }));
         }
         if seats.len() > rules.lines() && same {
             all.push(("a lease is handed on within a process", |_, world| {
-                world.held().any(|held| world.rules.seat_of(held.token) != held.seat)
+                world
+                    .held()
+                    .any(|held| world.rules.seat_of(held.token) != held.seat)
             }));
         }
         if rules.faults.crashes > 0 {
@@ -95,21 +114,32 @@ impl<H: Modelled> Protocol<H> {
                 world.crashes < world.rules.faults.crashes && world.believed_weight() > 0
             }));
         }
-        if seats.windows(3).any(|three| three[0].flow == three[1].flow && three[2].flow > three[1].flow) {
+        if seats
+            .windows(3)
+            .any(|three| three[0].flow == three[1].flow && three[2].flow > three[1].flow)
+        {
             all.push(("a flow passes a waiter of another one", |_, world| {
                 world.server.seen.passed.iter().any(|passed| *passed != 0)
             }));
         }
         if rules.aging > 0 && seats.len() > 2 {
-            all.push(("a lower class goes first", |_, world| world.server.seen.aged));
+            all.push(("a lower class goes first", |_, world| {
+                world.server.seen.aged
+            }));
         }
         if rules.newest > 0 && seats.len() > 2 {
-            all.push(("a newer waiter goes first", |_, world| world.server.seen.newest));
+            all.push(("a newer waiter goes first", |_, world| {
+                world.server.seen.newest
+            }));
         }
         if rules.capacity > 1 {
-            all.push(("two hold at the same time", |_, world| world.beliefs().count() == 2));
+            all.push(("two hold at the same time", |_, world| {
+                world.beliefs().count() == 2
+            }));
         }
-        all.into_iter().map(|(name, is_so)| Property::sometimes(name, is_so)).collect()
+        all.into_iter()
+            .map(|(name, is_so)| Property::sometimes(name, is_so))
+            .collect()
     }
 }
 
@@ -125,24 +155,35 @@ impl<H: Modelled> World<H> {
 
     /// Returns what lines hold, whether they believe in it or not.
     fn held(&self) -> impl Iterator<Item = &Held> {
-        self.clients.iter().filter_map(|client| client.held.as_ref())
+        self.clients
+            .iter()
+            .filter_map(|client| client.held.as_ref())
     }
 
     /// Returns the weight of all holders that believe in their leases.
     fn believed_weight(&self) -> i64 {
-        self.beliefs().map(|(held, _)| self.rules.seats[held.seat].weight).sum()
+        self.beliefs()
+            .map(|(held, _)| self.rules.seats[held.seat].weight)
+            .sum()
     }
 
     fn is_covered(&self) -> bool {
         self.beliefs().all(|(held, validity)| {
-            let lease = self.server.state.holders.held(self.rules.name(held.token), self.server.now);
-            lease.is_some_and(|(expiry, _)| self.left(validity.until()) * TICK <= expiry - self.server.now)
+            let lease = self
+                .server
+                .state
+                .holders
+                .held(self.rules.name(held.token), self.server.now);
+            lease.is_some_and(|(expiry, _)| {
+                self.left(validity.until()) * TICK <= expiry - self.server.now
+            })
         })
     }
 
     fn is_bounded(&self) -> bool {
         let is_bounded = |held: &Held, until| self.left(until) <= self.rules.of(held.token).ttl;
-        self.beliefs().all(|(held, validity)| is_bounded(held, validity.until()))
+        self.beliefs()
+            .all(|(held, validity)| is_bounded(held, validity.until()))
     }
 
     /// Returns whether a released token holds or waits.

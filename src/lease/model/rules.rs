@@ -39,12 +39,23 @@ pub(super) struct Seat {
     pub(super) flow: i64,
 }
 
-pub(super) const SEAT: Seat = Seat { line: 0, process: 0, ttl: 2, weight: 1, rank: 0, flow: 0 };
+pub(super) const SEAT: Seat = Seat {
+    line: 0,
+    process: 0,
+    ttl: 2,
+    weight: 1,
+    rank: 0,
+    flow: 0,
+};
 
 /// Seats of one process each. `set`: what is not usual, by their numbers.
 pub(super) fn one_each(seats: usize, set: impl Fn(usize, &mut Seat)) -> Vec<Seat> {
     let seat = |line| {
-        let mut seat = Seat { line, process: line, ..SEAT };
+        let mut seat = Seat {
+            line,
+            process: line,
+            ..SEAT
+        };
         set(line, &mut seat);
         seat
     };
@@ -215,9 +226,20 @@ impl Rules {
     /// Writes the tokens: process, id, ttl, and the suffix of the kind.
     fn named(mut self) -> Self {
         let name = |token| {
-            let Seat { process, ttl, weight, rank, flow, .. } = self.seats[self.seat_of(token)];
+            let Seat {
+                process,
+                ttl,
+                weight,
+                rank,
+                flow,
+                ..
+            } = self.seats[self.seat_of(token)];
             let is_cut = !(self.has(Flaw::LongGrant) || self.has(Flaw::SoonestIsNotCut));
-            let ttl = if is_cut { format!(".{:x}", ttl * TICK) } else { String::new() };
+            let ttl = if is_cut {
+                format!(".{:x}", ttl * TICK)
+            } else {
+                String::new()
+            };
             let suffix = match self.tokens {
                 Tokens::Mutex => String::new(),
                 // The cost is the weight.
@@ -232,8 +254,17 @@ impl Rules {
         let cohorts = self.tokens == Tokens::Mutex;
         let holding = |seat: &Seat| {
             // A process that takes a lease for longer than it is does not cut it.
-            let ttl = ticks(if self.has(Flaw::BeliefIsNotCut) { seat.ttl + 8 } else { seat.ttl });
-            let options = LeaseOptions { ttl, drift: DRIFT, cohorts, ..LeaseOptions::default() };
+            let ttl = ticks(if self.has(Flaw::BeliefIsNotCut) {
+                seat.ttl + 8
+            } else {
+                seat.ttl
+            });
+            let options = LeaseOptions {
+                ttl,
+                drift: DRIFT,
+                cohorts,
+                ..LeaseOptions::default()
+            };
             let leases = Leases::new("permit", "model");
             Arc::new(Holding::new(options, leases))
         };
@@ -256,12 +287,19 @@ impl Rules {
     }
 
     pub(super) fn lines(&self) -> usize {
-        self.seats.iter().map(|seat| seat.line + 1).max().unwrap_or(0)
+        self.seats
+            .iter()
+            .map(|seat| seat.line + 1)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Returns the process that a line belongs to.
     pub(super) fn process(&self, line: usize) -> Option<usize> {
-        self.seats.iter().find(|seat| seat.line == line).map(|seat| seat.process)
+        self.seats
+            .iter()
+            .find(|seat| seat.line == line)
+            .map(|seat| seat.process)
     }
 
     /// Returns the token of a line's acquire number `ask`, with the options of a seat.
@@ -287,33 +325,69 @@ impl Rules {
 
     /// Returns the tokens of a line.
     pub(super) fn tokens_of(&self, line: usize) -> Vec<usize> {
-        self.tokens().filter(|token| self.of(*token).line == line).collect()
+        self.tokens()
+            .filter(|token| self.of(*token).line == line)
+            .collect()
     }
 
     pub(super) fn spans(&self) -> Spans {
-        let [grant, alive, tombstone] = [self.grant, self.alive, self.tombstone].map(|span| span * TICK);
-        Spans { grant, alive, tombstone }
+        let [grant, alive, tombstone] =
+            [self.grant, self.alive, self.tombstone].map(|span| span * TICK);
+        Spans {
+            grant,
+            alive,
+            tombstone,
+        }
     }
 
     pub(super) fn terms(&self, token: usize) -> Terms {
         let Seat { ttl, rank, .. } = self.of(token);
-        Terms { rank, ..Terms::usual(ttl * TICK) }
+        Terms {
+            rank,
+            ..Terms::usual(ttl * TICK)
+        }
     }
 
     /// What each acquire tells.
     pub(super) fn told(&self) -> Told {
-        let aging = if self.has(Flaw::ClassesDoNotAge) { ALWAYS } else { self.aging * TICK };
-        let newest = if self.has(Flaw::NewestAtOnce) { 1 } else { self.newest * TICK };
-        Told { limit: None, rules: settings::Rules { aging, newest, ..settings::Rules::default() }.into() }
+        let aging = if self.has(Flaw::ClassesDoNotAge) {
+            ALWAYS
+        } else {
+            self.aging * TICK
+        };
+        let newest = if self.has(Flaw::NewestAtOnce) {
+            1
+        } else {
+            self.newest * TICK
+        };
+        Told {
+            limit: None,
+            rules: settings::Rules {
+                aging,
+                newest,
+                ..settings::Rules::default()
+            }
+            .into(),
+        }
     }
 
     /// Returns how long a grant to a seat lasts.
     pub(super) fn stands(&self, ttl: i64) -> i64 {
-        if self.has(Flaw::LongGrant) { self.grant } else { self.grant.min(ttl) }
+        if self.has(Flaw::LongGrant) {
+            self.grant
+        } else {
+            self.grant.min(ttl)
+        }
     }
 
     /// Returns the longest span that counts from when a call was sent.
     pub(super) fn longest(&self) -> i64 {
-        self.seats.iter().map(|seat| seat.ttl).max().unwrap_or(0).max(self.grant) + self.faults.jump.abs()
+        self.seats
+            .iter()
+            .map(|seat| seat.ttl)
+            .max()
+            .unwrap_or(0)
+            .max(self.grant)
+            + self.faults.jump.abs()
     }
 }

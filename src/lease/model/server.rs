@@ -26,7 +26,11 @@ pub(super) enum Verb {
 impl Verb {
     /// The release of a token whose acquire may run again.
     pub(super) fn ending(runs_again: bool) -> Self {
-        if runs_again { Self::Withdraw } else { Self::Release }
+        if runs_again {
+            Self::Withdraw
+        } else {
+            Self::Release
+        }
     }
 }
 
@@ -49,7 +53,10 @@ pub(super) type Place = (usize, i64, bool);
 impl<H: Holders> Server<H> {
     pub(super) fn new() -> Self {
         // Long after the epoch, since fences are times.
-        Self { now: 1_000_000 * TICK, ..Self::default() }
+        Self {
+            now: 1_000_000 * TICK,
+            ..Self::default()
+        }
     }
 
     /// What has expired is dropped at once.
@@ -68,7 +75,10 @@ impl<H: Holders> Server<H> {
     }
 
     pub(super) fn is_held(&self, rules: &Rules, token: usize) -> bool {
-        self.state.holders.held(rules.name(token), self.now).is_some()
+        self.state
+            .holders
+            .held(rules.name(token), self.now)
+            .is_some()
     }
 
     pub(super) fn is_alive(&self, rules: &Rules, token: usize) -> bool {
@@ -80,31 +90,55 @@ impl<H: Holders> Server<H> {
         let queue = &self.state.queue;
         let place = |token| {
             let name = rules.name(token);
-            queue.has_place(name).then(|| (token, queue.position(name), self.is_alive(rules, token)))
+            queue
+                .has_place(name)
+                .then(|| (token, queue.position(name), self.is_alive(rules, token)))
         };
         rules.tokens().filter_map(place).collect()
     }
 
     /// Runs a call. Returns the state of the token, and what is pushed.
-    pub(super) fn execute(&mut self, rules: &Rules, token: usize, verb: Verb) -> (Standing, Vec<Push>) {
-        let held: Vec<_> = rules.tokens().filter(|token| self.is_held(rules, *token)).collect();
+    pub(super) fn execute(
+        &mut self,
+        rules: &Rules,
+        token: usize,
+        verb: Verb,
+    ) -> (Standing, Vec<Push>) {
+        let held: Vec<_> = rules
+            .tokens()
+            .filter(|token| self.is_held(rules, *token))
+            .collect();
         let places = self.places(rules);
         let newest_first = self.seen.newest_first(rules, self.now);
         let standing = self.step(rules, token, verb);
-        let new = rules.tokens().filter(|token| !held.contains(token) && self.is_held(rules, *token));
+        let new = rules
+            .tokens()
+            .filter(|token| !held.contains(token) && self.is_held(rules, *token));
         for new in new.collect::<Vec<_>>() {
             let before = |other: &Place| {
-                overtakes(rules, &places, new, *other, newest_first) && self.is_alive(rules, other.0)
+                overtakes(rules, &places, new, *other, newest_first)
+                    && self.is_alive(rules, other.0)
             };
             let overtakes = places.iter().any(before);
             self.seen.broken.note(ORDER, overtakes);
             self.seen.broken.note(DONE, self.entered);
             self.seen.granted(rules, &places, new, self.now);
-            let fence = self.state.holders.held(rules.name(new), self.now).map_or(0, |(_, fence)| fence);
-            let fence = if rules.has(Flaw::FenceIsTheClock) { self.now } else { fence };
+            let fence = self
+                .state
+                .holders
+                .held(rules.name(new), self.now)
+                .map_or(0, |(_, fence)| fence);
+            let fence = if rules.has(Flaw::FenceIsTheClock) {
+                self.now
+            } else {
+                fence
+            };
             // A shared holder has the fence of the exclusive holder before it.
             let shares = rules.of(new).weight < rules.capacity;
-            self.seen.broken.note(FENCES, fence < self.fence || (fence == self.fence && !shares));
+            self.seen.broken.note(
+                FENCES,
+                fence < self.fence || (fence == self.fence && !shares),
+            );
             self.fence = fence;
         }
         let after = self.places(rules);
@@ -114,27 +148,38 @@ impl<H: Holders> Server<H> {
     }
 
     fn step(&mut self, rules: &Rules, token: usize, verb: Verb) -> Standing {
-        let (state, now, spans, name) = (&mut self.state, self.now, rules.spans(), rules.name(token));
+        let (state, now, spans, name) =
+            (&mut self.state, self.now, rules.spans(), rules.name(token));
         match verb {
             Verb::Acquire => {
                 let (done, kept_until) = (self.entered.then_some(true), state.kept_until);
                 let told = rules.told();
                 if rules.has(Flaw::SmallGoesFirst) {
-                    let mut alone = KeyState { queue: Queue::default(), ..state.clone() };
-                    let standing = alone.acquire(name, rules.terms(token), Some(&told), done, now, spans);
+                    let mut alone = KeyState {
+                        queue: Queue::default(),
+                        ..state.clone()
+                    };
+                    let standing =
+                        alone.acquire(name, rules.terms(token), Some(&told), done, now, spans);
                     if let Standing::Held { .. } = standing {
                         state.holders = alone.holders;
                         return standing;
                     }
                 }
-                let standing = state.acquire(name, rules.terms(token), Some(&told), done, now, spans);
+                let standing =
+                    state.acquire(name, rules.terms(token), Some(&told), done, now, spans);
                 if rules.has(Flaw::BusyQueueIsNotKept) && state.queue.ahead(0) > 1 {
                     state.kept_until = kept_until;
                 }
                 return standing;
             }
             Verb::Release | Verb::Withdraw => {
-                state.release(name, verb == Verb::Withdraw && !rules.has(Flaw::NoTombstone), now, spans);
+                state.release(
+                    name,
+                    verb == Verb::Withdraw && !rules.has(Flaw::NoTombstone),
+                    now,
+                    spans,
+                );
                 self.released |= 1 << token;
             }
             Verb::Renew => return self.renew(rules, token),
@@ -147,7 +192,9 @@ impl<H: Holders> Server<H> {
                         false => Entered::Nothing,
                     })
                 };
-                self.entered |= state.complete(name, now, enter).is_ok_and(|(was_held, _)| was_held);
+                self.entered |= state
+                    .complete(name, now, enter)
+                    .is_ok_and(|(was_held, _)| was_held);
                 self.released |= 1 << token;
             }
         }
@@ -155,8 +202,12 @@ impl<H: Holders> Server<H> {
     }
 
     fn renew(&mut self, rules: &Rules, token: usize) -> Standing {
-        let (state, now, name, ttl) =
-            (&mut self.state, self.now, rules.name(token), rules.of(token).ttl * TICK);
+        let (state, now, name, ttl) = (
+            &mut self.state,
+            self.now,
+            rules.name(token),
+            rules.of(token).ttl * TICK,
+        );
         let mut expiry = state.renew(name, ttl, 0, now);
         if expiry.is_some() && rules.has(Flaw::RenewalShortens) {
             state.holders.extend(name, now + ttl, now);
@@ -169,7 +220,8 @@ impl<H: Holders> Server<H> {
     }
 
     fn heartbeat(&mut self, rules: &Rules, token: usize) -> Standing {
-        let (state, now, spans, name) = (&mut self.state, self.now, rules.spans(), rules.name(token));
+        let (state, now, spans, name) =
+            (&mut self.state, self.now, rules.spans(), rules.name(token));
         if rules.has(Flaw::HeartbeatGrantsNothing) || rules.has(Flaw::EvictionUnnoticed) {
             state.queue.heartbeat(name, now + spans.alive);
             if rules.has(Flaw::EvictionUnnoticed) {
@@ -178,8 +230,14 @@ impl<H: Holders> Server<H> {
             }
             return match state.holders.held(name, now) {
                 Some((expiry, fence)) => Standing::Held { expiry, fence },
-                None if state.queue.contains(name) => Standing::Queued { soonest: 0, before: 0 },
-                None => Standing::Refused { soonest: 0, before: 0 },
+                None if state.queue.contains(name) => Standing::Queued {
+                    soonest: 0,
+                    before: 0,
+                },
+                None => Standing::Refused {
+                    soonest: 0,
+                    before: 0,
+                },
             };
         }
         let (_, standings) = state.heartbeat(slice::from_ref(name), None, now, spans);

@@ -17,13 +17,28 @@ pub(super) const NONE: Faults = Faults {
     jump: 0,
     completes: false,
 };
-const LOSSES: Faults = Faults { losses: true, ..NONE };
-const SOME: Faults = Faults { leaves: true, crashes: 1, ..LOSSES };
-const SET_BACK: Faults = Faults { jump: -4, crashes: 1, ..NONE };
+const LOSSES: Faults = Faults {
+    losses: true,
+    ..NONE
+};
+const SOME: Faults = Faults {
+    leaves: true,
+    crashes: 1,
+    ..LOSSES
+};
+const SET_BACK: Faults = Faults {
+    jump: -4,
+    crashes: 1,
+    ..NONE
+};
 
 /// Two waiters in a line of one process, and one waiter in another process.
 pub(super) fn cohort() -> Rules {
-    let other = Seat { line: 1, process: 1, ..SEAT };
+    let other = Seat {
+        line: 1,
+        process: 1,
+        ..SEAT
+    };
     Rules::new(vec![SEAT, SEAT, other], Tokens::Mutex).asks(2)
 }
 
@@ -49,24 +64,40 @@ fn one_wants_both(mut rules: Rules) -> Rules {
 
 /// Three waiters that want one of two permits each.
 pub(super) fn permits() -> Rules {
-    Rules { capacity: 2, ..Rules::new(one_each(3, |_, _| ()), Tokens::Permits) }.asks(1)
+    Rules {
+        capacity: 2,
+        ..Rules::new(one_each(3, |_, _| ()), Tokens::Permits)
+    }
+    .asks(1)
 }
 
 /// Waiters that want the only permit, each of a flow.
 fn fair(flows: &[i64]) -> Rules {
-    let seats = one_each(flows.len(), |line, seat| (seat.ttl, seat.flow) = (1, flows[line]));
+    let seats = one_each(flows.len(), |line, seat| {
+        (seat.ttl, seat.flow) = (1, flows[line])
+    });
     Rules::new(seats, Tokens::Permits)
 }
 
 /// Waiters that want the only permit, each of a class. After a tick, a class goes before those above it.
 pub(super) fn classes(ranks: &[i64]) -> Rules {
-    let seats = one_each(ranks.len(), |line, seat| (seat.ttl, seat.rank) = (1, ranks[line]));
-    Rules { aging: 1, alive: 3, ..Rules::new(seats, Tokens::Permits) }
+    let seats = one_each(ranks.len(), |line, seat| {
+        (seat.ttl, seat.rank) = (1, ranks[line])
+    });
+    Rules {
+        aging: 1,
+        alive: 3,
+        ..Rules::new(seats, Tokens::Permits)
+    }
 }
 
 /// Waiters that want the only permit, one after the other or, once there have been waiters for a tick, the newest first.
 pub(super) fn newest(seats: usize) -> Rules {
-    Rules { newest: 1, alive: 3, ..fair(&vec![0; seats]) }
+    Rules {
+        newest: 1,
+        alive: 3,
+        ..fair(&vec![0; seats])
+    }
 }
 
 /// Two readers and a writer.
@@ -75,7 +106,11 @@ fn read_write() -> Rules {
         seat.ttl = 1;
         (seat.weight, seat.rank) = if line == 2 { (2, 0) } else { (1, 1) };
     });
-    Rules { capacity: 2, ..Rules::new(seats, Tokens::ReadWrite) }.asks(1)
+    Rules {
+        capacity: 2,
+        ..Rules::new(seats, Tokens::ReadWrite)
+    }
+    .asks(1)
 }
 
 /// All want short leases, where there are many states.
@@ -87,12 +122,19 @@ fn brief(mut rules: Rules) -> Rules {
 
 /// Tombstones last for 3 ticks. A call that has not run after 2 ticks is lost.
 pub(super) fn ending(rules: Rules) -> Rules {
-    Rules { tombstone: 3, late: Some(2), ..rules }
+    Rules {
+        tombstone: 3,
+        late: Some(2),
+        ..rules
+    }
 }
 
 /// Waiters line up behind others. The queue is kept for 3 ticks, unless a waiter extends that.
 pub(super) fn busy() -> Rules {
-    Rules { late: Some(1), ..ending(Rules::mutex(3)) }
+    Rules {
+        late: Some(1),
+        ..ending(Rules::mutex(3))
+    }
 }
 
 macro_rules! explore {

@@ -24,7 +24,10 @@ pub(super) struct Turns {
 impl Turns {
     /// Returns whether the newest waiter is served first now.
     pub(super) fn newest_first(&self, rules: &Rules, now: i64) -> bool {
-        rules.newest > 0 && self.waits.is_some_and(|since| now - since >= rules.newest * TICK)
+        rules.newest > 0
+            && self
+                .waits
+                .is_some_and(|since| now - since >= rules.newest * TICK)
     }
 
     /// Takes in the waiters `before` and `after` a step.
@@ -38,8 +41,12 @@ impl Turns {
     /// Takes in a grant to a token. `places`: before the step.
     pub(super) fn granted(&mut self, rules: &Rules, places: &[Place], new: usize, now: i64) {
         let mine = rules.of(new);
-        let place =
-            |token: usize| places.iter().find(|(other, ..)| *other == token).map(|(_, place, _)| *place);
+        let place = |token: usize| {
+            places
+                .iter()
+                .find(|(other, ..)| *other == token)
+                .map(|(_, place, _)| *place)
+        };
         self.newest |= rules.newest > 0
             && places.iter().any(|(other, at, alive)| {
                 *alive && place(new).is_some_and(|mine| *at < mine) && *other != new
@@ -48,21 +55,26 @@ impl Turns {
             let since = turns.since.get(token).copied().flatten();
             since.is_some_and(|since| now - since >= rules.aging * TICK)
         };
-        for (other, _, _) in places.iter().filter(|(other, _, alive)| *alive && *other != new) {
+        for (other, _, _) in places
+            .iter()
+            .filter(|(other, _, alive)| *alive && *other != new)
+        {
             let its = rules.of(*other);
             if mine.flow > 0 && its.flow != mine.flow && its.rank == mine.rank {
                 let is_head = head(rules, places, *other);
                 let bit = 1 << mine.flow;
                 self.passed.resize(rules.tokens().end, 0);
                 let passes_again = is_head && self.passed[*other] & bit != 0;
-                self.broken.note(SHARES, passes_again && mine.weight == its.weight);
+                self.broken
+                    .note(SHARES, passes_again && mine.weight == its.weight);
                 if is_head {
                     self.passed[*other] |= bit;
                 }
             }
             if rules.aging > 0 {
                 let (new_waited, its_waited) = (has_waited(self, new), has_waited(self, *other));
-                self.broken.note(CLASSES, mine.rank > its.rank && !new_waited);
+                self.broken
+                    .note(CLASSES, mine.rank > its.rank && !new_waited);
                 self.aged |= mine.rank > its.rank && new_waited;
                 self.broken.note(AGED, mine.rank < its.rank && its_waited);
             }
@@ -102,7 +114,10 @@ impl Turns {
 /// Returns whether a token is the first of its flow.
 fn head(rules: &Rules, places: &[Place], token: usize) -> bool {
     let of = |token: usize| (rules.of(token).rank, rules.of(token).flow);
-    let mine = places.iter().find(|(other, ..)| *other == token).map(|(_, place, _)| *place);
+    let mine = places
+        .iter()
+        .find(|(other, ..)| *other == token)
+        .map(|(_, place, _)| *place);
     let mut same = places.iter().filter(|(other, ..)| of(*other) == of(token));
     same.all(|(_, place, _)| mine.is_some_and(|mine| mine <= *place))
 }

@@ -71,7 +71,12 @@ pub(super) enum What {
 
 impl What {
     fn call(verb: Verb, sent: Option<Instant>, latest: Option<Instant>) -> Self {
-        Self::Call { verb, sent, twice: false, latest }
+        Self::Call {
+            verb,
+            sent,
+            twice: false,
+            latest,
+        }
     }
 }
 
@@ -145,7 +150,8 @@ impl<H: super::Modelled> World<H> {
             }
             if self.waiting.contains(&seat) {
                 let leaves = faults.leaves.then_some(Event::Leaves(seat));
-                let stalls = (faults.stalls && !self.is_stalled(seat)).then_some(Event::Stalls(seat));
+                let stalls =
+                    (faults.stalls && !self.is_stalled(seat)).then_some(Event::Stalls(seat));
                 events.extend(leaves.into_iter().chain(stalls));
             }
         }
@@ -165,7 +171,9 @@ impl<H: super::Modelled> World<H> {
 
     pub(super) fn of_message(&self, at: usize, message: &Message, events: &mut Vec<Event>) {
         match &message.what {
-            What::Call { verb, sent, twice, .. } => {
+            What::Call {
+                verb, sent, twice, ..
+            } => {
                 events.push(Event::Executes(at, *verb));
                 // A token is never used again, so any number of its releases has the same effect as one.
                 if self.rules.faults.resends && *verb == Verb::Acquire && sent.is_some() && !twice {
@@ -271,7 +279,12 @@ impl<H: super::Modelled> World<H> {
 
     fn execute(&mut self, at: usize) {
         let Message { token, what } = self.messages.remove(at);
-        let What::Call { verb, sent, twice, .. } = what else { return };
+        let What::Call {
+            verb, sent, twice, ..
+        } = what
+        else {
+            return;
+        };
         let rules = Arc::clone(&self.rules);
         let (standing, pushes) = self.server.execute(&rules, token, verb);
         if let Some(mut sent) = sent {
@@ -279,8 +292,19 @@ impl<H: super::Modelled> World<H> {
                 // The time is set when the reply arrives.
                 sent = rules.epoch;
             }
-            let anchor = Anchor { sent, now: self.server.now };
-            self.send(token, What::Reply { verb, anchor, standing, twice });
+            let anchor = Anchor {
+                sent,
+                now: self.server.now,
+            };
+            self.send(
+                token,
+                What::Reply {
+                    verb,
+                    anchor,
+                    standing,
+                    twice,
+                },
+            );
         }
         for push in pushes {
             for id in push.ids {
@@ -320,7 +344,10 @@ impl<H: super::Modelled> World<H> {
             What::Reply { verb, .. } => verb == Verb::Acquire,
             What::Push(_) => false,
         };
-        self.messages.iter().filter(|message| message.token == token).any(is)
+        self.messages
+            .iter()
+            .filter(|message| message.token == token)
+            .any(is)
     }
 
     /// Stops waiting for the answers to a token's calls. The calls are not recalled: they may still run.
@@ -330,7 +357,10 @@ impl<H: super::Modelled> World<H> {
             if message.token != token {
                 return true;
             }
-            let What::Call { verb, sent, latest, .. } = message.what else {
+            let What::Call {
+                verb, sent, latest, ..
+            } = message.what
+            else {
                 return matches!(message.what, What::Push(_));
             };
             if sent.is_some() && !matches!(verb, Verb::Release | Verb::Withdraw) {
@@ -362,7 +392,10 @@ impl<H: super::Modelled> World<H> {
             self.waiting.retain(|seat| seats[*seat].line != line);
             let asks = self.clients[line].tokens.party.asks;
             self.clients[line] = Client::new(&self.rules);
-            (self.clients[line].crashed, self.clients[line].tokens.party.asks) = (true, asks);
+            (
+                self.clients[line].crashed,
+                self.clients[line].tokens.party.asks,
+            ) = (true, asks);
             for token in self.rules.tokens_of(line) {
                 self.forget_calls(token);
             }

@@ -12,24 +12,53 @@ use crate::single_flight::answer::{self, Flight};
 const NOW: i64 = 7_000_000;
 
 fn call(verb: VerbOf<Flight>) -> AcquireRelease<Flight> {
-    let spans = Spans { grant: 1, alive: 2, tombstone: 3 };
-    let scene = Arc::new(Scene { channels: "channels".into(), spans, scope: "text/1+".into() });
-    AcquireRelease { scene, token: "token".into(), verb, terms: Terms::usual(1000) }
+    let spans = Spans {
+        grant: 1,
+        alive: 2,
+        tombstone: 3,
+    };
+    let scene = Arc::new(Scene {
+        channels: "channels".into(),
+        spans,
+        scope: "text/1+".into(),
+    });
+    AcquireRelease {
+        scene,
+        token: "token".into(),
+        verb,
+        terms: Terms::usual(1000),
+    }
 }
 
 fn complete(again: bool) -> VerbOf<Flight> {
     let (fresh, stale) = (Duration::from_secs(1), Duration::from_secs(2));
-    Verb::Complete { entry: answer::Entry { fresh, stale, bytes: Arc::from(*b"an answer") }, again }
+    Verb::Complete {
+        entry: answer::Entry {
+            fresh,
+            stale,
+            bytes: Arc::from(*b"an answer"),
+        },
+        again,
+    }
 }
 
 /// What ends a lease has a place where acquires are refused, and leaves with any other call.
 #[test]
 fn what_ends_a_lease_has_places_of_its_own() {
-    let acquire = call(Verb::Acquire { query: None, bypass: false });
+    let acquire = call(Verb::Acquire {
+        query: None,
+        bypass: false,
+    });
     assert!(!acquire.is_reserved() && acquire.payload() == 0 && acquire.group().is_some());
-    for (verb, payload) in [(Verb::Release { withdraws: false }, false), (complete(false), true)] {
+    for (verb, payload) in [
+        (Verb::Release { withdraws: false }, false),
+        (complete(false), true),
+    ] {
         let call = call(verb);
-        assert!(call.is_reserved() && call.group().is_none() && (call.payload() > 0) == payload, "{call:?}");
+        assert!(
+            call.is_reserved() && call.group().is_none() && (call.payload() > 0) == payload,
+            "{call:?}"
+        );
     }
 }
 
@@ -37,9 +66,15 @@ fn what_ends_a_lease_has_places_of_its_own() {
 fn the_scripts_have_the_same_spans() {
     let spans = crate::lease::admission::spans(&crate::Store::in_memory());
     for (name, span) in [("alive", spans.alive), ("tombstone", spans.tombstone)] {
-        assert!(include_str!("../../../lua/queue.lua").contains(&format!("\n  {name} = {span},")), "{name}");
+        assert!(
+            include_str!("../../../lua/queue.lua").contains(&format!("\n  {name} = {span},")),
+            "{name}"
+        );
     }
-    assert_eq!(&*spans.with("td:wake:"), format!("{} td:wake:", spans.grant));
+    assert_eq!(
+        &*spans.with("td:wake:"),
+        format!("{} td:wake:", spans.grant)
+    );
 }
 
 #[test]
@@ -55,7 +90,13 @@ fn a_lease_that_a_copy_released_was_held() {
         (true, false, -1, 0, None),
     ] {
         let values = [status, level, 0, 0, 0, 0].map(Value::Int);
-        let answer = call(complete(again)).decode(0, NOW, Fields::new(&values, twice)).ok();
-        assert_eq!(answer.map(|answer| answer.what), completed, "{again} {twice} {status} {level}");
+        let answer = call(complete(again))
+            .decode(0, NOW, Fields::new(&values, twice))
+            .ok();
+        assert_eq!(
+            answer.map(|answer| answer.what),
+            completed,
+            "{again} {twice} {status} {level}"
+        );
     }
 }

@@ -7,7 +7,11 @@ use super::*;
 /// Until when all waiters here count as alive.
 const ALIVE: i64 = 100;
 
-const PLAIN: Order = Order { flow: None, reserve: 0, bound: None };
+const PLAIN: Order = Order {
+    flow: None,
+    reserve: 0,
+    bound: None,
+};
 
 fn token(text: &str) -> Token {
     text.into()
@@ -38,18 +42,27 @@ fn all_ranks_age() {
     let mut queue = Queue::default();
     comes(&mut queue, "b", 7, PLAIN, 0);
     comes(&mut queue, "a", 0, PLAIN, 0);
-    assert_eq!([9_999_999, 10_000_000].map(|now| first(&mut queue, now)), ["a", "b"]);
+    assert_eq!(
+        [9_999_999, 10_000_000].map(|now| first(&mut queue, now)),
+        ["a", "b"]
+    );
     queue.serve(&token("b"), 1, 10_000_000);
     comes(&mut queue, "c", 7, PLAIN, 10_000_001);
-    assert_eq!([20_000_000, 20_000_001].map(|now| first(&mut queue, now)), ["a", "c"]);
+    assert_eq!(
+        [20_000_000, 20_000_001].map(|now| first(&mut queue, now)),
+        ["a", "c"]
+    );
 }
 
 /// Also the ranks of callers that know more of them.
 #[test]
 fn a_rank_is_one_of_nine() {
     let mut queue = Queue::default();
-    ["d", "c", "b", "a"].into_iter().zip([99, 8, 0, -1]).for_each(|(token, rank)| {
-        comes(&mut queue, token, rank, PLAIN, 0);
-    });
+    ["d", "c", "b", "a"]
+        .into_iter()
+        .zip([99, 8, 0, -1])
+        .for_each(|(token, rank)| {
+            comes(&mut queue, token, rank, PLAIN, 0);
+        });
     assert_eq!(served(&mut queue, 0), "badc");
 }

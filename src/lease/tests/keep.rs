@@ -12,8 +12,19 @@ fn handed(left: i64, line: &[u64]) -> (Steps, u64) {
     for (number, ttl) in (1..).zip(line) {
         assert!(steps.comes(&in_line(number, *ttl)).is_empty());
     }
-    let (sent, answer) = (steps.at(0), Answer::acquired(SERVER, held(left), None, false));
-    let effects = steps.step(1, Event::Answered { id, sent, answer, polled: Some(first) });
+    let (sent, answer) = (
+        steps.at(0),
+        Answer::acquired(SERVER, held(left), None, false),
+    );
+    let effects = steps.step(
+        1,
+        Event::Answered {
+            id,
+            sent,
+            answer,
+            polled: Some(first),
+        },
+    );
     assert_eq!(said(&effects), ["give 7"]);
     (steps, id)
 }
@@ -21,11 +32,25 @@ fn handed(left: i64, line: &[u64]) -> (Steps, u64) {
 impl Steps {
     /// A holder gives up its lease.
     fn ends(&mut self, at: u64, id: u64, fence: i64) -> Vec<String> {
-        said(&self.step(at, Event::Ends { release: release(1000), id, fence, detached: false }))
+        said(&self.step(
+            at,
+            Event::Ends {
+                release: release(1000),
+                id,
+                fence,
+                detached: false,
+            },
+        ))
     }
 
     /// A renewal that was sent at this time is answered a ms later.
-    fn renewed(&mut self, sent: u64, id: u64, renewed: Option<Renewed>, scheduled: bool) -> Vec<String> {
+    fn renewed(
+        &mut self,
+        sent: u64,
+        id: u64,
+        renewed: Option<Renewed>,
+        scheduled: bool,
+    ) -> Vec<String> {
         let (at, until) = (self.at(sent).at, self.at(sent + 29_698).at);
         let renewed = renewed.unwrap_or(Renewed::Valid { sent: at, until });
         self.renewal(sent + 1, id, renewed, scheduled)
@@ -62,7 +87,11 @@ fn a_lease_is_handed_on_with_rising_fences() {
     assert_eq!(steps.next(), Some(8750));
     assert_eq!(steps.ends(2, id, 7), ["give 8"]);
     assert_eq!(steps.ends(2, id, 7), [""; 0], "it has another holder");
-    assert_eq!(steps.next(), Some(1002), "it is to be accepted within a second");
+    assert_eq!(
+        steps.next(),
+        Some(1002),
+        "it is to be accepted within a second"
+    );
     steps.step(2, Event::Accepted { id, fence: 7 });
     assert_eq!(steps.next(), Some(1002));
     steps.step(2, Event::Accepted { id, fence: 8 });
@@ -92,18 +121,46 @@ fn what_is_not_handed_on_is_released() {
     // Nobody waits. The answer to the release is awaited by its caller, or is owed.
     for (detached, renews, owed) in [(false, false, 0), (true, false, 1), (false, true, 1)] {
         let (mut steps, id) = handed(30_000, &[]);
-        let release = Release { renews, ..release(1000) };
-        let effects = steps.step(2, Event::Ends { release, id, fence: 7, detached });
-        assert_eq!((said(&effects), steps.tokens.owed()), (vec!["release".into()], owed));
+        let release = Release {
+            renews,
+            ..release(1000)
+        };
+        let effects = steps.step(
+            2,
+            Event::Ends {
+                release,
+                id,
+                fence: 7,
+                detached,
+            },
+        );
+        assert_eq!(
+            (said(&effects), steps.tokens.owed()),
+            (vec!["release".into()], owed)
+        );
     }
     // It is left to others: who waits in this process waits for another one.
     let (mut steps, id) = handed(30_000, &[30_000]);
-    let release = Release { renews: true, ..release(1000) };
-    let effects = steps.step(2, Event::Ends { release, id, fence: 7, detached: true });
+    let release = Release {
+        renews: true,
+        ..release(1000)
+    };
+    let effects = steps.step(
+        2,
+        Event::Ends {
+            release,
+            id,
+            fence: 7,
+            detached: true,
+        },
+    );
     assert_eq!(said(&effects), ["release", "acquire"]);
     let (mut steps, id) = handed(30_000, &[30_000]);
     assert!(steps.step(2, Event::Forgotten { id, fence: 6 }).is_empty());
-    assert_eq!(said(&steps.step(2, Event::Forgotten { id, fence: 7 })), ["acquire"]);
+    assert_eq!(
+        said(&steps.step(2, Event::Forgotten { id, fence: 7 })),
+        ["acquire"]
+    );
 }
 
 /// The first waiter went away. The next one wants a lease of another ttl.
@@ -120,7 +177,10 @@ fn a_grant_that_suits_nobody_is_released() {
     };
     // For as long as it lasts, and a waiter counts as alive.
     let left = ms(29_697 + 7000);
-    assert!(!release.withdrawn && release.left <= left && left - release.left < ms(2), "{release:?}");
+    assert!(
+        !release.withdrawn && release.left <= left && left - release.left < ms(2),
+        "{release:?}"
+    );
 }
 
 #[test]
@@ -166,8 +226,14 @@ fn a_renewal_that_failed_is_sent_again_until_the_lease_ends() {
     steps.sends(500, &[], Some(8750));
     assert_eq!(said(&steps.due(8750)), ["renew"]);
     let until = steps.next().unwrap();
-    assert!((29_690..29_700).contains(&until), "{until}: a line waits no longer than that");
-    assert_eq!(steps.renewed(8799, id, Some(Renewed::Unknown), true), [""; 0]);
+    assert!(
+        (29_690..29_700).contains(&until),
+        "{until}: a line waits no longer than that"
+    );
+    assert_eq!(
+        steps.renewed(8799, id, Some(Renewed::Unknown), true),
+        [""; 0]
+    );
     assert_eq!(steps.next(), Some(11_300), "after a twelfth of the ttl");
     assert_eq!(said(&steps.due(11_300)), ["renew"]);
     assert_eq!(said(&steps.due(until - 1)), [""; 0]);
@@ -176,13 +242,20 @@ fn a_renewal_that_failed_is_sent_again_until_the_lease_ends() {
     // Its holder alone may keep it after its end: the store may say that it is held.
     let (mut steps, id) = handed(30_000, &[]);
     steps.sends(8750, &["renew"], None);
-    assert_eq!(steps.renewed(until, id, Some(Renewed::Unknown), true), [""; 0]);
+    assert_eq!(
+        steps.renewed(until, id, Some(Renewed::Unknown), true),
+        [""; 0]
+    );
     assert_eq!(steps.next(), None);
     for (ttl, pause) in [(1200, 100), (120, 20)] {
         let mut steps = Steps::new();
         let id = steps.one(&of(0, |options| options.ttl = ms(ttl)));
         steps.answered(1, id, held(ttl as i64));
-        assert_eq!(steps.next(), Some(1 + ttl / 2), "it is to be accepted within half of its ttl");
+        assert_eq!(
+            steps.next(),
+            Some(1 + ttl / 2),
+            "it is to be accepted within half of its ttl"
+        );
         steps.step(2, Event::Accepted { id, fence: 7 });
         let due = steps.next().unwrap();
         assert_eq!(said(&steps.due(due)), ["renew"]);
@@ -195,17 +268,35 @@ fn a_renewal_that_failed_is_sent_again_until_the_lease_ends() {
 fn the_answer_to_a_renewal_says_until_when_the_lease_lasts() {
     let (mut steps, id) = handed(30_000, &[]);
     // The holder renews it itself: the next renewal is as planned.
-    assert_eq!((steps.renewed(100, id, None, false), steps.next()), (vec!["valid".into()], Some(8750)));
+    assert_eq!(
+        (steps.renewed(100, id, None, false), steps.next()),
+        (vec!["valid".into()], Some(8750))
+    );
     assert_eq!(said(&steps.due(8750)), ["renew"]);
-    assert_eq!((steps.renewed(8760, id, None, false), steps.next()), (vec!["valid".into()], None));
-    assert_eq!((steps.renewed(8799, id, None, true), steps.next()), (vec!["valid".into()], Some(18_750)));
-    assert_eq!(steps.renewed(18_750, id, Some(Renewed::Gone), true), ["lost"]);
+    assert_eq!(
+        (steps.renewed(8760, id, None, false), steps.next()),
+        (vec!["valid".into()], None)
+    );
+    assert_eq!(
+        (steps.renewed(8799, id, None, true), steps.next()),
+        (vec!["valid".into()], Some(18_750))
+    );
+    assert_eq!(
+        steps.renewed(18_750, id, Some(Renewed::Gone), true),
+        ["lost"]
+    );
 
     // The answer comes after the end: the lease is given back.
     let (mut steps, id) = handed(30_000, &[30_000]);
-    assert_eq!(steps.renewed(29_700, id, None, true), ["lost", "release", "acquire"]);
+    assert_eq!(
+        steps.renewed(29_700, id, None, true),
+        ["lost", "release", "acquire"]
+    );
     let (mut steps, id) = handed(30_000, &[30_000]);
-    assert_eq!(steps.renewed(100, id, Some(Renewed::Gone), false), ["lost", "acquire"]);
+    assert_eq!(
+        steps.renewed(100, id, Some(Renewed::Gone), false),
+        ["lost", "acquire"]
+    );
 }
 
 /// A message that came while a renewal was under way is answered by the next attempt, if that one fails.
@@ -217,5 +308,8 @@ fn a_message_is_answered_by_the_next_renewal() {
     steps.renewed(8752, id, Some(Renewed::Unknown), true);
     assert_eq!(steps.next(), Some(8753 + 2500));
     assert_eq!(said(&steps.due(11_253)), ["renew"]);
-    assert_eq!((steps.renewed(11_260, id, None, true), steps.next()), (vec!["valid".into()], Some(21_250)));
+    assert_eq!(
+        (steps.renewed(11_260, id, None, true), steps.next()),
+        (vec!["valid".into()], Some(21_250))
+    );
 }

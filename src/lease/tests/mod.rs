@@ -35,7 +35,10 @@ const RULES: Rules = Rules {
 
 /// The server's time in each answer, µs.
 const SERVER: i64 = 9_000_000;
-const QUEUED: Standing = Standing::Queued { soonest: 0, before: 0 };
+const QUEUED: Standing = Standing::Queued {
+    soonest: 0,
+    before: 0,
+};
 const UP: Link = Link::Up(1);
 
 const fn ms(ms: u64) -> Duration {
@@ -48,15 +51,30 @@ fn away(cause: Cause) -> Error {
 
 /// A lease for `left` ms.
 fn held(left: i64) -> Standing {
-    Standing::Held { expiry: SERVER + left * 1000, fence: 7 }
+    Standing::Held {
+        expiry: SERVER + left * 1000,
+        fence: 7,
+    }
 }
 
-const GRANTED: Notice<()> = Notice::Granted { expiry: SERVER + 1_000_000, fence: 7 };
+const GRANTED: Notice<()> = Notice::Granted {
+    expiry: SERVER + 1_000_000,
+    fence: 7,
+};
 
 /// The first lease of a process, which is valid from `at` on.
 fn grant((id, token): (u64, Token), at: Instant, left: Duration, twice: bool) -> Grant {
     let (key, validity) = ("k".into(), Validity::granted(at + left, at).unwrap());
-    Grant { key, token, id, fence: 1, twice, validity, at, offered: false }
+    Grant {
+        key,
+        token,
+        id,
+        fence: 1,
+        twice,
+        validity,
+        at,
+        offered: false,
+    }
 }
 
 /// The release of a lease that lasts for `left` ms.
@@ -104,7 +122,10 @@ impl Party for Names {
 
     fn token(&mut self, waiter: &Waiter) -> (u64, Token) {
         self.0 += 1;
-        (self.0, Token::new(0, self.0, &waiter.holding.marks, &Suffix::default()))
+        (
+            self.0,
+            Token::new(0, self.0, &waiter.holding.marks, &Suffix::default()),
+        )
     }
 
     fn lease(&mut self, _: &Waiter, grant: Grant) -> Lease {
@@ -117,7 +138,10 @@ fn of(number: u64, set: impl FnOnce(&mut LeaseOptions)) -> Waiter {
     let mut options = LeaseOptions::default();
     set(&mut options);
     let holding = Holding::new(options, telemetry::Leases::new("permit", "steps"));
-    Waiter { number, holding: Arc::new(holding) }
+    Waiter {
+        number,
+        holding: Arc::new(holding),
+    }
 }
 
 /// A waiter whose permit lasts for 30 s.
@@ -127,7 +151,9 @@ fn single(number: u64) -> Waiter {
 
 /// A waiter in the line of its process.
 fn in_line(number: u64, ttl: u64) -> Waiter {
-    of(number, |options| (options.ttl, options.cohorts) = (ms(ttl), true))
+    of(number, |options| {
+        (options.ttl, options.cohorts) = (ms(ttl), true)
+    })
 }
 
 /// A process. Its times are in ms since its beginning.
@@ -143,7 +169,10 @@ impl Steps {
 
     fn with(rules: Rules) -> Self {
         let began = Instant::now();
-        Self { tokens: Tokens::new(Names(0), rules, began), began }
+        Self {
+            tokens: Tokens::new(Names(0), rules, began),
+            began,
+        }
     }
 
     fn at(&self, at: u64) -> Now {
@@ -151,7 +180,10 @@ impl Steps {
     }
 
     fn linked(&self, at: u64, link: Link) -> Now {
-        Now { at: self.began + ms(at), link }
+        Now {
+            at: self.began + ms(at),
+            link,
+        }
     }
 
     fn step(&mut self, ms: u64, event: Event<Names>) -> Effects<Names> {
@@ -160,7 +192,13 @@ impl Steps {
     }
 
     fn arrives(&mut self, ms: u64, waiter: &Waiter) -> Effects<Names> {
-        self.step(ms, Event::Arrives { key: "k".into(), waiter: waiter.clone() })
+        self.step(
+            ms,
+            Event::Arrives {
+                key: "k".into(),
+                waiter: waiter.clone(),
+            },
+        )
     }
 
     /// A waiter comes at the beginning.
@@ -174,7 +212,15 @@ impl Steps {
 
     fn leaves(&mut self, ms: u64, waiter: &Waiter, id: u64, unanswered: bool) -> Effects<Names> {
         let (key, waiter, id) = ("k".into(), waiter.clone(), Some(id));
-        self.step(ms, Event::Leaves { key, waiter, id, unanswered })
+        self.step(
+            ms,
+            Event::Leaves {
+                key,
+                waiter,
+                id,
+                unanswered,
+            },
+        )
     }
 
     fn released(&mut self, ms: u64, owed: u64, result: Result<(), Error>) -> Effects<Names> {
@@ -183,17 +229,37 @@ impl Steps {
 
     /// A renewal is answered.
     fn renewal(&mut self, ms: u64, id: u64, renewed: Renewed, scheduled: bool) -> Vec<String> {
-        said(&self.step(ms, Event::Renewed { id, renewed, scheduled }))
+        said(&self.step(
+            ms,
+            Event::Renewed {
+                id,
+                renewed,
+                scheduled,
+            },
+        ))
     }
 
     /// An acquire fails.
     fn failed(&mut self, ms: u64, id: u64, cause: Cause, is_final: bool) -> Vec<String> {
-        said(&self.step(ms, Event::Failed { id, error: away(cause), is_final }))
+        said(&self.step(
+            ms,
+            Event::Failed {
+                id,
+                error: away(cause),
+                is_final,
+            },
+        ))
     }
 
     /// A heartbeat fails.
     fn unanswered(&mut self, ms: u64, id: u64, cause: Cause) -> Vec<String> {
-        said(&self.step(ms, Event::Unanswered { ids: vec![id], error: away(cause) }))
+        said(&self.step(
+            ms,
+            Event::Unanswered {
+                ids: vec![id],
+                error: away(cause),
+            },
+        ))
     }
 
     /// A waiter comes at the beginning, and acquires. Returns the id of its acquire.
@@ -202,14 +268,33 @@ impl Steps {
     }
 
     fn answered(&mut self, ms: u64, id: u64, standing: Standing) -> Effects<Names> {
-        let (sent, answer) = (self.at(ms - 1), Answer::acquired(SERVER, standing, None, false));
-        self.step(ms, Event::Answered { id, sent, answer, polled: None })
+        let (sent, answer) = (
+            self.at(ms - 1),
+            Answer::acquired(SERVER, standing, None, false),
+        );
+        self.step(
+            ms,
+            Event::Answered {
+                id,
+                sent,
+                answer,
+                polled: None,
+            },
+        )
     }
 
     /// A heartbeat is answered. Returns what follows.
     fn stands(&mut self, ms: u64, id: u64, standing: Standing) -> Vec<String> {
         let (sent, each) = (self.at(ms - 1), vec![(id, standing)]);
-        said(&self.step(ms, Event::Stands { sent, now: SERVER, soonest: 0, each }))
+        said(&self.step(
+            ms,
+            Event::Stands {
+                sent,
+                now: SERVER,
+                soonest: 0,
+                each,
+            },
+        ))
     }
 
     fn due(&mut self, ms: u64) -> Effects<Names> {
@@ -226,7 +311,9 @@ impl Steps {
 
     /// When something is due, ms.
     fn next(&self) -> Option<u64> {
-        self.tokens.due().map(|at| (at - self.began).as_millis() as u64)
+        self.tokens
+            .due()
+            .map(|at| (at - self.began).as_millis() as u64)
     }
 
     /// The same, and whether those who wait know of an outage.
@@ -242,7 +329,9 @@ impl Steps {
 /// The id of the only effect, an acquire.
 #[track_caller]
 fn acquire(effects: &[Effect<Names>]) -> u64 {
-    let [Effect::Acquire { id, .. }] = effects else { panic!("{effects:?}") };
+    let [Effect::Acquire { id, .. }] = effects else {
+        panic!("{effects:?}")
+    };
     *id
 }
 
@@ -257,12 +346,29 @@ fn said(effects: &[Effect<Names>]) -> Vec<String> {
         Effect::Valid { .. } => "valid".into(),
         Effect::Subscribe => "subscribe".into(),
         Effect::Give { lease, .. } => format!("give {}", lease.fence),
-        Effect::Tell { outcome: Told::Again, .. } => "again".into(),
-        Effect::Tell { outcome: Told::Found(()), .. } => "found".into(),
-        Effect::Tell { outcome: Told::Failed(_), .. } => "failed".into(),
-        Effect::Tell { outcome: Told::Closed, .. } => "closed".into(),
-        Effect::Tell { outcome: Told::Refused { left, before }, .. } => format!("refused {left} {before}"),
-        Effect::Lost { taken_back: true, .. } => "taken back".into(),
+        Effect::Tell {
+            outcome: Told::Again,
+            ..
+        } => "again".into(),
+        Effect::Tell {
+            outcome: Told::Found(()),
+            ..
+        } => "found".into(),
+        Effect::Tell {
+            outcome: Told::Failed(_),
+            ..
+        } => "failed".into(),
+        Effect::Tell {
+            outcome: Told::Closed,
+            ..
+        } => "closed".into(),
+        Effect::Tell {
+            outcome: Told::Refused { left, before },
+            ..
+        } => format!("refused {left} {before}"),
+        Effect::Lost {
+            taken_back: true, ..
+        } => "taken back".into(),
         Effect::Lost { .. } => "lost".into(),
     };
     effects.iter().map(short).collect()

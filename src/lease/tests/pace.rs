@@ -7,7 +7,9 @@ use super::*;
 fn a_waiter_sends_its_heartbeat_in_time() {
     let usual = single(0);
     let foreign = of(0, |options| options.foreign = true);
-    let rare = of(0, |options| (options.ask_every, options.foreign) = (ms(9000), true));
+    let rare = of(0, |options| {
+        (options.ask_every, options.foreign) = (ms(9000), true)
+    });
     for (waiter, sent, now, soonest, due) in [
         (&usual, UP, UP, 0, 2000),
         (&usual, UP, UP, SERVER + 500_000, 502),
@@ -27,7 +29,15 @@ fn a_waiter_sends_its_heartbeat_in_time() {
         let standing = Standing::Queued { soonest, before: 0 };
         let answer = Answer::acquired(SERVER, standing, None, false);
         let (sent, now) = (steps.linked(0, sent), steps.linked(1, now));
-        let effects = steps.tokens.step(Event::Answered { id, sent, answer, polled: None }, now);
+        let effects = steps.tokens.step(
+            Event::Answered {
+                id,
+                sent,
+                answer,
+                polled: None,
+            },
+            now,
+        );
         assert_eq!(said(&effects), ["subscribe"]);
         assert_eq!(steps.next(), Some(due), "{soonest}");
         assert!(steps.due(due - 1).is_empty());
@@ -47,15 +57,28 @@ fn heartbeats_of_many_waiters_go_together() {
     let (mut calls, mut beats) = (0, 0);
     while let Some(due) = steps.next().filter(|due| *due <= 60_000) {
         for effect in steps.due(due) {
-            let Effect::Heartbeat { waiters, .. } = effect else { panic!("{effect:?}") };
+            let Effect::Heartbeat { waiters, .. } = effect else {
+                panic!("{effect:?}")
+            };
             calls += 1;
             beats += waiters.len();
             let each = waiters.iter().map(|(id, _)| (*id, QUEUED)).collect();
             let (sent, now) = (steps.at(due), SERVER);
-            steps.step(due + 1, Event::Stands { sent, now, soonest: 0, each });
+            steps.step(
+                due + 1,
+                Event::Stands {
+                    sent,
+                    now,
+                    soonest: 0,
+                    each,
+                },
+            );
         }
     }
-    assert!(beats >= 100 * 28, "{beats} heartbeats of 100 waiters in a minute");
+    assert!(
+        beats >= 100 * 28,
+        "{beats} heartbeats of 100 waiters in a minute"
+    );
     assert!(calls <= 62, "{calls} calls in a minute");
 }
 
@@ -65,7 +88,11 @@ fn a_heartbeat_that_failed_is_sent_again() {
     let mut steps = Steps::new();
     let id = steps.one(&single(0));
     steps.unanswered(0, id, Cause::TimedOut);
-    assert_eq!(steps.next_in_outage(0), (Some(5000), false), "it has sent none");
+    assert_eq!(
+        steps.next_in_outage(0),
+        (Some(5000), false),
+        "it has sent none"
+    );
     steps.answered(1, id, QUEUED);
     steps.due(2001);
     steps.unanswered(2100, id, Cause::WrongType);
@@ -74,7 +101,10 @@ fn a_heartbeat_that_failed_is_sent_again() {
     steps.unanswered(2200, id, Cause::TimedOut);
     steps.unanswered(2240, id, Cause::TimedOut);
     assert_eq!(steps.next(), Some(2250));
-    assert_eq!([7699, 7700].map(|ms| steps.next_in_outage(ms).1), [true, false]);
+    assert_eq!(
+        [7699, 7700].map(|ms| steps.next_in_outage(ms).1),
+        [true, false]
+    );
     steps.due(2250);
     steps.stands(2252, id, QUEUED);
     assert_eq!(steps.next_in_outage(2252), (Some(4000), false));
@@ -116,9 +146,15 @@ fn outages_are_forgotten() {
 /// A release without an answer, of a lease that lasts for `left` ms.
 fn owed(left: u64, renews: bool) -> Steps {
     let mut steps = Steps::new();
-    let release = Release { renews, ..release(left) };
+    let release = Release {
+        renews,
+        ..release(left)
+    };
     let effects = steps.step(0, Event::Releases(release));
-    assert!(matches!(effects[..], [Effect::Release { owed: Some(0), .. }]), "{effects:?}");
+    assert!(
+        matches!(effects[..], [Effect::Release { owed: Some(0), .. }]),
+        "{effects:?}"
+    );
     steps
 }
 
@@ -155,7 +191,10 @@ fn a_release_is_sent_again_for_as_long_as_it_matters() {
     // Also if the background had it from the beginning.
     let mut steps = owed(1000, false);
     steps.tokens.is_in_background(0);
-    assert_eq!(dues(&mut steps), [100, 300, 700, 1500].map(|at| (at, false)));
+    assert_eq!(
+        dues(&mut steps),
+        [100, 300, 700, 1500].map(|at| (at, false))
+    );
 }
 
 #[test]
@@ -164,27 +203,52 @@ fn a_release_that_failed_is_sent_again() {
         steps.released(ms, owed, result);
         (steps.next(), steps.tokens.owed())
     };
-    for (cause, again) in [(Cause::TimedOut, true), (Cause::Denied, false), (Cause::WrongType, false)] {
+    for (cause, again) in [
+        (Cause::TimedOut, true),
+        (Cause::Denied, false),
+        (Cause::WrongType, false),
+    ] {
         let owes = answer(&mut owed(1000, false), 50, 0, Err(away(cause)));
-        assert_eq!(owes, if again { (Some(150), 1) } else { (None, 0) }, "{cause:?}");
+        assert_eq!(
+            owes,
+            if again { (Some(150), 1) } else { (None, 0) },
+            "{cause:?}"
+        );
     }
     for (at, owes) in [(299, (Some(399), 1)), (300, (None, 0))] {
         let mut steps = owed(300, false);
-        assert_eq!(answer(&mut steps, at, 0, Err(away(Cause::TimedOut))), owes, "{at}");
+        assert_eq!(
+            answer(&mut steps, at, 0, Err(away(Cause::TimedOut))),
+            owes,
+            "{at}"
+        );
     }
     let mut steps = owed(9000, false);
     assert_eq!(said(&steps.due(100)), ["release"]);
-    assert_eq!(answer(&mut steps, 101, 0, Ok(())), (Some(300), 1), "the last attempt counts");
-    assert_eq!(answer(&mut steps, 150, 1, Err(away(Cause::TimedOut))), (Some(350), 1));
+    assert_eq!(
+        answer(&mut steps, 101, 0, Ok(())),
+        (Some(300), 1),
+        "the last attempt counts"
+    );
+    assert_eq!(
+        answer(&mut steps, 150, 1, Err(away(Cause::TimedOut))),
+        (Some(350), 1)
+    );
     // It is sent once more, also by a process that is about to end.
     assert!(steps.step(160, Event::Signal(Signal::Hurry)).is_empty());
     assert_eq!(steps.next(), Some(160));
     assert_eq!(said(&steps.due(160)), ["release"]);
     assert_eq!(answer(&mut steps, 161, 2, Ok(())), (None, 0));
     // In memory nothing fails.
-    let mut steps = Steps::with(Rules { is_remote: false, ..RULES });
+    let mut steps = Steps::with(Rules {
+        is_remote: false,
+        ..RULES
+    });
     let effects = steps.step(0, Event::Releases(release(1000)));
-    assert!(matches!(effects[..], [Effect::Release { owed: None, .. }]), "{effects:?}");
+    assert!(
+        matches!(effects[..], [Effect::Release { owed: None, .. }]),
+        "{effects:?}"
+    );
     steps.one(&single(0));
     assert_eq!((steps.next(), steps.tokens.owed()), (None, 0));
 }
@@ -196,7 +260,11 @@ fn a_line_acquires_again_after_an_outage() {
     let id = steps.one(&in_line(0, 30_000));
     assert_eq!(steps.next(), Some(5000));
     assert!(steps.arrives(10, &in_line(1, 30_000)).is_empty());
-    assert_eq!(steps.next(), Some(510), "the first future may not be polled");
+    assert_eq!(
+        steps.next(),
+        Some(510),
+        "the first future may not be polled"
+    );
     steps.arrives(400, &in_line(2, 30_000));
     assert_eq!(steps.next(), Some(510));
     steps.sends(510, &["acquire"], None);
@@ -211,7 +279,10 @@ fn a_line_acquires_again_after_an_outage() {
         let mut steps = Steps::new();
         let id = steps.one(&in_line(0, 30_000));
         steps.answered(1, id, QUEUED);
-        let gone = Event::Pushed { id, news: Notice::Gone };
+        let gone = Event::Pushed {
+            id,
+            news: Notice::Gone,
+        };
         let id = acquire(&steps.step(2, gone));
         steps.failed(3, id, cause, false);
         assert_eq!(said(&steps.due(53)), ["acquire"]);
@@ -220,9 +291,10 @@ fn a_line_acquires_again_after_an_outage() {
         assert_eq!(said(&effects), ["lost", release], "{cause:?}");
     }
     // A single waiter acquires again itself, if it wants to.
-    for (cause, effects) in
-        [(Cause::NotSent, &["failed"][..]), (Cause::TimedOut, &["withdraw", "failed"][..])]
-    {
+    for (cause, effects) in [
+        (Cause::NotSent, &["failed"][..]),
+        (Cause::TimedOut, &["withdraw", "failed"][..]),
+    ] {
         let mut steps = Steps::new();
         let id = steps.one(&single(0));
         assert_eq!(steps.failed(1, id, cause, false), effects, "{cause:?}");
@@ -241,7 +313,10 @@ fn a_waiter_is_told_how_it_stands() {
         steps.answered(1, id, QUEUED);
         (steps, id)
     };
-    let refused = Standing::Refused { soonest: 0, before: 0 };
+    let refused = Standing::Refused {
+        soonest: 0,
+        before: 0,
+    };
     let (mut steps, id) = queued(RULES);
     assert_eq!(steps.stands(3, id, QUEUED), [""; 0]);
     assert_eq!(steps.stands(3, id, refused), ["again"]);
@@ -250,11 +325,17 @@ fn a_waiter_is_told_how_it_stands() {
     let (mut steps, id) = queued(RULES);
     assert_eq!(steps.pushed(3, id, GRANTED), ["give 7"]);
     // Of a pushed grant it is not known whether replicas have it: the store is asked.
-    let (mut steps, id) = queued(Rules { is_durable: true, ..RULES });
+    let (mut steps, id) = queued(Rules {
+        is_durable: true,
+        ..RULES
+    });
     assert!(steps.pushed(3, id, GRANTED).is_empty());
     assert_eq!(said(&steps.due(3)), ["heartbeat of 1"]);
     // The message with an outcome may come a little later than the answer that it has no place.
-    let has_outcomes = Rules { has_outcomes: true, ..RULES };
+    let has_outcomes = Rules {
+        has_outcomes: true,
+        ..RULES
+    };
     for found in [false, true] {
         let (mut steps, id) = queued(has_outcomes);
         assert_eq!(steps.stands(3, id, refused), [""; 0]);
@@ -269,6 +350,9 @@ fn a_waiter_is_told_how_it_stands() {
     }
     let mut steps = Steps::new();
     let id = steps.one(&single(0));
-    let refused = Standing::Refused { soonest: SERVER + 500, before: 3 };
+    let refused = Standing::Refused {
+        soonest: SERVER + 500,
+        before: 3,
+    };
     assert_eq!(said(&steps.answered(1, id, refused)), ["refused 500 3"]);
 }

@@ -30,7 +30,10 @@ fn who_gives_up_leaves_no_place() {
     let id = steps.one(&single(HASTY));
     steps.answered(1, id, QUEUED);
     assert_eq!(said(&steps.due(5000)), ["heartbeat of 1"]);
-    assert_eq!(steps.unanswered(5001, id, Cause::BreakerOpen), ["withdraw", "failed"]);
+    assert_eq!(
+        steps.unanswered(5001, id, Cause::BreakerOpen),
+        ["withdraw", "failed"]
+    );
 }
 
 /// Of a crowd that goes away, as many waiters are withdrawn at once as the rules say, and another one with each answer, or
@@ -40,7 +43,8 @@ fn a_crowd_is_withdrawn_in_turns() {
     let mut steps = Steps::new();
     let crowd: Vec<_> = (0..10).map(single).collect();
     let ids: Vec<_> = crowd.iter().map(|waiter| steps.one(waiter)).collect();
-    ids.iter().for_each(|id| drop(steps.answered(1, *id, QUEUED)));
+    ids.iter()
+        .for_each(|id| drop(steps.answered(1, *id, QUEUED)));
     let leaves = crowd.iter().zip(ids);
     let leaves = leaves.flat_map(|(waiter, id)| releases(&steps.leaves(2, waiter, id, false)));
     let sent: Vec<_> = leaves.collect();
@@ -65,11 +69,24 @@ fn a_crowd_is_withdrawn_in_turns() {
 /// Returns its id, and until when it is valid.
 fn holds(steps: &mut Steps, twice: bool, renew: Option<u64>) -> (u64, Instant) {
     let waiter = of(0, |options| options.watchdog = renew.is_some());
-    let grant = grant(steps.tokens.party.token(&waiter), steps.began, ms(29_000), twice);
+    let grant = grant(
+        steps.tokens.party.token(&waiter),
+        steps.began,
+        ms(29_000),
+        twice,
+    );
     let (id, ends) = (grant.id, grant.validity.until());
     let lease = steps.tokens.party.lease(&waiter, grant.clone());
     let (options, renew) = (waiter.holding, renew.map(|renew| steps.began + ms(renew)));
-    steps.step(0, Event::Holds { grant, lease, options, renew });
+    steps.step(
+        0,
+        Event::Holds {
+            grant,
+            lease,
+            options,
+            renew,
+        },
+    );
     (id, ends)
 }
 

@@ -83,9 +83,25 @@ pub(super) enum Doubt {
 }
 
 impl<P: Party> Entry<P> {
-    pub(super) fn new(id: u64, key: Key, token: Token, holding: Arc<Holding>, stage: Stage<P>) -> Self {
+    pub(super) fn new(
+        id: u64,
+        key: Key,
+        token: Token,
+        holding: Arc<Holding>,
+        stage: Stage<P>,
+    ) -> Self {
         let (line, cohort, twice, due) = (Line::default(), false, false, None);
-        Self { id, key, token, holding, stage, line, cohort, twice, due }
+        Self {
+            id,
+            key,
+            token,
+            holding,
+            stage,
+            line,
+            cohort,
+            twice,
+            due,
+        }
     }
 
     pub(super) fn options(&self) -> &LeaseOptions {
@@ -94,12 +110,21 @@ impl<P: Party> Entry<P> {
 
     /// Returns when the entry is due, given its stage and the time that was planned before.
     pub(super) fn stage_due(&self, planned: Option<Instant>) -> Option<Instant> {
-        let Stage::Held(held) = &self.stage else { return planned };
+        let Stage::Held(held) = &self.stage else {
+            return planned;
+        };
         // The waiters behind a lease do not wait longer than it lasts. Its holder may keep it after its end.
         let ends = (!self.line.is_empty()).then_some(held.validity.until());
         let next = match held.offered {
-            Some(since) => Some(held.validity.until().min(since + accept_within(self.options().ttl))),
-            None => [held.renew.filter(|_| !held.is_renewing), held.ends].into_iter().flatten().min(),
+            Some(since) => Some(
+                held.validity
+                    .until()
+                    .min(since + accept_within(self.options().ttl)),
+            ),
+            None => [held.renew.filter(|_| !held.is_renewing), held.ends]
+                .into_iter()
+                .flatten()
+                .min(),
         };
         [ends, next].into_iter().flatten().min()
     }
@@ -126,16 +151,39 @@ impl<P: Party> Entry<P> {
     }
 
     /// Returns what a waiter gets. `offered`: it has to accept it first.
-    pub(super) fn grant(&self, fence: i64, validity: &Validity, at: Instant, offered: bool) -> Grant {
+    pub(super) fn grant(
+        &self,
+        fence: i64,
+        validity: &Validity,
+        at: Instant,
+        offered: bool,
+    ) -> Grant {
         let (key, token, validity) = (self.key.clone(), self.token.clone(), validity.clone());
-        Grant { key, token, id: self.id, fence, twice: self.twice, validity, at, offered }
+        Grant {
+            key,
+            token,
+            id: self.id,
+            fence,
+            twice: self.twice,
+            validity,
+            at,
+            offered,
+        }
     }
 
     /// Returns what to release. `pending`: the acquire may reach the store after the release.
     pub(super) fn release(&self, pending: bool, alive: Duration, now: Instant) -> Release {
         let ttl = self.options().ttl;
-        let lasts = self.held().map_or(ttl, |held| held.validity.until().saturating_duration_since(now));
-        Release::new(&self.key, &self.token, pending || self.twice, ttl, lasts + alive)
+        let lasts = self.held().map_or(ttl, |held| {
+            held.validity.until().saturating_duration_since(now)
+        });
+        Release::new(
+            &self.key,
+            &self.token,
+            pending || self.twice,
+            ttl,
+            lasts + alive,
+        )
     }
 }
 

@@ -75,28 +75,61 @@ pub(crate) enum Event<P: Party> {
     /// A waiter comes.
     Arrives { key: Key, waiter: P::Waiter },
     /// A waiter goes away. `id`: of its own acquire. `unanswered`: nothing receives the answer to that.
-    Leaves { key: Key, waiter: P::Waiter, id: Option<u64>, unanswered: bool },
+    Leaves {
+        key: Key,
+        waiter: P::Waiter,
+        id: Option<u64>,
+        unanswered: bool,
+    },
     /// An acquire that was sent at `sent` was answered. `polled`: the waiter that receives the answer itself.
-    Answered { id: u64, sent: Now, answer: Answer<P::Found>, polled: Option<P::Waiter> },
+    Answered {
+        id: u64,
+        sent: Now,
+        answer: Answer<P::Found>,
+        polled: Option<P::Waiter>,
+    },
     /// An acquire failed. `is_final`: no other call can follow.
-    Failed { id: u64, error: Error, is_final: bool },
+    Failed {
+        id: u64,
+        error: Error,
+        is_final: bool,
+    },
     /// A message came from the store.
     Pushed { id: u64, news: Notice<P::Found> },
     /// A heartbeat that was sent at `sent` was answered: for each waiter whether it holds or waits. The next lease ends
     /// at `soonest`, by the server's clock.
-    Stands { sent: Now, now: i64, soonest: i64, each: Vec<(u64, Standing)> },
+    Stands {
+        sent: Now,
+        now: i64,
+        soonest: i64,
+        each: Vec<(u64, Standing)>,
+    },
     /// A heartbeat failed.
     Unanswered { ids: Vec<u64>, error: Error },
     /// A lease that was acquired at once has to be renewed, or to be ended: `renew` is when.
-    Holds { grant: Grant, lease: P::Lease, options: Arc<Holding>, renew: Option<Instant> },
+    Holds {
+        grant: Grant,
+        lease: P::Lease,
+        options: Arc<Holding>,
+        renew: Option<Instant>,
+    },
     /// A waiter has accepted its lease.
     Accepted { id: u64, fence: i64 },
     /// A renewal was answered. `scheduled`: it was an [`Effect::Renew`].
-    Renewed { id: u64, renewed: Renewed, scheduled: bool },
+    Renewed {
+        id: u64,
+        renewed: Renewed,
+        scheduled: bool,
+    },
     /// A lease has ended here, whatever its renewals said.
     Lost { id: u64, fence: i64 },
     /// A holder gives up its lease. `detached`: nothing awaits the release.
-    Ends { release: Release, id: u64, fence: i64, detached: bool },
+    Ends {
+        release: Release,
+        id: u64,
+        fence: i64,
+        detached: bool,
+    },
     /// The store does not hold the lease any more, or shall keep it without this process.
     Forgotten { id: u64, fence: i64 },
     /// A token without an entry here is released.
@@ -104,7 +137,10 @@ pub(crate) enum Event<P: Party> {
     /// An acquire without an entry here, whose answer is not known or not wanted, may still run. It is withdrawn in its turn.
     Withdraws(Release),
     /// A release was answered.
-    Released { owed: u64, result: Result<(), Error> },
+    Released {
+        owed: u64,
+        result: Result<(), Error>,
+    },
     /// Something may be due, messages may have been missed, all releases are sent again now, or this process gives up all
     /// its leases.
     Signal(Signal),
@@ -150,9 +186,22 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    pub(crate) fn new(key: &Key, token: &Token, withdrawn: bool, ttl: Duration, left: Duration) -> Self {
+    pub(crate) fn new(
+        key: &Key,
+        token: &Token,
+        withdrawn: bool,
+        ttl: Duration,
+        left: Duration,
+    ) -> Self {
         let (key, token, ttl) = (key.clone(), token.clone(), micros(ttl));
-        Self { key, token, withdrawn, renews: false, ttl, left }
+        Self {
+            key,
+            token,
+            withdrawn,
+            renews: false,
+            ttl,
+            left,
+        }
     }
 }
 
@@ -160,21 +209,40 @@ impl Release {
 #[derive(Clone, Debug)]
 pub(crate) enum Effect<P: Party> {
     /// Send an acquire. Its waiter does so, if it has just arrived; otherwise it is sent in the background.
-    Acquire { id: u64, key: Key, token: Token, options: Arc<Holding> },
+    Acquire {
+        id: u64,
+        key: Key,
+        token: Token,
+        options: Arc<Holding>,
+    },
     /// Send a release. `owed`: the number under which it must be answered, if it can fail.
     Release { release: Release, owed: Option<u64> },
     /// Send a heartbeat for waiters of a key.
-    Heartbeat { key: Key, waiters: Vec<(u64, Token)> },
+    Heartbeat {
+        key: Key,
+        waiters: Vec<(u64, Token)>,
+    },
     /// Renew a lease. `extends`: for its full ttl; otherwise only ask whether it is held.
     Renew { lease: P::Lease, extends: bool },
     /// A renewal that was sent at `sent` made a lease valid until then.
-    Valid { lease: P::Lease, sent: Instant, until: Instant },
+    Valid {
+        lease: P::Lease,
+        sent: Instant,
+        until: Instant,
+    },
     /// Make the store push messages to this process.
     Subscribe,
     /// Give a lease to a waiter.
-    Give { waiter: P::Waiter, lease: P::Lease, found: Option<P::Found> },
+    Give {
+        waiter: P::Waiter,
+        lease: P::Lease,
+        found: Option<P::Found>,
+    },
     /// Tell a waiter that it gets no lease by this acquire.
-    Tell { waiter: P::Waiter, outcome: Told<P::Found> },
+    Tell {
+        waiter: P::Waiter,
+        outcome: Told<P::Found>,
+    },
     /// A lease has ended without its holder. `taken_back`: its waiter has not accepted it in time.
     Lost { lease: P::Lease, taken_back: bool },
 }

@@ -27,7 +27,9 @@ impl<P: Party> Tokens<P> {
         polled: Option<P::Waiter>,
     ) {
         let at = self.now.at;
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         let (ttl, drift) = (entry.options().ttl, entry.options().drift);
         // A pushed grant counts from the server's time in the last answered call, never from its arrival.
         let until = match (by, &entry.stage) {
@@ -49,7 +51,9 @@ impl<P: Party> Tokens<P> {
         };
         // The future of the waiter that receives the answer is being polled.
         let offered = polled.as_ref() != Some(&waiter);
-        let lease = self.party.lease(&waiter, entry.grant(fence, &validity, at, offered));
+        let lease = self
+            .party
+            .lease(&waiter, entry.grant(fence, &validity, at, offered));
         // A grant lasts for a short time: the first renewal makes it a full lease.
         let renews = P::options(&waiter).options.watchdog || matches!(by, By::Grant(_));
         let ends = P::options(&waiter).options.hold_ends(at);
@@ -57,12 +61,25 @@ impl<P: Party> Tokens<P> {
         let (given, offered) = (lease.clone(), offered.then_some(at));
         if let Some(entry) = self.entries.get_mut(&id) {
             let (is_renewing, doubt) = (false, Doubt::None);
-            let held = Held { lease: given, validity, fence, offered, ends, renew, is_renewing, doubt };
+            let held = Held {
+                lease: given,
+                validity,
+                fence,
+                offered,
+                ends,
+                renew,
+                is_renewing,
+                doubt,
+            };
             entry.stage = Stage::Held(held);
         }
         self.plan(id);
         self.set_outage(id, None);
-        self.effects.push(Effect::Give { waiter, lease, found });
+        self.effects.push(Effect::Give {
+            waiter,
+            lease,
+            found,
+        });
     }
 
     /// Handles a lease that expired before its grant arrived.
@@ -80,7 +97,11 @@ impl<P: Party> Tokens<P> {
     }
 
     pub(super) fn accepted(&mut self, id: u64, fence: i64) {
-        if let Some(held) = self.entries.get_mut(&id).and_then(|entry| entry.held_mut(fence)) {
+        if let Some(held) = self
+            .entries
+            .get_mut(&id)
+            .and_then(|entry| entry.held_mut(fence))
+        {
             held.offered = None;
             self.plan(id);
         }
@@ -102,7 +123,10 @@ impl<P: Party> Tokens<P> {
         // A lease that has ended is released too: it would stay in the store until another token comes.
         match detached {
             true => self.release(release),
-            false => self.effects.push(Effect::Release { release, owed: None }),
+            false => self.effects.push(Effect::Release {
+                release,
+                owed: None,
+            }),
         }
     }
 
@@ -110,10 +134,19 @@ impl<P: Party> Tokens<P> {
     /// the line acquires again.
     fn hand_over(&mut self, id: u64, release: Release) {
         let at = self.now.at;
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         let (ttl, ends) = (entry.options().ttl, entry.options().hold_ends(at));
         let suits = entry.line.front().is_some_and(|front| entry.suits(front));
-        let Entry { stage: Stage::Held(held), line, .. } = entry else { return };
+        let Entry {
+            stage: Stage::Held(held),
+            line,
+            ..
+        } = entry
+        else {
+            return;
+        };
         let enough = self.rules.grant.min(ttl) / 2;
         let lasts = held.validity.holds(at) && held.validity.until() - at >= enough;
         let next = match (suits && lasts, held.offered) {
@@ -121,24 +154,39 @@ impl<P: Party> Tokens<P> {
             (true, None) => line.hand_over(at),
             (true, Some(_)) => line.passed_over(at),
         };
-        let Some(waiter) = next else { return self.acquire_again(id, Some(release)) };
+        let Some(waiter) = next else {
+            return self.acquire_again(id, Some(release));
+        };
         // Each holder has a fence of its own.
         held.fence += 1;
         held.ends = ends;
         let soon = at + accept_within(ttl) / 4;
-        (held.offered, held.renew) = (Some(at), Some(held.renew.map_or(soon, |renew| renew.min(soon))));
+        (held.offered, held.renew) = (
+            Some(at),
+            Some(held.renew.map_or(soon, |renew| renew.min(soon))),
+        );
         let (fence, validity) = (held.fence, held.validity.clone());
-        let lease = self.party.lease(&waiter, entry.grant(fence, &validity, at, true));
+        let lease = self
+            .party
+            .lease(&waiter, entry.grant(fence, &validity, at, true));
         if let Some(held) = entry.held_mut(fence) {
             held.lease = lease.clone();
         }
-        self.effects.push(Effect::Give { waiter, lease, found: None });
+        self.effects.push(Effect::Give {
+            waiter,
+            lease,
+            found: None,
+        });
         self.plan(id);
     }
 
     /// Handles a lease that the store does not hold any more, or that it keeps without this process.
     pub(super) fn forgotten(&mut self, id: u64, fence: i64) {
-        if self.entries.get_mut(&id).is_some_and(|entry| entry.held_mut(fence).is_some()) {
+        if self
+            .entries
+            .get_mut(&id)
+            .is_some_and(|entry| entry.held_mut(fence).is_some())
+        {
             self.acquire_again(id, None);
         }
     }
@@ -146,9 +194,13 @@ impl<P: Party> Tokens<P> {
     /// Handles the answer to a renewal. The lease may have been handed on meanwhile.
     pub(super) fn renewed(&mut self, id: u64, renewed: Renewed, scheduled: bool) {
         let at = self.now.at;
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         let (ttl, watchdog) = (entry.options().ttl, entry.options().watchdog);
-        let Stage::Held(held) = &mut entry.stage else { return };
+        let Stage::Held(held) = &mut entry.stage else {
+            return;
+        };
         held.is_renewing &= !scheduled;
         let fence = held.fence;
         let again = scheduled && held.doubt == Doubt::Again;
@@ -157,15 +209,25 @@ impl<P: Party> Tokens<P> {
                 if !held.validity.renewed(sent, until, at) {
                     return self.lost(id, fence, true);
                 }
-                self.effects.push(Effect::Valid { lease: held.lease.clone(), sent, until });
+                self.effects.push(Effect::Valid {
+                    lease: held.lease.clone(),
+                    sent,
+                    until,
+                });
                 watchdog.then(|| self.renewal(at, ttl, ttl))
             }
             Renewed::Gone => return self.lost(id, fence, false),
-            Renewed::Unknown => {
-                held.validity.holds(at).then(|| at + (ttl / RETRIES_PER_TTL).max(SHORTEST_RETRY))
-            }
+            Renewed::Unknown => held
+                .validity
+                .holds(at)
+                .then(|| at + (ttl / RETRIES_PER_TTL).max(SHORTEST_RETRY)),
         };
-        if scheduled && let Some(held) = self.entries.get_mut(&id).and_then(|entry| entry.held_mut(fence)) {
+        if scheduled
+            && let Some(held) = self
+                .entries
+                .get_mut(&id)
+                .and_then(|entry| entry.held_mut(fence))
+        {
             held.renew = due;
             // After a failure, the next attempt comes after the message.
             if again || renewed != Renewed::Unknown {
@@ -180,25 +242,39 @@ impl<P: Party> Tokens<P> {
 
     /// Ends a lease. The waiters behind it wait for it no longer. `releases`: the store may still hold it.
     pub(super) fn lost(&mut self, id: u64, fence: i64, releases: bool) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         let release = entry.release(false, self.rules.alive, self.now.at);
-        let Some(held) = entry.held_mut(fence) else { return };
-        self.effects.push(Effect::Lost { lease: held.lease.clone(), taken_back: false });
+        let Some(held) = entry.held_mut(fence) else {
+            return;
+        };
+        self.effects.push(Effect::Lost {
+            lease: held.lease.clone(),
+            taken_back: false,
+        });
         self.acquire_again(id, releases.then_some(release));
     }
 
     pub(super) fn lease_is_due(&mut self, id: u64) {
         let at = self.now.at;
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         let release = entry.release(false, self.rules.alive, at);
         let (has_line, ttl) = (!entry.line.is_empty(), entry.options().ttl);
-        let Stage::Held(held) = &mut entry.stage else { return };
+        let Stage::Held(held) = &mut entry.stage else {
+            return;
+        };
         let fence = held.fence;
         let is_over = !held.validity.holds(at);
         if let Some(since) = held.offered {
             if is_over || at >= since + accept_within(ttl) {
                 // The waiter acquires again when it is polled.
-                self.effects.push(Effect::Lost { lease: held.lease.clone(), taken_back: true });
+                self.effects.push(Effect::Lost {
+                    lease: held.lease.clone(),
+                    taken_back: true,
+                });
                 return self.ends(release, id, fence, true);
             }
         } else if is_over && has_line {
@@ -208,15 +284,23 @@ impl<P: Party> Tokens<P> {
         } else if !held.is_renewing && held.renew.is_some_and(|renew| renew <= at) {
             (held.renew, held.is_renewing) = (None, true);
             let extends = held.doubt != Doubt::Asks;
-            self.effects.push(Effect::Renew { lease: held.lease.clone(), extends });
+            self.effects.push(Effect::Renew {
+                lease: held.lease.clone(),
+                extends,
+            });
         }
         self.plan(id);
     }
 
     /// Ends the leases of this process, but for those that outlast it.
     pub(super) fn shut_down(&mut self) {
-        let held = self.entries.iter().filter_map(|(id, entry)| Some((*id, entry.held()?)));
-        let held = held.filter(|(_, held)| !P::outlasts(&held.lease)).map(|(id, held)| (id, held.fence));
+        let held = self
+            .entries
+            .iter()
+            .filter_map(|(id, entry)| Some((*id, entry.held()?)));
+        let held = held
+            .filter(|(_, held)| !P::outlasts(&held.lease))
+            .map(|(id, held)| (id, held.fence));
         for (id, fence) in held.collect::<Vec<_>>() {
             self.lost(id, fence, true);
         }
@@ -228,9 +312,15 @@ impl<P: Party> Tokens<P> {
 }
 
 /// Returns when a lease is renewed that was acquired at once, if it is. `began`: when its tokens were made.
-pub(crate) fn first_renewal(began: Instant, grant: &Grant, options: &LeaseOptions) -> Option<Instant> {
+pub(crate) fn first_renewal(
+    began: Instant,
+    grant: &Grant,
+    options: &LeaseOptions,
+) -> Option<Instant> {
     let left = grant.validity.until().saturating_duration_since(grant.at);
-    options.watchdog.then(|| renewal(began, grant.at, left, options.ttl))
+    options
+        .watchdog
+        .then(|| renewal(began, grant.at, left, options.ttl))
 }
 
 /// Returns when a lease is renewed that lasts for `left` from `at` on: after a third of that, and a little earlier, so that

@@ -25,13 +25,21 @@ pub(crate) struct Line<S> {
 
 impl<S> Default for Line<S> {
     fn default() -> Self {
-        Self { waiters: VecDeque::new(), handed: 0, since: None }
+        Self {
+            waiters: VecDeque::new(),
+            handed: 0,
+            since: None,
+        }
     }
 }
 
 impl<S> Line<S> {
     pub(crate) fn new(first: S) -> Self {
-        Self { waiters: VecDeque::from([first]), handed: 0, since: None }
+        Self {
+            waiters: VecDeque::from([first]),
+            handed: 0,
+            since: None,
+        }
     }
 
     pub(crate) fn join(&mut self, waiter: S) {
@@ -125,6 +133,9 @@ mod tests {
         let mut line = line();
         [2, 0, 2, 99].iter().for_each(|waiter| line.leave(waiter));
         assert_eq!((line.front(), line.iter().count()), (Some(&1), 48));
-        assert_eq!(line.drain().collect::<Vec<_>>(), [1].into_iter().chain(3..50).collect::<Vec<_>>());
+        assert_eq!(
+            line.drain().collect::<Vec<_>>(),
+            [1].into_iter().chain(3..50).collect::<Vec<_>>()
+        );
     }
 }

@@ -30,7 +30,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub(crate) use self::entry::{Entry, Held, Stage};
-pub(crate) use self::event::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
+pub(crate) use self::event::{
+    Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told,
+};
 pub(crate) use self::held::first_renewal;
 #[cfg(test)]
 pub(crate) use self::line::LONGEST_TURN;
@@ -104,7 +106,10 @@ impl<P: Party> Tokens<P> {
             due: BTreeSet::new(),
             outages: HashMap::new(),
             began: now,
-            now: Now { at: now, link: Link::Down },
+            now: Now {
+                at: now,
+                link: Link::Down,
+            },
             effects: Effects::new(),
         }
     }
@@ -141,7 +146,9 @@ impl<P: Party> Tokens<P> {
 
     /// Sets when an entry is due.
     fn set_due(&mut self, id: u64, due: Option<Instant>) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         if entry.due == due {
             return;
         }
@@ -155,7 +162,11 @@ impl<P: Party> Tokens<P> {
 
     /// Makes an entry due when its stage says so.
     fn plan(&mut self, id: u64) {
-        if let Some(due) = self.entries.get(&id).map(|entry| entry.stage_due(entry.due)) {
+        if let Some(due) = self
+            .entries
+            .get(&id)
+            .map(|entry| entry.stage_due(entry.due))
+        {
             self.set_due(id, due);
         }
     }
@@ -165,8 +176,12 @@ impl<P: Party> Tokens<P> {
         if error.is_none() && self.outages.is_empty() {
             return;
         }
-        let Some(key) = self.entries.get(&id).map(|entry| entry.key.clone()) else { return };
-        let Some(error) = error else { return self.is_back(&key, self.now.at) };
+        let Some(key) = self.entries.get(&id).map(|entry| entry.key.clone()) else {
+            return;
+        };
+        let Some(error) = error else {
+            return self.is_back(&key, self.now.at);
+        };
         self.outages.insert(key, (error.clone(), self.now.at));
         self.forget_outages(self.now.at);
     }
@@ -186,7 +201,12 @@ impl<P: Party> Tokens<P> {
     fn forget_outages(&mut self, now: Instant) {
         // Any one tells whether it is time to look at all: a look at all for each call would stop the calls of others.
         let lasts = self.outage_lasts();
-        if self.outages.values().next().is_some_and(|(_, at)| now >= *at + lasts) {
+        if self
+            .outages
+            .values()
+            .next()
+            .is_some_and(|(_, at)| now >= *at + lasts)
+        {
             self.outages.retain(|_, (_, at)| now < *at + lasts);
         }
     }

@@ -33,8 +33,19 @@ pub(super) struct Owed {
 impl Owed {
     fn new(release: Release, now: Instant) -> Self {
         let due = now + FIRST_PAUSE;
-        let until = now + if release.renews { release.left } else { release.left.min(LONGEST) };
-        Self { release, due, pause: FIRST_PAUSE, until, in_background: false }
+        let until = now
+            + if release.renews {
+                release.left
+            } else {
+                release.left.min(LONGEST)
+            };
+        Self {
+            release,
+            due,
+            pause: FIRST_PAUSE,
+            until,
+            in_background: false,
+        }
     }
 }
 
@@ -42,7 +53,10 @@ impl<P: Party> Tokens<P> {
     /// Releases in the background, with retries.
     pub(super) fn release(&mut self, release: Release) {
         if !self.rules.is_remote {
-            return self.effects.push(Effect::Release { release, owed: None });
+            return self.effects.push(Effect::Release {
+                release,
+                owed: None,
+            });
         }
         self.send(Owed::new(release, self.now.at));
     }
@@ -59,39 +73,65 @@ impl<P: Party> Tokens<P> {
     /// Sends what waits for its turn: once for each release that is answered, or has to be sent again. The next may go to
     /// another server.
     fn send_next(&mut self) {
-        self.unsent.pop_front().into_iter().for_each(|release| self.release(release));
+        self.unsent
+            .pop_front()
+            .into_iter()
+            .for_each(|release| self.release(release));
     }
 
     fn send(&mut self, owed: Owed) {
         let (number, release) = (self.next_owed, owed.release.clone());
         self.next_owed += 1;
         self.put(number, owed);
-        self.effects.push(Effect::Release { release, owed: Some(number) });
+        self.effects.push(Effect::Release {
+            release,
+            owed: Some(number),
+        });
     }
 
     /// Handles the answer to a release.
     pub(super) fn released(&mut self, number: u64, result: &Result<(), Error>) {
-        let (now, Some(owed)) = (self.now.at, self.settle(number)) else { return };
-        let again = result.as_ref().is_err_and(|error| error.is_away() && !error.is_denied());
+        let (now, Some(owed)) = (self.now.at, self.settle(number)) else {
+            return;
+        };
+        let again = result
+            .as_ref()
+            .is_err_and(|error| error.is_away() && !error.is_denied());
         if again && now < owed.until {
-            return self.put(number, Owed { in_background: false, due: now + owed.pause, ..owed });
+            return self.put(
+                number,
+                Owed {
+                    in_background: false,
+                    due: now + owed.pause,
+                    ..owed
+                },
+            );
         }
         self.send_next();
     }
 
     pub(super) fn release_again(&mut self, number: u64) {
-        let (now, Some(owed)) = (self.now.at, self.settle(number)) else { return };
+        let (now, Some(owed)) = (self.now.at, self.settle(number)) else {
+            return;
+        };
         if now >= owed.until {
             return self.send_next();
         }
         let pause = (2 * owed.pause).min(LONGEST_PAUSE);
-        let owed = Owed { pause, due: now + pause, ..owed };
+        let owed = Owed {
+            pause,
+            due: now + pause,
+            ..owed
+        };
         if owed.in_background {
             return self.put(number, owed);
         }
         self.send_next();
         // Only the answer to the last attempt counts, so that none is under way once it has come.
-        self.send(Owed { in_background: true, ..owed });
+        self.send(Owed {
+            in_background: true,
+            ..owed
+        });
     }
 
     /// Records that the background sends a release.
@@ -104,7 +144,10 @@ impl<P: Party> Tokens<P> {
     /// Makes all releases due now.
     pub(super) fn hurry(&mut self) {
         for number in self.owed.keys().copied().collect::<Vec<_>>() {
-            let owed = self.settle(number).map(|owed| Owed { due: self.now.at, ..owed });
+            let owed = self.settle(number).map(|owed| Owed {
+                due: self.now.at,
+                ..owed
+            });
             owed.into_iter().for_each(|owed| self.put(number, owed));
         }
     }

@@ -14,7 +14,8 @@ use super::super::validity::Anchor;
 use super::entry::Doubt;
 use super::event::By;
 use super::{
-    Effect, Effects, Entry, Event, Grant, Held, Line, Notice, Now, Party, Release, Slot, Stage, Tokens, Told,
+    Effect, Effects, Entry, Event, Grant, Held, Line, Notice, Now, Party, Release, Slot, Stage,
+    Tokens, Told,
 };
 use crate::error::Cause;
 use crate::store::{Link, Refusal, Signal};
@@ -39,30 +40,87 @@ impl<P: Party> Tokens<P> {
         self.now = now;
         match event {
             Event::Arrives { key, waiter } => self.arrives(key, waiter),
-            Event::Leaves { key, waiter, id, unanswered } => self.leaves(&key, &waiter, id, unanswered),
-            Event::Answered { id, sent, answer, polled } => self.answered(id, sent, answer, polled),
-            Event::Failed { id, error, is_final } => self.failed(id, &error, is_final),
+            Event::Leaves {
+                key,
+                waiter,
+                id,
+                unanswered,
+            } => self.leaves(&key, &waiter, id, unanswered),
+            Event::Answered {
+                id,
+                sent,
+                answer,
+                polled,
+            } => self.answered(id, sent, answer, polled),
+            Event::Failed {
+                id,
+                error,
+                is_final,
+            } => self.failed(id, &error, is_final),
             Event::Pushed { id, news } => self.pushed(id, news),
-            Event::Stands { sent, now: server, soonest, each } => {
-                let anchor = Anchor { sent: sent.at, now: server };
-                each.into_iter()
-                    .for_each(|(id, standing)| self.stands(id, standing, anchor, sent.link, soonest));
+            Event::Stands {
+                sent,
+                now: server,
+                soonest,
+                each,
+            } => {
+                let anchor = Anchor {
+                    sent: sent.at,
+                    now: server,
+                };
+                each.into_iter().for_each(|(id, standing)| {
+                    self.stands(id, standing, anchor, sent.link, soonest)
+                });
             }
-            Event::Unanswered { ids, error } => ids.into_iter().for_each(|id| self.unanswered(id, &error)),
-            Event::Holds { grant, lease, options, renew } => {
-                let Grant { key, token, id, fence, twice, validity, at, .. } = grant;
+            Event::Unanswered { ids, error } => {
+                ids.into_iter().for_each(|id| self.unanswered(id, &error))
+            }
+            Event::Holds {
+                grant,
+                lease,
+                options,
+                renew,
+            } => {
+                let Grant {
+                    key,
+                    token,
+                    id,
+                    fence,
+                    twice,
+                    validity,
+                    at,
+                    ..
+                } = grant;
                 let (offered, is_renewing, doubt) = (None, false, Doubt::None);
                 let ends = options.options.hold_ends(at);
-                let held = Held { lease, validity, fence, offered, ends, renew, is_renewing, doubt };
+                let held = Held {
+                    lease,
+                    validity,
+                    fence,
+                    offered,
+                    ends,
+                    renew,
+                    is_renewing,
+                    doubt,
+                };
                 let mut entry = Entry::new(id, key, token, options, Stage::Held(held));
                 entry.twice = twice;
                 self.insert(id, entry);
                 self.plan(id);
             }
             Event::Accepted { id, fence } => self.accepted(id, fence),
-            Event::Renewed { id, renewed, scheduled } => self.renewed(id, renewed, scheduled),
+            Event::Renewed {
+                id,
+                renewed,
+                scheduled,
+            } => self.renewed(id, renewed, scheduled),
             Event::Lost { id, fence } => self.lost(id, fence, true),
-            Event::Ends { release, id, fence, detached } => self.ends(release, id, fence, detached),
+            Event::Ends {
+                release,
+                id,
+                fence,
+                detached,
+            } => self.ends(release, id, fence, detached),
             Event::Forgotten { id, fence } => self.forgotten(id, fence),
             Event::Releases(release) => self.release(release),
             Event::Withdraws(release) => self.withdraw(release),
@@ -83,7 +141,13 @@ impl<P: Party> Tokens<P> {
         {
             entry.line.join(waiter);
             match (&entry.stage, entry.due) {
-                (Stage::Acquiring { in_background: false, .. }, due) => {
+                (
+                    Stage::Acquiring {
+                        in_background: false,
+                        ..
+                    },
+                    due,
+                ) => {
                     let sooner = self.now.at + UNANSWERED;
                     self.set_due(id, Some(due.map_or(sooner, |due| due.min(sooner))));
                 }
@@ -108,19 +172,32 @@ impl<P: Party> Tokens<P> {
     ) -> u64 {
         let options = Arc::clone(P::options(first));
         let (id, token) = self.party.token(first);
-        let stage = Stage::Acquiring { in_background, failed: false, early: false };
+        let stage = Stage::Acquiring {
+            in_background,
+            failed: false,
+            early: false,
+        };
         let mut entry = Entry::new(id, key.clone(), token.clone(), Arc::clone(&options), stage);
         (entry.line, entry.cohort) = (line, cohort);
         self.insert(id, entry);
-        self.effects.push(Effect::Acquire { id, key, token, options });
+        self.effects.push(Effect::Acquire {
+            id,
+            key,
+            token,
+            options,
+        });
         id
     }
 
     fn leaves(&mut self, key: &Key, waiter: &P::Waiter, id: Option<u64>, unanswered: bool) {
         // A waiter without an entry of its own is in the line that it joined.
         let own = id.filter(|id| self.entries.contains_key(id));
-        let Some(id) = own.or_else(|| self.lines.get(key).copied()) else { return };
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(id) = own.or_else(|| self.lines.get(key).copied()) else {
+            return;
+        };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         entry.line.leave(waiter);
         let acquiring = match entry.stage {
             Stage::Held(_) => return self.plan(id),
@@ -137,20 +214,42 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    fn answered(&mut self, id: u64, sent: Now, answer: Answer<P::Found>, polled: Option<P::Waiter>) {
-        let anchor = Anchor { sent: sent.at, now: answer.now };
-        let Some(entry) = self.entries.get_mut(&id) else { return };
-        let (Stage::Acquiring { early, .. }, What::Acquired(standing)) = (&entry.stage, answer.what) else {
+    fn answered(
+        &mut self,
+        id: u64,
+        sent: Now,
+        answer: Answer<P::Found>,
+        polled: Option<P::Waiter>,
+    ) {
+        let anchor = Anchor {
+            sent: sent.at,
+            now: answer.now,
+        };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        let (Stage::Acquiring { early, .. }, What::Acquired(standing)) =
+            (&entry.stage, answer.what)
+        else {
             return;
         };
         let early = *early;
         entry.twice |= answer.twice;
         match standing {
             Standing::Held { expiry, fence } => {
-                self.granted(id, By::Answer(anchor), (expiry, fence), answer.found, polled);
+                self.granted(
+                    id,
+                    By::Answer(anchor),
+                    (expiry, fence),
+                    answer.found,
+                    polled,
+                );
             }
             Standing::Queued { soonest, .. } => {
-                entry.stage = Stage::Queued { anchor, gone: false };
+                entry.stage = Stage::Queued {
+                    anchor,
+                    gone: false,
+                };
                 // The announced grant may be older than this answer, so it is asked for.
                 let due = if early {
                     Some(self.now.at)
@@ -162,10 +261,21 @@ impl<P: Party> Tokens<P> {
                 self.effects.push(Effect::Subscribe);
             }
             Standing::Done => {
-                self.tell(id, &answer.found.map_or_else(|| Told::Failed(unexpected()), Told::Found));
+                self.tell(
+                    id,
+                    &answer
+                        .found
+                        .map_or_else(|| Told::Failed(unexpected()), Told::Found),
+                );
             }
             Standing::Refused { soonest, before } => {
-                self.tell(id, &Told::Refused { left: soonest - answer.now, before });
+                self.tell(
+                    id,
+                    &Told::Refused {
+                        left: soonest - answer.now,
+                        before,
+                    },
+                );
             }
             // Only this process knows the token. So it was withdrawn here, and the copy of an acquire came late.
             Standing::Withdrawn => self.place_lost(id),
@@ -174,7 +284,9 @@ impl<P: Party> Tokens<P> {
 
     /// Returns when a waiter sends its next heartbeat: in time to keep its place, and when the next lease ends.
     fn next_heartbeat(&self, id: u64, anchor: Anchor, link: Link, soonest: i64) -> Option<Instant> {
-        let LeaseOptions { foreign, ask_every, .. } = *self.entries.get(&id)?.options();
+        let LeaseOptions {
+            foreign, ask_every, ..
+        } = *self.entries.get(&id)?.options();
         let (now, every) = (self.now.at, self.rules.heartbeat);
         // Messages that were sent between the server's answer and the new subscription are lost.
         if self.now.link != link {
@@ -193,7 +305,9 @@ impl<P: Party> Tokens<P> {
 
     pub(super) fn pushed(&mut self, id: u64, news: Notice<P::Found>) {
         let is_durable = self.rules.is_durable;
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         match (&mut entry.stage, news) {
             (Stage::Held(held), Notice::Gone) => {
                 held.is_doubted(self.now.at);
@@ -211,15 +325,25 @@ impl<P: Party> Tokens<P> {
             }
             (_, Notice::Gone) => self.place_lost(id),
             (_, Notice::Found(found)) => self.tell(id, &Told::Found(found)),
-            (_, Notice::Refused(Refusal::QueueFull)) => self.tell(id, &Told::Refused { left: 0, before: 0 }),
+            (_, Notice::Refused(Refusal::QueueFull)) => {
+                self.tell(id, &Told::Refused { left: 0, before: 0 })
+            }
             (_, Notice::Refused(Refusal::Closed)) => self.tell(id, &Told::Closed),
         }
     }
 
     /// Handles the state of one waiter, from a heartbeat.
     fn stands(&mut self, id: u64, standing: Standing, anchor: Anchor, link: Link, soonest: i64) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
-        let Stage::Queued { anchor: known, gone } = &mut entry.stage else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        let Stage::Queued {
+            anchor: known,
+            gone,
+        } = &mut entry.stage
+        else {
+            return;
+        };
         match standing {
             Standing::Held { expiry, fence } if !*gone => {
                 self.granted(id, By::Grant(Some(anchor)), (expiry, fence), None, None);
@@ -232,7 +356,9 @@ impl<P: Party> Tokens<P> {
                 self.set_due(id, [due, next].into_iter().flatten().min());
                 self.set_outage(id, None);
             }
-            Standing::Refused { .. } | Standing::Withdrawn | Standing::Done if self.rules.has_outcomes => {
+            Standing::Refused { .. } | Standing::Withdrawn | Standing::Done
+                if self.rules.has_outcomes =>
+            {
                 *gone = true;
                 self.set_due(id, Some(self.now.at + MESSAGE_DELAY));
             }
@@ -242,7 +368,9 @@ impl<P: Party> Tokens<P> {
 
     /// Handles a failed heartbeat of a waiter: it sends another one soon, or stops waiting.
     fn unanswered(&mut self, id: u64, error: &Error) {
-        let Some(entry) = self.entries.get(&id) else { return };
+        let Some(entry) = self.entries.get(&id) else {
+            return;
+        };
         if entry.due.is_some() || !matches!(entry.stage, Stage::Queued { .. }) {
             return;
         }
@@ -257,10 +385,16 @@ impl<P: Party> Tokens<P> {
     /// Handles a failed acquire.
     fn failed(&mut self, id: u64, error: &Error, is_final: bool) {
         let repeats = self.rules.is_remote && !is_final && error.is_away();
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         match &mut entry.stage {
             // The waiters of a line have waited for a while: an outage may end before their time limits.
-            Stage::Acquiring { in_background: true, failed, .. } if repeats => {
+            Stage::Acquiring {
+                in_background: true,
+                failed,
+                ..
+            } if repeats => {
                 *failed = true;
                 // The call may still run, after a release.
                 entry.twice |= !error.is_not_sent();
@@ -275,7 +409,9 @@ impl<P: Party> Tokens<P> {
 
     /// Gives all waiters in a line an error, and releases their token.
     fn fail(&mut self, id: u64, error: &Error) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         // `tell` withdraws it: it has a place, or its acquire may still run.
         entry.twice |= matches!(entry.stage, Stage::Queued { .. }) || !error.is_not_sent();
         self.tell(id, &Told::Failed(error.clone()));
@@ -293,9 +429,14 @@ impl<P: Party> Tokens<P> {
     /// Tells all waiters in a line the same, and removes the line: no waiter uses its token any more.
     pub(super) fn tell(&mut self, id: u64, outcome: &Told<P::Found>) {
         self.withdraw_copy(id);
-        let Some(mut entry) = self.remove(id) else { return };
+        let Some(mut entry) = self.remove(id) else {
+            return;
+        };
         self.effects
-            .extend(entry.line.drain().map(|waiter| Effect::Tell { waiter, outcome: outcome.clone() }));
+            .extend(entry.line.drain().map(|waiter| Effect::Tell {
+                waiter,
+                outcome: outcome.clone(),
+            }));
     }
 
     /// Withdraws an acquire that was sent twice, before its token is forgotten: one copy may still run, and would hold or
@@ -312,7 +453,9 @@ impl<P: Party> Tokens<P> {
             Some(release) => self.release(release),
             None => self.withdraw_copy(id),
         }
-        if let Some(Entry { key, line, cohort, .. }) = self.remove(id)
+        if let Some(Entry {
+            key, line, cohort, ..
+        }) = self.remove(id)
             && let Some(first) = line.front().cloned()
         {
             self.acquire(key, line, &first, cohort, true);
@@ -321,7 +464,12 @@ impl<P: Party> Tokens<P> {
 
     fn run_due(&mut self) {
         let mut heartbeats = HashMap::<Key, Vec<(u64, Token)>>::new();
-        while let Some((due, slot)) = self.due.first().copied().filter(|(due, _)| *due <= self.now.at) {
+        while let Some((due, slot)) = self
+            .due
+            .first()
+            .copied()
+            .filter(|(due, _)| *due <= self.now.at)
+        {
             self.due.remove(&(due, slot));
             let id = match slot {
                 Slot::Entry(id) => id,
@@ -330,13 +478,18 @@ impl<P: Party> Tokens<P> {
                     continue;
                 }
             };
-            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            let Some(entry) = self.entries.get_mut(&id) else {
+                continue;
+            };
             entry.due = None;
             match &mut entry.stage {
                 Stage::Acquiring { .. } => self.acquire_is_due(id),
                 Stage::Queued { gone: true, .. } => self.place_lost(id),
                 Stage::Queued { .. } => {
-                    heartbeats.entry(entry.key.clone()).or_default().push((id, entry.token.clone()));
+                    heartbeats
+                        .entry(entry.key.clone())
+                        .or_default()
+                        .push((id, entry.token.clone()));
                 }
                 Stage::Held(_) => self.lease_is_due(id),
             }
@@ -344,38 +497,69 @@ impl<P: Party> Tokens<P> {
         for (key, mut waiters) in heartbeats {
             // Waiters come before those that came later.
             waiters.sort_unstable_by_key(|(id, _)| *id);
-            let heartbeat = |waiters: &[_]| Effect::Heartbeat { key: key.clone(), waiters: waiters.to_vec() };
-            self.effects.extend(waiters.chunks(MOST_TOKENS).map(heartbeat));
+            let heartbeat = |waiters: &[_]| Effect::Heartbeat {
+                key: key.clone(),
+                waiters: waiters.to_vec(),
+            };
+            self.effects
+                .extend(waiters.chunks(MOST_TOKENS).map(heartbeat));
         }
     }
 
     /// Handles an acquire that failed a while ago, or is not answered in time.
     fn acquire_is_due(&mut self, id: u64) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
         if !entry.cohort {
             // Its future is not polled. It acquires again when it is.
             entry.twice = true;
             return self.tell(id, &Told::Again);
         }
-        let Stage::Acquiring { in_background, failed, .. } = &mut entry.stage else { return };
+        let Stage::Acquiring {
+            in_background,
+            failed,
+            ..
+        } = &mut entry.stage
+        else {
+            return;
+        };
         if !*in_background {
             // The same acquire twice gives the same answer.
             (*in_background, entry.twice) = (true, true);
         } else if !std::mem::take(failed) {
             return;
         }
-        let (key, token, options) = (entry.key.clone(), entry.token.clone(), Arc::clone(&entry.holding));
-        self.effects.push(Effect::Acquire { id, key, token, options });
+        let (key, token, options) = (
+            entry.key.clone(),
+            entry.token.clone(),
+            Arc::clone(&entry.holding),
+        );
+        self.effects.push(Effect::Acquire {
+            id,
+            key,
+            token,
+            options,
+        });
     }
 
     /// Sends the heartbeats of all that wait for a message: now, or soon if no messages arrive now.
     fn relinked(&mut self) {
-        let waits = |entry: &Entry<P>| entry.due.filter(|_| matches!(entry.stage, Stage::Queued { .. }));
+        let waits = |entry: &Entry<P>| {
+            entry
+                .due
+                .filter(|_| matches!(entry.stage, Stage::Queued { .. }))
+        };
         let entries = self.entries.iter();
-        let due: Vec<_> =
-            entries.filter_map(|(id, entry)| Some((*id, waits(entry)?, entry.options().ask_every))).collect();
+        let due: Vec<_> = entries
+            .filter_map(|(id, entry)| Some((*id, waits(entry)?, entry.options().ask_every)))
+            .collect();
         for (id, due, ask_every) in due {
-            let pause = if self.now.link == Link::Down { ask_every } else { Duration::ZERO };
+            let pause = if self.now.link == Link::Down {
+                ask_every
+            } else {
+                Duration::ZERO
+            };
             self.set_due(id, Some(due.min(self.now.at + pause)));
         }
     }

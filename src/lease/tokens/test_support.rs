@@ -44,6 +44,8 @@ impl<P: Party> Tokens<P> {
     pub(in super::super) fn drop_all(&mut self) -> Vec<P::Waiter> {
         let ids: Vec<_> = self.entries.keys().copied().collect();
         let entries = ids.into_iter().filter_map(|id| self.remove(id));
-        entries.flat_map(|mut entry| entry.line.drain().collect::<Vec<_>>()).collect()
+        entries
+            .flat_map(|mut entry| entry.line.drain().collect::<Vec<_>>())
+            .collect()
     }
 }

@@ -30,7 +30,13 @@ pub(super) struct Attempt {
 
 impl Attempt {
     pub(super) fn new(quorum: Arc<Quorum>, key: Key, token: Token) -> Self {
-        Self { quorum, key, token, answered: HashSet::new(), is_won: false }
+        Self {
+            quorum,
+            key,
+            token,
+            answered: HashSet::new(),
+            is_won: false,
+        }
     }
 
     /// Asks the nodes for the lock. Returns their votes, and the highest fence.
@@ -46,7 +52,9 @@ impl Attempt {
             .into_iter()
             .map(|index| {
                 let node = &quorum.nodes[index];
-                let call = node.admission.ask(key.clone(), token.clone(), node.holding(), &ask);
+                let call = node
+                    .admission
+                    .ask(key.clone(), token.clone(), node.holding(), &ask);
                 let call = quorum.within(call);
                 async move { (index, call.await) }
             })
@@ -54,7 +62,10 @@ impl Attempt {
         let (mut votes, mut highest) = (Votes::of(quorum.nodes.len()), 0);
         while let Some((index, answer)) = calls.next().await {
             // If the call was sent twice, the second copy may arrive after the release.
-            if answer.as_ref().map_or_else(Error::is_not_sent, |answer| !answer.twice) {
+            if answer
+                .as_ref()
+                .map_or_else(Error::is_not_sent, |answer| !answer.twice)
+            {
                 self.answered.insert(index);
             }
             votes.add(answer.map(|answer| match answer.what {
@@ -74,11 +85,15 @@ impl Attempt {
     /// Ends the lease for its holder. Another holder can get the lock as soon as the release is sent.
     fn end(&self, lease: &LeaseHandle) {
         lease.state.give_up();
-        self.quorum.handle(Event::Forgotten { id: lease.state.grant.id, fence: lease.state.grant.fence });
+        self.quorum.handle(Event::Forgotten {
+            id: lease.state.grant.id,
+            fence: lease.state.grant.fence,
+        });
     }
 
     fn release_all(&self) {
-        self.quorum.release_all(&self.key, &self.token, &self.answered);
+        self.quorum
+            .release_all(&self.key, &self.token, &self.answered);
     }
 }
 
@@ -100,10 +115,12 @@ impl Keeper for Attempt {
         Box::pin(async move {
             let quorum = &self.quorum;
             let releases = quorum.nodes.iter().enumerate().map(|(index, node)| {
-                let release = quorum.release_of(&self.key, &self.token, !self.answered.contains(&index));
+                let release =
+                    quorum.release_of(&self.key, &self.token, !self.answered.contains(&index));
                 async move {
                     let released = quorum.within(node.admission.release_token(&release)).await;
-                    let (was, _) = released.inspect_err(|_| node.admission.release_later(release))?;
+                    let (was, _) =
+                        released.inspect_err(|_| node.admission.release_later(release))?;
                     Ok(was == Was::Held)
                 }
             });

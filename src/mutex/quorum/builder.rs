@@ -48,20 +48,32 @@ impl MutexBuilder {
     ///
     /// [`is_invalid`](Error::is_invalid) if there are no stores, or if a store is given twice. Otherwise the same as
     /// [`build`](Self::build).
-    pub fn build_quorum(self, stores: impl IntoIterator<Item = Store>, name: &str) -> Result<Mutex, Error> {
+    pub fn build_quorum(
+        self,
+        stores: impl IntoIterator<Item = Store>,
+        name: &str,
+    ) -> Result<Mutex, Error> {
         let stores: Vec<_> = stores.into_iter().collect();
         if stores.is_empty() {
-            return Err(Error::invalid("a quorum needs at least one store, got none"));
+            return Err(Error::invalid(
+                "a quorum needs at least one store, got none",
+            ));
         }
         for (position, store) in stores.iter().enumerate() {
-            if let Some(same) = stores[..position].iter().position(|other| other.is_same(store)) {
+            if let Some(same) = stores[..position]
+                .iter()
+                .position(|other| other.is_same(store))
+            {
                 return Err(Error::invalid(format!(
                     "the stores of a quorum must be independent: stores {same} and {position} (counted from 0) are \
                      the same"
                 )));
             }
         }
-        let nodes = stores.iter().map(|store| self.leases(store, name)).collect::<Result<_, _>>()?;
+        let nodes = stores
+            .iter()
+            .map(|store| self.leases(store, name))
+            .collect::<Result<_, _>>()?;
         let (first, quorum) = Quorum::new(nodes, self.settings.quorum.clone());
         Ok(self.mutex(first, Some(quorum), name))
     }
@@ -69,7 +81,11 @@ impl MutexBuilder {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { timeout_factor: 0.05, fail_fast: false, shuffle_nodes: false }
+        Self {
+            timeout_factor: 0.05,
+            fail_fast: false,
+            shuffle_nodes: false,
+        }
     }
 }
 
@@ -79,6 +95,8 @@ impl Settings {
         if factor > 0.0 && factor < 1.0 {
             return Ok(());
         }
-        Err(Error::invalid(format!("timeout_factor must be above 0 and below 1, is {factor}")))
+        Err(Error::invalid(format!(
+            "timeout_factor must be above 0 and below 1, is {factor}"
+        )))
     }
 }

@@ -20,7 +20,9 @@ use crate::error::{Busy, Cause, Subject, Why};
 use crate::lease::holder::Exclusive;
 use crate::lease::perform::Local;
 use crate::lease::token::{Suffix, Token};
-use crate::lease::tokens::{Effect, Event, Grant, Now, Release, Renewed, Rules, Tokens, first_renewal};
+use crate::lease::tokens::{
+    Effect, Event, Grant, Now, Release, Renewed, Rules, Tokens, first_renewal,
+};
 use crate::lease::{Anchor, Lease, LeaseHandle, Leases, Validity, micros, rules};
 use crate::store::background::Background;
 use crate::store::timer::within;
@@ -52,12 +54,29 @@ impl Quorum {
     fn new(nodes: Vec<Leases<Exclusive>>, settings: Settings) -> (Leases<Exclusive>, Arc<Self>) {
         let first = nodes[0].clone();
         let store = &first.admission.store;
-        let timeout = first.options().ttl.mul_f64(settings.timeout_factor).max(Duration::from_millis(1));
+        let timeout = first
+            .options()
+            .ttl
+            .mul_f64(settings.timeout_factor)
+            .max(Duration::from_millis(1));
         // The nodes see to it that releases arrive.
-        let rules = Rules { is_remote: false, ..rules(store, false) };
-        let tokens = Mutex::new(Tokens::new(first.admission.local.clone(), rules, first.admission.began));
+        let rules = Rules {
+            is_remote: false,
+            ..rules(store, false)
+        };
+        let tokens = Mutex::new(Tokens::new(
+            first.admission.local.clone(),
+            rules,
+            first.admission.began,
+        ));
         let scheduler = Arc::clone(store.scheduler());
-        let quorum = Arc::new(Self { nodes, timeout, settings, scheduler, tokens });
+        let quorum = Arc::new(Self {
+            nodes,
+            timeout,
+            settings,
+            scheduler,
+            tokens,
+        });
         quorum.scheduler.join(&quorum);
         (first, quorum)
     }
@@ -68,7 +87,11 @@ impl Quorum {
 
     /// Until when this process may count on a lease that calls sent at `sent` acquired or renewed on a majority.
     fn until(&self, sent: Instant) -> Instant {
-        Anchor { sent, now: 0 }.until(micros(self.ttl()), self.ttl(), self.nodes[0].options().drift)
+        Anchor { sent, now: 0 }.until(
+            micros(self.ttl()),
+            self.ttl(),
+            self.nodes[0].options().drift,
+        )
     }
 
     fn release_of(&self, key: &Key, token: &Token, withdrawn: bool) -> Release {
@@ -78,7 +101,8 @@ impl Quorum {
     /// Releases on all nodes, in the background. An acquire may still run on the nodes that have not `answered`.
     fn release_all(&self, key: &Key, token: &Token, answered: &HashSet<usize>) {
         for (index, node) in self.nodes.iter().enumerate() {
-            node.admission.release_later(self.release_of(key, token, !answered.contains(&index)));
+            node.admission
+                .release_later(self.release_of(key, token, !answered.contains(&index)));
         }
     }
 
@@ -86,7 +110,13 @@ impl Quorum {
     fn handle(self: &Arc<Self>, event: Event<Local<Exclusive>>) {
         let mut tokens = lock(&self.tokens);
         let now = clock::now();
-        let effects = tokens.step(event, Now { at: now, link: Link::Down });
+        let effects = tokens.step(
+            event,
+            Now {
+                at: now,
+                link: Link::Down,
+            },
+        );
         let due = tokens.due();
         drop(tokens);
         for effect in effects {
@@ -106,7 +136,8 @@ impl Quorum {
                 | Effect::Tell { .. } => {}
             }
         }
-        due.into_iter().for_each(|due| self.scheduler.schedule(clock::without_suspend(due)));
+        due.into_iter()
+            .for_each(|due| self.scheduler.schedule(clock::without_suspend(due)));
     }
 
     /// Renews a lease in the background.
@@ -126,7 +157,9 @@ impl Quorum {
 
     fn background(&self) -> Background {
         let mut stores = self.nodes.iter().map(|node| &node.admission.store);
-        let remote = stores.find(|store| !store.is_in_memory()).map(Store::background_for_a_task);
+        let remote = stores
+            .find(|store| !store.is_in_memory())
+            .map(Store::background_for_a_task);
         remote.unwrap_or_else(Background::thread)
     }
 
@@ -136,7 +169,10 @@ impl Quorum {
         calls: impl Iterator<Item = F>,
     ) -> Result<bool, Error> {
         let mut votes = Votes::of(self.nodes.len());
-        join_all(calls).await.into_iter().for_each(|vote| votes.add(vote));
+        join_all(calls)
+            .await
+            .into_iter()
+            .for_each(|vote| votes.add(vote));
         votes.result()
     }
 
@@ -150,10 +186,16 @@ impl Quorum {
     }
 
     /// Makes one attempt on all nodes.
-    pub(super) async fn acquire(self: &Arc<Self>, key: Key, suffix: &Suffix) -> Result<Lease, Error> {
+    pub(super) async fn acquire(
+        self: &Arc<Self>,
+        key: Key,
+        suffix: &Suffix,
+    ) -> Result<Lease, Error> {
         let first = &self.nodes[0];
         if first.options().foreign {
-            self.nodes.iter().try_for_each(|node| check_exact(&key, node.admission.store.prefix()))?;
+            self.nodes
+                .iter()
+                .try_for_each(|node| check_exact(&key, node.admission.store.prefix()))?;
         }
         if first.holding().is_closed() {
             return Err(Error::interrupted());
@@ -163,7 +205,12 @@ impl Quorum {
         let mut attempt = Attempt::new(Arc::clone(self), key, token);
         let (votes, fence) = attempt.vote().await;
         if !votes.result()? {
-            return Err(Busy { subject: Subject::Lock, why: Why::Taken, retry_after: None }.into());
+            return Err(Busy {
+                subject: Subject::Lock,
+                why: Why::Taken,
+                retry_after: None,
+            }
+            .into());
         }
         // Each node counts its own fences. Once a majority stores the highest fence, every later majority contains a
         // node that issues a higher one.
@@ -171,22 +218,42 @@ impl Quorum {
         let at = clock::now();
         let validity = Validity::granted(self.until(sent), at);
         let (Some(validity), Ok(true)) = (validity, raised) else {
-            return Err(Error::unavailable(Cause::TimedOut, "a majority of the quorum answered too late"));
+            return Err(Error::unavailable(
+                Cause::TimedOut,
+                "a majority of the quorum answered too late",
+            ));
         };
         attempt.is_won = true;
         let (key, token) = (attempt.key.clone(), attempt.token.clone());
         let options = Arc::clone(first.holding());
-        let grant = Grant { key, token, id, fence, twice: false, validity, at, offered: false };
+        let grant = Grant {
+            key,
+            token,
+            id,
+            fence,
+            twice: false,
+            validity,
+            at,
+            offered: false,
+        };
         let lease = LeaseHandle::new(grant.clone(), &options);
         lease.state.belongs_to_current_work();
         let renew = first_renewal(first.admission.began, &grant, &options.options);
-        self.handle(Event::Holds { grant, lease: lease.clone(), options, renew });
+        self.handle(Event::Holds {
+            grant,
+            lease: lease.clone(),
+            options,
+            renew,
+        });
         Ok(Lease::new(lease, Arc::new(attempt)))
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         within(self.timeout, call).await.unwrap_or_else(|| {
-            let text = format!("a node of the quorum did not answer within {:?}", self.timeout);
+            let text = format!(
+                "a node of the quorum did not answer within {:?}",
+                self.timeout
+            );
             Err(Error::unavailable(Cause::TimedOut, text))
         })
     }
@@ -205,16 +272,30 @@ impl Quorum {
     /// until the lease expires.
     async fn renew(self: &Arc<Self>, lease: &LeaseHandle, scheduled: bool) -> Result<(), Error> {
         let (sent, renewed) = (clock::now(), Renewed::Unknown);
-        let mut result = Renewal { quorum: Arc::clone(self), id: lease.state.grant.id, renewed, scheduled };
-        let is_held = self.renew_all(&lease.state.grant.key, &lease.state.grant.token, 0).await;
+        let mut result = Renewal {
+            quorum: Arc::clone(self),
+            id: lease.state.grant.id,
+            renewed,
+            scheduled,
+        };
+        let is_held = self
+            .renew_all(&lease.state.grant.key, &lease.state.grant.token, 0)
+            .await;
         result.renewed = match is_held {
-            Ok(true) => Renewed::Valid { sent, until: self.until(sent) },
+            Ok(true) => Renewed::Valid {
+                sent,
+                until: self.until(sent),
+            },
             // A majority can no longer hold the lease.
             Ok(false) => Renewed::Gone,
             Err(_) => Renewed::Unknown,
         };
         drop(result);
-        if is_held? && lease.is_held() { Ok(()) } else { Err(Error::lost()) }
+        if is_held? && lease.is_held() {
+            Ok(())
+        } else {
+            Err(Error::lost())
+        }
     }
 }
 
@@ -228,8 +309,17 @@ struct Renewal {
 
 impl Drop for Renewal {
     fn drop(&mut self) {
-        let Self { id, renewed, scheduled, .. } = *self;
-        self.quorum.handle(Event::Renewed { id, renewed, scheduled });
+        let Self {
+            id,
+            renewed,
+            scheduled,
+            ..
+        } = *self;
+        self.quorum.handle(Event::Renewed {
+            id,
+            renewed,
+            scheduled,
+        });
     }
 }
 

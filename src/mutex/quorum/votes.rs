@@ -12,7 +12,12 @@ pub(super) struct Votes {
 
 impl Votes {
     pub(super) fn of(nodes: usize) -> Self {
-        Self { nodes, yes: 0, no: 0, outage: None }
+        Self {
+            nodes,
+            yes: 0,
+            no: 0,
+            outage: None,
+        }
     }
 
     pub(super) fn add(&mut self, vote: Result<bool, Error>) {

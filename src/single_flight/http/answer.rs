@@ -59,7 +59,12 @@ impl Answer {
 
     pub(crate) fn into_response<B: Body<Data = Bytes>>(self) -> Response<FlightBody<B>> {
         // A server of HTTP/1.1 sends the trailers that this field names.
-        let named = self.trailers.keys().map(HeaderName::as_str).collect::<Vec<_>>().join(", ");
+        let named = self
+            .trailers
+            .keys()
+            .map(HeaderName::as_str)
+            .collect::<Vec<_>>()
+            .join(", ");
         let trailers = Some(self.trailers).filter(|trailers| !trailers.is_empty());
         let mut response = Response::new(FlightBody::whole(self.body, trailers));
         *response.status_mut() = self.status;
@@ -92,7 +97,9 @@ impl Codec<Answer> for AnswerCodec {
     }
 
     fn encode(&self, answer: &Answer) -> Result<Vec<u8>, BoxError> {
-        let mut out = Writer(Vec::with_capacity(answer.body.len() + 64 * (1 + answer.headers.len())));
+        let mut out = Writer(Vec::with_capacity(
+            answer.body.len() + 64 * (1 + answer.headers.len()),
+        ));
         out.0.put_u16(answer.status.as_u16());
         out.0.put_u64(answer.made);
         out.0.put_u16(answer.is_head.into());
@@ -121,7 +128,9 @@ impl Codec<Answer> for AnswerCodec {
         let mut vary = Vec::new();
         for _ in 0..from.u16()? {
             let name = from.name()?;
-            let values = (0..from.u16()?).map(|_| from.value()).collect::<Result<_, _>>()?;
+            let values = (0..from.u16()?)
+                .map(|_| from.value())
+                .collect::<Result<_, _>>()?;
             vary.push((name, values));
         }
         let trailers = from.fields()?;
@@ -130,11 +139,23 @@ impl Codec<Answer> for AnswerCodec {
             return Err(format!("{} bytes are left after the answer", from.0.len()).into());
         }
         if !is_head && !has_length(&headers, body.len()) {
-            return Err(format!("Content-Length is not the length of the body, {} bytes", body.len()).into());
+            return Err(format!(
+                "Content-Length is not the length of the body, {} bytes",
+                body.len()
+            )
+            .into());
         }
         // `capture` stores no fields of one connection or exchange, but another client of Redis can write some.
         let (headers, trailers) = (for_others(headers), for_others(trailers));
-        Ok(Answer { status, headers, trailers, vary, made, is_head, body })
+        Ok(Answer {
+            status,
+            headers,
+            trailers,
+            vary,
+            made,
+            is_head,
+            body,
+        })
     }
 }
 
@@ -164,8 +185,12 @@ impl Writer {
     }
 
     fn long(&mut self, bytes: &[u8]) -> Result<(), BoxError> {
-        let length = u32::try_from(bytes.len())
-            .map_err(|_| format!("a length must be 4294967295 bytes at most, is {}", bytes.len()))?;
+        let length = u32::try_from(bytes.len()).map_err(|_| {
+            format!(
+                "a length must be 4294967295 bytes at most, is {}",
+                bytes.len()
+            )
+        })?;
         self.0.put_u32(length);
         self.0.extend_from_slice(bytes);
         Ok(())
@@ -177,10 +202,12 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, length: usize) -> Result<&'a [u8], BoxError> {
-        let (taken, rest) = self
-            .0
-            .split_at_checked(length)
-            .ok_or_else(|| format!("cut short: {length} bytes were expected, {} are left", self.0.len()))?;
+        let (taken, rest) = self.0.split_at_checked(length).ok_or_else(|| {
+            format!(
+                "cut short: {length} bytes were expected, {} are left",
+                self.0.len()
+            )
+        })?;
         self.0 = rest;
         Ok(taken)
     }

@@ -22,13 +22,18 @@ impl Asked {
     /// Returns the values of a field.
     pub(super) fn values(&self, name: &HeaderName) -> Vec<HeaderValue> {
         let value = |line: &[u8]| {
-            let value = line.strip_prefix(name.as_str().as_bytes())?.strip_prefix(b":")?;
+            let value = line
+                .strip_prefix(name.as_str().as_bytes())?
+                .strip_prefix(b":")?;
             let mut value = HeaderValue::from_bytes(value).ok()?;
             // It may be, and is not sent anywhere.
             value.set_sensitive(true);
             Some(value)
         };
-        self.0.split(|byte| *byte == b'\n').filter_map(value).collect()
+        self.0
+            .split(|byte| *byte == b'\n')
+            .filter_map(value)
+            .collect()
     }
 }
 
@@ -41,9 +46,13 @@ mod tests {
     #[test]
     fn the_values_of_a_field_are_found_in_their_order() {
         let mut headers = HeaderMap::new();
-        for (name, value) in
-            [("x-a", "1:2"), ("x", ""), ("x-a", "\t\u{e9}, 3 "), ("x-ab", "4"), ("x-b", "x-a:5")]
-        {
+        for (name, value) in [
+            ("x-a", "1:2"),
+            ("x", ""),
+            ("x-a", "\t\u{e9}, 3 "),
+            ("x-ab", "4"),
+            ("x-b", "x-a:5"),
+        ] {
             headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
         let asked = Asked::of(&headers);
@@ -51,8 +60,16 @@ mod tests {
             let name = HeaderName::from_static(name);
             let values = asked.values(&name);
             assert!(values.iter().eq(headers.get_all(&name)), "{name}");
-            assert!(values.iter().all(HeaderValue::is_sensitive), "a credential is not shown");
+            assert!(
+                values.iter().all(HeaderValue::is_sensitive),
+                "a credential is not shown"
+            );
         }
-        assert_eq!(Asked::of(&HeaderMap::new()).values(&HeaderName::from_static("x")).len(), 0);
+        assert_eq!(
+            Asked::of(&HeaderMap::new())
+                .values(&HeaderName::from_static("x"))
+                .len(),
+            0
+        );
     }
 }

@@ -45,24 +45,45 @@ pin_project! {
 impl<B: Body<Data = Bytes>> FlightBody<B> {
     /// Wraps a body of which nothing was read.
     pub(crate) fn untouched(body: B) -> Self {
-        Self { data: Bytes::new(), read: VecDeque::new(), rest: Rest::Untouched { body } }
+        Self {
+            data: Bytes::new(),
+            read: VecDeque::new(),
+            rest: Rest::Untouched { body },
+        }
     }
 
     pub(crate) fn whole(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
         let read = trailers.map(Frame::trailers).map(Ok).into_iter().collect();
-        Self { data: bytes, read, rest: Rest::None }
+        Self {
+            data: bytes,
+            read,
+            rest: Rest::None,
+        }
     }
 
     /// Creates a body of the data that were read and the rest of the body.
     pub(crate) fn begun(read: impl IntoIterator<Item = Bytes>, rest: Pin<Box<B>>) -> Self {
         let read = read.into_iter().map(Frame::data).map(Ok).collect();
-        Self { data: Bytes::new(), read, rest: Rest::Begun { body: rest } }
+        Self {
+            data: Bytes::new(),
+            read,
+            rest: Rest::Begun { body: rest },
+        }
     }
 
     /// Creates a body of the data that were read and the error that followed.
     pub(crate) fn failed(read: impl IntoIterator<Item = Bytes>, error: B::Error) -> Self {
-        let read = read.into_iter().map(Frame::data).map(Ok).chain([Err(error)]).collect();
-        Self { data: Bytes::new(), read, rest: Rest::None }
+        let read = read
+            .into_iter()
+            .map(Frame::data)
+            .map(Ok)
+            .chain([Err(error)])
+            .collect();
+        Self {
+            data: Bytes::new(),
+            read,
+            rest: Rest::None,
+        }
     }
 }
 
@@ -104,12 +125,21 @@ impl<B: Body<Data = Bytes>> Body for FlightBody<B> {
             Rest::Begun { body } => body.size_hint(),
             Rest::Untouched { body } => body.size_hint(),
         };
-        let data = |frame: &Result<Frame<Bytes>, _>| frame.as_ref().ok()?.data_ref().map(Bytes::len);
-        let read =
-            self.read.iter().filter_map(data).chain([self.data.len()]).map(|length| length as u64).sum();
+        let data =
+            |frame: &Result<Frame<Bytes>, _>| frame.as_ref().ok()?.data_ref().map(Bytes::len);
+        let read = self
+            .read
+            .iter()
+            .filter_map(data)
+            .chain([self.data.len()])
+            .map(|length| length as u64)
+            .sum();
         // A server sends an exact length as `Content-Length` and stops there: no trailers and no error would be sent.
         let more_than_data = self.read.iter().any(|frame| data(frame).is_none());
-        let upper = rest.upper().and_then(|upper| upper.checked_add(read)).filter(|_| !more_than_data);
+        let upper = rest
+            .upper()
+            .and_then(|upper| upper.checked_add(read))
+            .filter(|_| !more_than_data);
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(read));
         upper.into_iter().for_each(|upper| hint.set_upper(upper));
@@ -133,6 +163,8 @@ impl<B: Body<Data = Bytes>> Default for FlightBody<B> {
 
 impl<B: Body<Data = Bytes>> fmt::Debug for FlightBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FlightBody").field("size_hint", &self.size_hint()).finish_non_exhaustive()
+        f.debug_struct("FlightBody")
+            .field("size_hint", &self.size_hint())
+            .finish_non_exhaustive()
     }
 }

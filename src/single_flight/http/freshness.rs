@@ -28,22 +28,46 @@ pub(crate) struct Freshness {
 impl Freshness {
     pub(crate) fn of(headers: &HeaderMap, now: SystemTime) -> Self {
         let date = time(headers, &DATE);
-        let since_date = date.and_then(|date| now.duration_since(date).ok()).unwrap_or_default();
-        let told = headers.get(AGE).and_then(|age| seconds(age.as_bytes())).unwrap_or_default();
+        let since_date = date
+            .and_then(|date| now.duration_since(date).ok())
+            .unwrap_or_default();
+        let told = headers
+            .get(AGE)
+            .and_then(|age| seconds(age.as_bytes()))
+            .unwrap_or_default();
         let age = since_date.max(told);
-        let controls = if headers.contains_key(CACHE_CONTROL) { &["s-maxage", "max-age"][..] } else { &[] };
+        let controls = if headers.contains_key(CACHE_CONTROL) {
+            &["s-maxage", "max-age"][..]
+        } else {
+            &[]
+        };
         let explicit = controls.iter().find_map(|name| {
             // The shortest of several values counts. An invalid value counts as 0.
-            let values = directive(headers, name).map(|value| value.and_then(seconds).unwrap_or_default());
+            let values =
+                directive(headers, name).map(|value| value.and_then(seconds).unwrap_or_default());
             values.min()
         });
         let expires = || {
-            let at = headers.contains_key(EXPIRES).then(|| time(headers, &EXPIRES))?;
-            Some(at.and_then(|at| at.duration_since(date.unwrap_or(now)).ok()).unwrap_or_default())
+            let at = headers
+                .contains_key(EXPIRES)
+                .then(|| time(headers, &EXPIRES))?;
+            Some(
+                at.and_then(|at| at.duration_since(date.unwrap_or(now)).ok())
+                    .unwrap_or_default(),
+            )
         };
-        let must_revalidate = any_directive(headers, &["must-revalidate", "proxy-revalidate", "s-maxage"]);
-        let left = explicit.or_else(expires).map(|lifetime| lifetime.saturating_sub(age));
-        Self { left, stale: !must_revalidate, age }
+        let must_revalidate = any_directive(
+            headers,
+            &["must-revalidate", "proxy-revalidate", "s-maxage"],
+        );
+        let left = explicit
+            .or_else(expires)
+            .map(|lifetime| lifetime.saturating_sub(age));
+        Self {
+            left,
+            stale: !must_revalidate,
+            age,
+        }
     }
 }
 
@@ -53,10 +77,16 @@ fn time(headers: &HeaderMap, name: &HeaderName) -> Option<SystemTime> {
 
 /// Parses delta-seconds (RFC 9111, 1.2.2), with or without quotes. A larger number is reduced to 2^31.
 fn seconds(text: &[u8]) -> Option<Duration> {
-    let text = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\"")).unwrap_or(text);
+    let text = text
+        .strip_prefix(b"\"")
+        .and_then(|text| text.strip_suffix(b"\""))
+        .unwrap_or(text);
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let seconds = std::str::from_utf8(text).ok()?.parse::<u64>().unwrap_or(u64::MAX);
+    let seconds = std::str::from_utf8(text)
+        .ok()?
+        .parse::<u64>()
+        .unwrap_or(u64::MAX);
     Some(Duration::from_secs(seconds.min(1 << 31)))
 }

@@ -97,7 +97,10 @@ impl Responses {
     /// [separate limit](crate::single_flight::SingleFlightBuilder::largest_answer).
     #[must_use]
     pub fn largest_body(self, bytes: usize) -> Self {
-        Self { largest_body: bytes, ..self }
+        Self {
+            largest_body: bytes,
+            ..self
+        }
     }
 
     /// Bounds the bytes of bodies that this value and its clones read from the service at one time. Default:
@@ -113,7 +116,10 @@ impl Responses {
     /// ```
     #[must_use]
     pub fn max_buffered(self, bytes: usize) -> Self {
-        Self { reading: Reading::new(bytes), ..self }
+        Self {
+            reading: Reading::new(bytes),
+            ..self
+        }
     }
 
     /// Sets a closure that decides by the head of a response whether it is shared. Default: [`is_shareable`].
@@ -122,15 +128,24 @@ impl Responses {
     /// get that client's session. If it accepts an endless stream, the client gets no data until the limit of
     /// [`largest_body`](Self::largest_body) is reached.
     #[must_use]
-    pub fn share_when(self, share: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
-        Self { share_when: Arc::new(share), ..self }
+    pub fn share_when(
+        self,
+        share: impl Fn(&response::Parts) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            share_when: Arc::new(share),
+            ..self
+        }
     }
 
     /// Sets whether callers that wait also get 5xx responses, in all processes, unless the header fields make them
     /// private. Default: `true`. With `false` callers that wait run at once, each for itself.
     #[must_use]
     pub fn share_failures(self, share: bool) -> Self {
-        Self { share_failures: share, ..self }
+        Self {
+            share_failures: share,
+            ..self
+        }
     }
 
     /// Returns the maximum length of a body that is read.
@@ -139,14 +154,26 @@ impl Responses {
     }
 
     /// Returns which callers get a response, by its head.
-    fn choose(&self, parts: &response::Parts, tells_scheme: bool, freshness: &Freshness) -> Share<()> {
+    fn choose(
+        &self,
+        parts: &response::Parts,
+        tells_scheme: bool,
+        freshness: &Freshness,
+    ) -> Share<()> {
         let (status, headers) = (parts.status, &parts.headers);
         let failed = status.is_client_error() || status.is_server_error();
         match (self.share_when)(parts) {
-            true if status.is_redirection() && !tells_scheme && is_absolute(headers.get(LOCATION)) => {
+            true if status.is_redirection()
+                && !tells_scheme
+                && is_absolute(headers.get(LOCATION)) =>
+            {
                 Share::Private
             }
-            true => Share::Stored { answer: (), at_most: freshness.left, stale: freshness.stale },
+            true => Share::Stored {
+                answer: (),
+                at_most: freshness.left,
+                stale: freshness.stale,
+            },
             false if status.is_server_error() && self.share_failures && is_for_all(headers) => {
                 Share::Waiting(())
             }
@@ -177,7 +204,11 @@ impl Responses {
                     let is_too_large = taken.bytes() > self.largest();
                     if is_too_large || !fits {
                         // Other responses of the key are probably too large as well.
-                        let shared = if is_too_large { too_large } else { Share::Nobody };
+                        let shared = if is_too_large {
+                            too_large
+                        } else {
+                            Share::Nobody
+                        };
                         return Err((FlightBody::begun(read, body), shared));
                     }
                 }
@@ -228,7 +259,11 @@ where
     type Context = (bool, Asked, bool);
 
     fn context(&self, request: &Request<ReqB>) -> Self::Context {
-        (request.method() == Method::HEAD, Asked::of(request.headers()), tells_scheme(request))
+        (
+            request.method() == Method::HEAD,
+            Asked::of(request.headers()),
+            tells_scheme(request),
+        )
     }
 
     async fn capture(
@@ -237,11 +272,18 @@ where
         response: Response<B>,
     ) -> Captured<Self::Response, Answer> {
         let (parts, body) = response.into_parts();
-        let unshared = |parts, body, shared| Captured { own: Response::from_parts(parts, body), shared };
+        let unshared = |parts, body, shared| Captured {
+            own: Response::from_parts(parts, body),
+            shared,
+        };
         let (began, now) = (Instant::now(), SystemTime::now());
         let freshness = Freshness::of(&parts.headers, now);
         let chosen = self.choose(&parts, tells_scheme, &freshness);
-        let too_large = if parts.status.is_server_error() { Share::Nobody } else { Share::Private };
+        let too_large = if parts.status.is_server_error() {
+            Share::Nobody
+        } else {
+            Share::Private
+        };
         let read = match chosen {
             Share::Private => Err((FlightBody::untouched(body), Share::Private)),
             Share::Nobody => Err((FlightBody::untouched(body), Share::Nobody)),
@@ -287,12 +329,20 @@ where
 
     fn variant(&self, request: &Request<ReqB>, answer: &Answer) -> Option<Vec<u8>> {
         let own = |name| request.headers().get_all(name).iter();
-        if answer.vary.iter().all(|(name, values)| own(name).eq(values)) {
+        if answer
+            .vary
+            .iter()
+            .all(|(name, values)| own(name).eq(values))
+        {
             return None;
         }
         // The format of HTTP is unambiguous: names and values contain no line feeds, and names no colons.
         let mut variant = Vec::new();
-        let mut write = |parts: &[&[u8]]| parts.iter().for_each(|part| variant.extend_from_slice(part));
+        let mut write = |parts: &[&[u8]]| {
+            parts
+                .iter()
+                .for_each(|part| variant.extend_from_slice(part))
+        };
         for (name, _) in &answer.vary {
             let bytes = name.as_str().as_bytes();
             if own(name).next().is_none() {
@@ -315,14 +365,18 @@ where
 }
 
 fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 /// Returns whether a URI has a scheme or a host.
 fn is_absolute(location: Option<&HeaderValue>) -> bool {
     location.is_some_and(|location| {
         let location = location.as_bytes();
-        let end = location.iter().position(|byte| b"/?#".contains(byte)).unwrap_or(location.len());
+        let end = location
+            .iter()
+            .position(|byte| b"/?#".contains(byte))
+            .unwrap_or(location.len());
         location.starts_with(b"//") || location[..end].contains(&b':')
     })
 }
@@ -331,8 +385,9 @@ fn is_absolute(location: Option<&HeaderValue>) -> bool {
 /// `Vary`.
 fn varied(headers: &HeaderMap, asked: &Asked) -> Vec<Varied> {
     // No request has a field whose name is invalid.
-    let mut names: Vec<_> =
-        items(headers, &VARY).filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+    let mut names: Vec<_> = items(headers, &VARY)
+        .filter_map(|name| HeaderName::from_bytes(name).ok())
+        .collect();
     names.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
     names.dedup();
     let with_values = |name| {

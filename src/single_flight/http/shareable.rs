@@ -78,7 +78,16 @@ pub(crate) fn is_stream(content_type: &HeaderValue) -> bool {
         b"application/vnd.amazon.eventstream",
     ];
     const GRPC: &[u8] = b"application/grpc"; // with "+proto" and the like, and "-web"
-    let essence = content_type.as_bytes().split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
-    STREAMS.iter().any(|stream| essence.eq_ignore_ascii_case(stream))
-        || essence.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
+    let essence = content_type
+        .as_bytes()
+        .split(|&byte| byte == b';')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii();
+    STREAMS
+        .iter()
+        .any(|stream| essence.eq_ignore_ascii_case(stream))
+        || essence
+            .get(..GRPC.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
 }

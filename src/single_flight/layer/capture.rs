@@ -91,7 +91,10 @@ where
     fn context(&self, _: &Req) {}
 
     fn capture(&self, (): (), response: Res) -> impl Future<Output = Captured<Res, Res>> + Send {
-        ready(Captured { own: response.clone(), shared: Share::stored(response) })
+        ready(Captured {
+            own: response.clone(),
+            shared: Share::stored(response),
+        })
     }
 
     fn restore(&self, answer: Res) -> Res {

@@ -40,15 +40,23 @@ pin_project! {
 
 impl<Fut, L, Res, Err> ResponseFuture<Fut, L, Res, Err> {
     pub(super) fn passing(future: Fut, layer: Arc<L>) -> Self {
-        Self { state: State::Passing { future, layer } }
+        Self {
+            state: State::Passing { future, layer },
+        }
     }
 
     pub(super) fn served(response: Res) -> Self {
-        Self { state: State::Served { response: Some(response) } }
+        Self {
+            state: State::Served {
+                response: Some(response),
+            },
+        }
     }
 
     pub(super) fn flying(flight: BoxFuture<'static, Result<Res, Err>>) -> Self {
-        Self { state: State::Flying { flight } }
+        Self {
+            state: State::Flying { flight },
+        }
     }
 }
 
@@ -63,13 +71,15 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProjection::Passing { future, layer } => Poll::Ready(match ready!(future.poll(context)) {
-                Ok(response) => Ok(layer.capture.pass(response)),
-                Err(error) => Err(R::inner_error(error)),
-            }),
-            StateProjection::Served { response } => {
-                response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))
+            StateProjection::Passing { future, layer } => {
+                Poll::Ready(match ready!(future.poll(context)) {
+                    Ok(response) => Ok(layer.capture.pass(response)),
+                    Err(error) => Err(R::inner_error(error)),
+                })
             }
+            StateProjection::Served { response } => response
+                .take()
+                .map_or(Poll::Pending, |response| Poll::Ready(Ok(response))),
             StateProjection::Flying { flight } => flight.as_mut().poll(context),
         }
     }

@@ -55,9 +55,18 @@ pub struct SingleFlightLayer<Req, A, F = Infallible, C = WholeResponse, R = AsEr
 impl<Req, A, F> SingleFlightLayer<Req, A, F> {
     /// Creates a layer that handles requests in the flights of `flight`, by the key of each request.
     #[must_use]
-    pub fn new(flight: SingleFlight<A, F>, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        flight: SingleFlight<A, F>,
+        key: impl KeyExtractor<Req> + Send + Sync + 'static,
+    ) -> Self {
         let (key, on_lease) = (Arc::new(key), Vec::new());
-        Self { key, flight, capture: WholeResponse, on_lease, reject: AsError }
+        Self {
+            key,
+            flight,
+            capture: WholeResponse,
+            on_lease,
+            reject: AsError,
+        }
     }
 }
 
@@ -66,8 +75,20 @@ impl<Req, A, F, C, R> SingleFlightLayer<Req, A, F, C, R> {
     /// `response::Responses`.
     #[must_use]
     pub fn capture<C2>(self, capture: C2) -> SingleFlightLayer<Req, A, F, C2, R> {
-        let Self { key, flight, capture: _, on_lease, reject } = self;
-        SingleFlightLayer { key, flight, capture, on_lease, reject }
+        let Self {
+            key,
+            flight,
+            capture: _,
+            on_lease,
+            reject,
+        } = self;
+        SingleFlightLayer {
+            key,
+            flight,
+            capture,
+            on_lease,
+            reject,
+        }
     }
 
     /// Adds a closure of `(&LeaseHandle, &mut Req)` that is called before the inner service, for requests that are
@@ -83,8 +104,20 @@ impl<Req, A, F, C, R> SingleFlightLayer<Req, A, F, C, R> {
     /// refusal is a boxed error. For HTTP use `response::refuse()`, for gRPC `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> SingleFlightLayer<Req, A, F, C, R2> {
-        let Self { key, flight, capture, on_lease, reject: _ } = self;
-        SingleFlightLayer { key, flight, capture, on_lease, reject }
+        let Self {
+            key,
+            flight,
+            capture,
+            on_lease,
+            reject: _,
+        } = self;
+        SingleFlightLayer {
+            key,
+            flight,
+            capture,
+            on_lease,
+            reject,
+        }
     }
 }
 

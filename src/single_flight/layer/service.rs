@@ -35,7 +35,9 @@ where
         let layer = Arc::clone(self);
         let key = match layer.key.extract(&request) {
             Extracted::Ready(Ok(Some(key))) => key,
-            Extracted::Ready(Ok(None)) => return ResponseFuture::passing(inner.call(request), layer),
+            Extracted::Ready(Ok(None)) => {
+                return ResponseFuture::passing(inner.call(request), layer);
+            }
             looked_up => {
                 let mut call = Box::new((take_ready(inner), request));
                 return ResponseFuture::flying(Box::pin(async move {
@@ -52,7 +54,9 @@ where
             give_up_ready(inner);
             return ResponseFuture::served(layer.capture.restore(answer));
         }
-        ResponseFuture::flying(Box::pin(layer.fly(key, Box::new((take_ready(inner), request)))))
+        ResponseFuture::flying(Box::pin(
+            layer.fly(key, Box::new((take_ready(inner), request))),
+        ))
     }
 }
 
@@ -86,22 +90,34 @@ where
     ) -> impl Future<Output = Captured<Self::Own, Result<A, F>>> + Send + 'static {
         let (layer, (mut inner, mut request)) = (self.layer, *self.call);
         if let Some(lease) = &lease {
-            layer.on_lease.iter().for_each(|on_lease| on_lease.on_lease(lease, &mut request));
+            layer
+                .on_lease
+                .iter()
+                .for_each(|on_lease| on_lease.on_lease(lease, &mut request));
         }
         let context = layer.capture.context(&request);
         let outcome = inner.call(request);
         async move {
-            let SingleFlightLayer { flight, capture, .. } = &*layer;
+            let SingleFlightLayer {
+                flight, capture, ..
+            } = &*layer;
             match outcome.await {
                 Ok(response) => {
                     let Captured { own, shared } = capture.capture(context, response).await;
-                    Captured { own: Ok(own), shared: shared.map(Ok) }
+                    Captured {
+                        own: Ok(own),
+                        shared: shared.map(Ok),
+                    }
                 }
                 Err(error) => {
                     let failure = capture.failure(&error);
-                    let shared =
-                        failure.map_or(Share::Nobody, |failure| flight.0.format.share_error(failure));
-                    Captured { own: Err(error), shared: shared.map(Err) }
+                    let shared = failure.map_or(Share::Nobody, |failure| {
+                        flight.0.format.share_error(failure)
+                    });
+                    Captured {
+                        own: Err(error),
+                        shared: shared.map(Err),
+                    }
                 }
             }
         }
@@ -124,10 +140,18 @@ where
         C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
         R: Reject<C::Response, S::Error> + Send + Sync + 'static,
     {
-        let mut work = Handling { layer: Arc::clone(&self), call };
+        let mut work = Handling {
+            layer: Arc::clone(&self),
+            call,
+        };
         let mut of_variant = None;
         loop {
-            let (answer, unused) = match self.flight.0.fly(of_variant.as_ref().unwrap_or(&key), work).await {
+            let (answer, unused) = match self
+                .flight
+                .0
+                .fly(of_variant.as_ref().unwrap_or(&key), work)
+                .await
+            {
                 Ok(FlightOutcome::Own(own)) => return own.map_err(R::inner_error),
                 Ok(FlightOutcome::Shared(Ok(answer), unused)) => (answer, unused),
                 Ok(FlightOutcome::Shared(Err(failure), _)) => {
@@ -136,14 +160,20 @@ where
                 Err(refusal) => return refused(&self.reject, refusal),
             };
             // An answer that is served while the work runs was checked against its request before.
-            let variant = unused.and_then(|work| Some((self.capture.variant(&work.call.1, &answer)?, work)));
-            let Some((variant, unused)) = variant else { return Ok(self.capture.restore(answer)) };
+            let variant =
+                unused.and_then(|work| Some((self.capture.variant(&work.call.1, &answer)?, work)));
+            let Some((variant, unused)) = variant else {
+                return Ok(self.capture.restore(answer));
+            };
             if of_variant.is_some() {
                 // The answer of the variant does not fit either: the request is handled alone. In a box, since it is rare.
                 let (mut inner, request) = *unused.call;
                 return Box::pin(self.handle_alone(inner.call(request))).await;
             }
-            (work, of_variant) = (unused, Some([key.as_bytes(), b"\0", &variant].concat().into()));
+            (work, of_variant) = (
+                unused,
+                Some([key.as_bytes(), b"\0", &variant].concat().into()),
+            );
         }
     }
 

@@ -138,7 +138,9 @@ impl StoreBuilder {
 
     /// Where the store runs what depends on no caller.
     fn home(&self) -> Result<Background, Error> {
-        self.background.clone().map_or_else(|| Ok(Background::thread()), Background::runtime)
+        self.background
+            .clone()
+            .map_or_else(|| Ok(Background::thread()), Background::runtime)
     }
 
     fn source(mut self, source: Source, home: Background) -> Result<Store, Error> {
@@ -169,7 +171,10 @@ impl StoreBuilder {
         }
         #[cfg(not(feature = "cluster"))]
         let _ = source;
-        self.wakeups.iter().map(|url| Source::url(url, &self.access)).collect()
+        self.wakeups
+            .iter()
+            .map(|url| Source::url(url, &self.access))
+            .collect()
     }
 
     /// A store on a server. Its scripts read the time by the Lua code `clock`.
@@ -180,7 +185,13 @@ impl StoreBuilder {
         Ok(self.assemble(source, Some(clock), wakeups, Background::thread()))
     }
 
-    fn assemble(self, source: Source, clock: Clock, wakeups: Vec<Source>, background: Background) -> Store {
+    fn assemble(
+        self,
+        source: Source,
+        clock: Clock,
+        wakeups: Vec<Source>,
+        background: Background,
+    ) -> Store {
         let store = RedisStore::new(source, self.prefix, self.limits, clock, wakeups, background);
         Store(Arc::new(Backend::Redis(Arc::new(store))))
     }
@@ -199,6 +210,11 @@ impl<P: Sealed> IntoPool for P {}
 impl<P: IntoPool> From<P> for Store {
     fn from(pool: P) -> Self {
         let home = Background::thread();
-        StoreBuilder::default().assemble(Source::Pool(pool.into_pool(&home)), None, Vec::new(), home)
+        StoreBuilder::default().assemble(
+            Source::Pool(pool.into_pool(&home)),
+            None,
+            Vec::new(),
+            home,
+        )
     }
 }

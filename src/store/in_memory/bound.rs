@@ -16,15 +16,27 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     /// Of a store in memory.
-    pub(crate) const DEFAULT: Self = Self { max_keys: 1_000_000, max_bytes: 256 << 20 };
+    pub(crate) const DEFAULT: Self = Self {
+        max_keys: 1_000_000,
+        max_bytes: 256 << 20,
+    };
     /// Of the memory that replaces a store on Redis during an outage.
-    pub(crate) const LOCAL_SHARE: Self = Self { max_keys: 1_000_000, max_bytes: 48 << 20 };
+    pub(crate) const LOCAL_SHARE: Self = Self {
+        max_keys: 1_000_000,
+        max_bytes: 48 << 20,
+    };
     #[cfg(any(test, interleavings))]
-    pub(crate) const NONE: Self = Self { max_keys: usize::MAX, max_bytes: usize::MAX };
+    pub(crate) const NONE: Self = Self {
+        max_keys: usize::MAX,
+        max_bytes: usize::MAX,
+    };
 
     #[cfg(any(test, interleavings))]
     pub(crate) fn keys(max_keys: Option<usize>) -> Self {
-        Self { max_keys: max_keys.unwrap_or(usize::MAX), ..Self::NONE }
+        Self {
+            max_keys: max_keys.unwrap_or(usize::MAX),
+            ..Self::NONE
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -64,9 +76,13 @@ const REST: u64 = 1000;
 
 impl Bound {
     pub(super) fn new(max: Bounds) -> Self {
-        let Bounds { max_keys, max_bytes } = max;
+        let Bounds {
+            max_keys,
+            max_bytes,
+        } = max;
         let too_many = format!("it already has state for {max_keys} keys, the maximum (max_keys)");
-        let too_large = format!("its state in memory would take more than {max_bytes} bytes (max_bytes)");
+        let too_large =
+            format!("its state in memory would take more than {max_bytes} bytes (max_bytes)");
         Self {
             max,
             cells: AtomicUsize::new(0),
@@ -93,11 +109,23 @@ impl Bound {
     /// Counts one more cell of so many bytes, before it is stored.
     pub(super) fn take(&self, bytes: usize) -> Result<(), Error> {
         let more = |cells: usize| (cells < self.max.max_keys).then_some(cells + 1);
-        if self.cells.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+        if self
+            .cells
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_err()
+        {
             return Err(self.too_many.clone());
         }
-        let more = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= self.max.max_bytes);
-        if self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+        let more = |taken: usize| {
+            taken
+                .checked_add(bytes)
+                .filter(|sum| *sum <= self.max.max_bytes)
+        };
+        if self
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_err()
+        {
             self.cells.fetch_sub(1, Ordering::Relaxed);
             return Err(self.too_large.clone());
         }
@@ -117,7 +145,8 @@ impl Bound {
     pub(super) fn changed(&self, before: usize, after: usize) {
         if after != before {
             // Wraps around if the cell has become smaller.
-            self.bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+            self.bytes
+                .fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
         }
     }
 
@@ -135,16 +164,28 @@ impl Bound {
     }
 
     fn has_room(&self, cells: usize, bytes: usize) -> bool {
-        self.max.max_keys.saturating_sub(self.cells.load(Ordering::Relaxed)) >= cells
-            && self.max.max_bytes.saturating_sub(self.bytes.load(Ordering::Relaxed)) >= bytes
+        self.max
+            .max_keys
+            .saturating_sub(self.cells.load(Ordering::Relaxed))
+            >= cells
+            && self
+                .max
+                .max_bytes
+                .saturating_sub(self.bytes.load(Ordering::Relaxed))
+                >= bytes
     }
 
     /// Searches for expired cells with bounded work, until there is room for so many of so many bytes together, and leaves
     /// the rest to the sweeper. It continues where the previous search ended. The calling step must not have locked its own
     /// shard; it may have locked a shard of another namespace.
     pub(super) fn search(&self, sweeper: &Sweeper, now: i64, cells: usize, bytes: usize) {
-        let Some(mut search) = try_lock(&self.search) else { return };
-        if search.failed.is_some_and(|failed| now.abs_diff(failed) < REST) {
+        let Some(mut search) = try_lock(&self.search) else {
+            return;
+        };
+        if search
+            .failed
+            .is_some_and(|failed| now.abs_diff(failed) < REST)
+        {
             return;
         }
         let (mut looked, mut ends) = (0, 0);

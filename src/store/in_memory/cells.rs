@@ -51,7 +51,11 @@ impl<C: Cell> Cells<C> {
     ///
     /// [`is_overloaded`](Error::is_overloaded) if the step would leave state for a new key in a full store. Nothing
     /// has changed then.
-    pub(crate) fn step<R>(&self, key: &[u8], step: impl FnOnce(&mut C, i64) -> R) -> Result<R, Error> {
+    pub(crate) fn step<R>(
+        &self,
+        key: &[u8],
+        step: impl FnOnce(&mut C, i64) -> R,
+    ) -> Result<R, Error> {
         self.step_with(key, 0, step)
     }
 
@@ -127,7 +131,9 @@ impl<C: Cell> Cells<C> {
             return Ok(reply);
         }
         let bytes = Entry::<C>::bytes_of(key) + cell.heap_bytes();
-        bound.take(bytes).inspect_err(|_| self.shared.sweeper.press())?;
+        bound
+            .take(bytes)
+            .inspect_err(|_| self.shared.sweeper.press())?;
         let expired = shard.insert(hash, key, cell, now);
         drop(guard);
         bound.give_back(expired.len(), bytes_of(&expired));
@@ -155,7 +161,9 @@ impl<C: Cell> Cells<C> {
         let keys_in = |shard: &Mutex<Shard<C>>| {
             let mut shard = lock(shard);
             let now = self.now(&mut shard);
-            let cells = shard.cells().filter(|(_, cell)| !cell.is_idle(now) && shown(cell, now));
+            let cells = shard
+                .cells()
+                .filter(|(_, cell)| !cell.is_idle(now) && shown(cell, now));
             cells.map(|(key, _)| key.clone()).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(keys_in).collect()
@@ -183,13 +191,18 @@ impl<C: Cell> Cells<C> {
     #[cfg(any(test, interleavings))]
     pub(super) fn size(&self) -> (usize, usize) {
         let shards = self.shards.iter().map(|shard| lock(shard));
-        shards.fold((0, 0), |sum, shard| (sum.0 + shard.len(), sum.1 + shard.capacity()))
+        shards.fold((0, 0), |sum, shard| {
+            (sum.0 + shard.len(), sum.1 + shard.capacity())
+        })
     }
 }
 
 impl<C: Cell> Sweep for Cells<C> {
     fn sweep(&self, shard: &mut usize, by: By) -> Option<Visit> {
-        let shards = self.shards.get(*shard..).filter(|shards| !shards.is_empty())?;
+        let shards = self
+            .shards
+            .get(*shard..)
+            .filter(|shards| !shards.is_empty())?;
         let mut visit = Visit::default();
         for mutex in shards.iter().take(PER_VISIT) {
             *shard += 1;
@@ -197,7 +210,9 @@ impl<C: Cell> Sweep for Cells<C> {
                 By::Step(_) => try_lock(mutex),
                 By::Sweeper => Some(lock(mutex)),
             };
-            let Some(mut guard) = guard.filter(|shard| shard.capacity() > 0) else { continue };
+            let Some(mut guard) = guard.filter(|shard| shard.capacity() > 0) else {
+                continue;
+            };
             let now = match by {
                 By::Step(now) => now,
                 By::Sweeper => self.shared.clock.of_sweep(guard.seen),
@@ -209,7 +224,9 @@ impl<C: Cell> Sweep for Cells<C> {
             }
             drop(guard);
             visit.expired += expired.len();
-            self.shared.bound.give_back(expired.len(), bytes_of(&expired));
+            self.shared
+                .bound
+                .give_back(expired.len(), bytes_of(&expired));
             if visit.cells >= PER_VISIT {
                 break;
             }
@@ -219,7 +236,9 @@ impl<C: Cell> Sweep for Cells<C> {
 
     fn is_empty(&self) -> bool {
         // The thread that has locked a shard may be inserting.
-        self.shards.iter().all(|shard| try_lock(shard).is_some_and(|shard| shard.len() == 0))
+        self.shards
+            .iter()
+            .all(|shard| try_lock(shard).is_some_and(|shard| shard.len() == 0))
     }
 
     fn is_listed(&self) -> &AtomicBool {
@@ -236,7 +255,9 @@ impl<C> Drop for Cells<C> {
     fn drop(&mut self) {
         for shard in &mut self.shards {
             let shard = shard.get_mut().unwrap_or_else(PoisonError::into_inner);
-            self.shared.bound.give_back(shard.len(), (self.bytes)(shard));
+            self.shared
+                .bound
+                .give_back(shard.len(), (self.bytes)(shard));
         }
     }
 }

@@ -34,7 +34,10 @@ impl Checks {
     /// only the first 2 steps in 10 ms and then every 256th are checked.
     fn is_due(&mut self, now: i64) -> bool {
         if now.abs_diff(self.since) > 10_000 {
-            *self = Self { since: now, steps: 0 };
+            *self = Self {
+                since: now,
+                steps: 0,
+            };
         }
         self.steps = self.steps.wrapping_add(1);
         self.steps <= 2 || self.steps.is_multiple_of(256)
@@ -43,16 +46,26 @@ impl Checks {
 
 impl Clock {
     pub(crate) fn system() -> Self {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unix = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let micros = i64::try_from(unix.as_micros()).unwrap_or(0);
-        Self::System { since: Instant::now(), micros, strayed: Arc::default() }
+        Self::System {
+            since: Instant::now(),
+            micros,
+            strayed: Arc::default(),
+        }
     }
 
     /// Returns the time of a step, by the clock of its caller.
     #[inline]
     pub(super) fn of_step(&self, checks: &mut Checks) -> i64 {
         match self {
-            Self::System { since, micros, strayed } => {
+            Self::System {
+                since,
+                micros,
+                strayed,
+            } => {
                 let now = micros + since.elapsed().as_micros() as i64;
                 if checks.is_due(now) && !callers_clock_is_the_systems() {
                     strayed.store(true, Ordering::Release);

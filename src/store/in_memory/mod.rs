@@ -53,15 +53,24 @@ impl InMemory {
     pub(crate) fn with_background(home: Background, clock: Clock, bounds: Bounds) -> Self {
         let sweeper = Arc::new(Sweeper::new(home.clone()));
         let base = Base::new(PREFIX.to_owned(), Link::Up(0), home, true);
-        let shared =
-            Arc::new(Shared { clock, notifier: base.notifier.clone(), bound: Bound::new(bounds), sweeper });
-        Self { base, namespaces: Names::default(), shared }
+        let shared = Arc::new(Shared {
+            clock,
+            notifier: base.notifier.clone(),
+            bound: Bound::new(bounds),
+            sweeper,
+        });
+        Self {
+            base,
+            namespaces: Names::default(),
+            shared,
+        }
     }
 
     /// Returns the cells of a namespace. All callers with the same name get the same cells. They live as long as they are
     /// referenced; the sweeper references those that are not empty.
     pub(crate) fn cells<C: Cell>(&self, namespace: &str) -> Arc<Cells<C>> {
-        self.namespaces.get(namespace, || Cells::new(Arc::clone(&self.shared)))
+        self.namespaces
+            .get(namespace, || Cells::new(Arc::clone(&self.shared)))
     }
 }
 

@@ -29,15 +29,22 @@ impl<C: Cell> Cells<C> {
         mut step: impl FnMut(&mut [C], i64) -> R,
     ) -> Result<R, Error> {
         let mut stepped = self.try_step_all(keys, &mut step);
-        if let Err(NoRoom { now, cells, bytes, .. }) = stepped {
-            self.shared.bound.search(&self.shared.sweeper, now, cells, bytes);
+        if let Err(NoRoom {
+            now, cells, bytes, ..
+        }) = stepped
+        {
+            self.shared
+                .bound
+                .search(&self.shared.sweeper, now, cells, bytes);
             stepped = self.try_step_all(keys, &mut step);
         }
         let (reply, pushes) = stepped.map_err(|no_room| {
             self.tell_refused();
             no_room.error
         })?;
-        pushes.into_iter().for_each(|push| self.shared.notifier.deliver(push));
+        pushes
+            .into_iter()
+            .for_each(|push| self.shared.notifier.deliver(push));
         Ok(reply)
     }
 
@@ -54,9 +61,16 @@ impl<C: Cell> Cells<C> {
             let guard: &mut MutexGuard<'_, _> = guard.insert(lock(&self.shards[*shard]));
             now = now.max(self.now(guard));
         }
-        let placed = || keys.iter().zip(&places).map(|(key, (hash, shard))| (key.as_ref(), *hash, shard));
+        let placed = || {
+            keys.iter()
+                .zip(&places)
+                .map(|(key, (hash, shard))| (key.as_ref(), *hash, shard))
+        };
         let bound = &self.shared.bound;
-        let (mut cells, mut is_new) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
+        let (mut cells, mut is_new) = (
+            Vec::with_capacity(keys.len()),
+            Vec::with_capacity(keys.len()),
+        );
         for (key, hash, shard) in placed() {
             let shard = shards.get_mut(shard).and_then(Option::as_mut);
             let cell = match shard.and_then(|shard| shard.find(hash, key)) {
@@ -75,17 +89,25 @@ impl<C: Cell> Cells<C> {
         let pushes = cells.iter_mut().flat_map(Cell::pushes).collect();
         let new = keys.iter().zip(cells.iter().zip(&is_new));
         let new = new.filter(|(_, (cell, is_new))| **is_new && !cell.is_idle(now));
-        let new: Vec<_> =
-            new.map(|(key, (cell, _))| Entry::<C>::bytes_of(key.as_ref()) + cell.heap_bytes()).collect();
+        let new: Vec<_> = new
+            .map(|(key, (cell, _))| Entry::<C>::bytes_of(key.as_ref()) + cell.heap_bytes())
+            .collect();
         for (taken, bytes) in new.iter().enumerate() {
             if let Err(error) = bound.take(*bytes) {
                 bound.give_back(taken, new[..taken].iter().sum());
-                return Err(NoRoom { error, now, cells: new.len(), bytes: new.iter().sum() });
+                return Err(NoRoom {
+                    error,
+                    now,
+                    cells: new.len(),
+                    bytes: new.iter().sum(),
+                });
             }
         }
         let mut expired = Vec::new();
         for ((key, hash, shard), cell) in placed().zip(cells) {
-            let Some(Some(shard)) = shards.get_mut(shard) else { continue };
+            let Some(Some(shard)) = shards.get_mut(shard) else {
+                continue;
+            };
             let is_idle = cell.is_idle(now);
             match shard.find(hash, key) {
                 Some(entry) if is_idle && bound.is_tight() => {
@@ -129,7 +151,9 @@ mod tests {
 
     fn add(cells: &Cells<Kept>, keys: &[String], until: i64) -> Result<Vec<u64>, Error> {
         cells.step_all(keys, |cells, _| {
-            cells.iter_mut().for_each(|cell| *cell = Kept(cell.0 + 1, until));
+            cells
+                .iter_mut()
+                .for_each(|cell| *cell = Kept(cell.0 + 1, until));
             cells.iter().map(|cell| cell.0).collect()
         })
     }
@@ -143,14 +167,22 @@ mod tests {
         let (store, time) = manual(Some(3));
         let cells = store.cells("a");
         assert_eq!(add(&cells, &names([1, 2]), 10).unwrap(), [1, 1]);
-        assert!(add(&cells, &names([2, 3, 4]), 10).unwrap_err().is_overloaded());
+        assert!(
+            add(&cells, &names([2, 3, 4]), 10)
+                .unwrap_err()
+                .is_overloaded()
+        );
         assert_eq!(add(&cells, &names([2, 3, 1]), 10).unwrap(), [2, 1, 2]);
         assert!(add(&cells, &names([1, 4]), 10).is_err());
         // A key without state makes room at once.
         assert_eq!(add(&cells, &names([3]), 0).unwrap(), [2]);
         assert_eq!(add(&cells, &names([1, 4]), 10).unwrap(), [3, 1]);
         time.store(2010, Ordering::Relaxed);
-        assert_eq!(add(&cells, &names([5, 6, 4]), 3000).unwrap(), [1, 1, 1], "all had expired");
+        assert_eq!(
+            add(&cells, &names([5, 6, 4]), 3000).unwrap(),
+            [1, 1, 1],
+            "all had expired"
+        );
         assert_eq!(cells.shared.bound.cells(), 3);
     }
 
@@ -172,14 +204,18 @@ mod tests {
                         keys.extend((third != first && third != second).then_some(third));
                         wanted.fetch_add(keys.len() as u64, Ordering::Relaxed);
                         add(cells, &names(keys), i64::MAX).unwrap();
-                        cells.step(b"alone", |cell, _| *cell = Kept(cell.0 + 1, i64::MAX)).unwrap();
+                        cells
+                            .step(b"alone", |cell, _| *cell = Kept(cell.0 + 1, i64::MAX))
+                            .unwrap();
                     }
                 });
             }
         });
         assert_eq!(add(&cells, &names([]), 0).unwrap(), [0; 0]);
         let alone = cells.step(b"alone", |cell, _| cell.0).unwrap();
-        let all = cells.step_all(&names(0..1000), |cells, _| cells.iter().map(|cell| cell.0).sum::<u64>());
+        let all = cells.step_all(&names(0..1000), |cells, _| {
+            cells.iter().map(|cell| cell.0).sum::<u64>()
+        });
         assert_eq!((alone, all.unwrap()), (4 * STEPS, wanted.into_inner()));
     }
 }

@@ -31,7 +31,12 @@ impl<C: Cell> Entry<C> {
 
     /// The same for a key whose cell has allocated nothing.
     pub(super) fn bytes_of(key: &[u8]) -> usize {
-        2 * size_of::<Self>() + if key.len() > Key::INLINE { key.len() } else { 0 }
+        2 * size_of::<Self>()
+            + if key.len() > Key::INLINE {
+                key.len()
+            } else {
+                0
+            }
     }
 }
 
@@ -68,7 +73,15 @@ impl<C: Cell> Shard<C> {
             // With less room than this, the next sweep would be due too soon.
             self.table.reserve(self.len() / 4 + 1, |entry| entry.hash);
         }
-        self.table.insert_unique(hash, Entry { hash, key: Key::new(key), cell }, |entry| entry.hash);
+        self.table.insert_unique(
+            hash,
+            Entry {
+                hash,
+                key: Key::new(key),
+                cell,
+            },
+            |entry| entry.hash,
+        );
         expired
     }
 
@@ -79,7 +92,9 @@ impl<C: Cell> Shard<C> {
 
     /// Removes the expired cells. Returns them, so that the caller drops them without the lock.
     pub(super) fn sweep(&mut self, now: i64) -> Vec<Entry<C>> {
-        self.table.extract_if(|entry| entry.cell.is_idle(now)).collect()
+        self.table
+            .extract_if(|entry| entry.cell.is_idle(now))
+            .collect()
     }
 
     /// Frees memory if there is far too much for the cells.
@@ -92,7 +107,11 @@ impl<C: Cell> Shard<C> {
 
 impl<C> Default for Shard<C> {
     fn default() -> Self {
-        Self { table: HashTable::new(), seen: i64::MIN, checks: Checks::default() }
+        Self {
+            table: HashTable::new(),
+            seen: i64::MIN,
+            checks: Checks::default(),
+        }
     }
 }
 
@@ -112,17 +131,29 @@ mod tests {
     fn keys_are_found_while_the_shard_grows_and_shrinks() {
         let mut shard = Shard::<Until>::default();
         for i in 0..50_000_u64 {
-            let expired = shard.insert(hash(i), &i.to_le_bytes(), Until(i64::MAX - (i % 10 != 0) as i64), 0);
+            let expired = shard.insert(
+                hash(i),
+                &i.to_le_bytes(),
+                Until(i64::MAX - (i % 10 != 0) as i64),
+                0,
+            );
             assert!(expired.is_empty());
         }
         for i in 0..50_000_u64 {
             assert!(shard.find(hash(i), &i.to_le_bytes()).is_some(), "{i}");
         }
-        assert_eq!((shard.sweep(i64::MAX - 1).len(), shard.len()), (45_000, 5_000));
+        assert_eq!(
+            (shard.sweep(i64::MAX - 1).len(), shard.len()),
+            (45_000, 5_000)
+        );
         shard.shrink();
         assert!(shard.capacity() <= 8 * 5_000, "{}", shard.capacity());
         for i in 0..50_000_u64 {
-            assert_eq!(shard.find(hash(i), &i.to_le_bytes()).is_some(), i % 10 == 0, "{i}");
+            assert_eq!(
+                shard.find(hash(i), &i.to_le_bytes()).is_some(),
+                i % 10 == 0,
+                "{i}"
+            );
         }
         shard.sweep(i64::MAX);
         shard.shrink();

@@ -91,14 +91,22 @@ struct Listed {
 
 impl Sweeper {
     pub(super) fn new(home: Background) -> Self {
-        Self { home, list: Mutex::default(), pressed: Arc::default() }
+        Self {
+            home,
+            list: Mutex::default(),
+            pressed: Arc::default(),
+        }
     }
 
     /// The store was dropped.
     pub(super) fn disown(&self) {
         let mut list = lock(&self.list);
         list.disowned = true;
-        let keeps: Vec<_> = list.namespaces.iter_mut().map(|listed| listed.keep.take()).collect();
+        let keeps: Vec<_> = list
+            .namespaces
+            .iter_mut()
+            .map(|listed| listed.keep.take())
+            .collect();
         drop(list);
         drop(keeps);
     }
@@ -119,7 +127,11 @@ impl Sweeper {
         if start {
             let home = self.home.for_a_task();
             let (sweeper, pressed) = (Some(Arc::downgrade(self)), self.pressed.clone());
-            let task = Task { sweeper, pressed, _home: home.clone() };
+            let task = Task {
+                sweeper,
+                pressed,
+                _home: home.clone(),
+            };
             home.spawn(task.run());
         }
     }
@@ -131,11 +143,18 @@ impl Sweeper {
 
     /// Sweeps at a cursor and advances it. `None` at the end of the list.
     pub(super) fn visit(&self, cursor: &mut Cursor, by: By) -> Option<Visit> {
-        let cells = lock(&self.list).namespaces.get(cursor.namespace)?.cells.upgrade();
-        let visit = cells.as_ref().and_then(|cells| cells.sweep(&mut cursor.shard, by));
+        let cells = lock(&self.list)
+            .namespaces
+            .get(cursor.namespace)?
+            .cells
+            .upgrade();
+        let visit = cells
+            .as_ref()
+            .and_then(|cells| cells.sweep(&mut cursor.shard, by));
         if visit.is_none() {
             cursor.shard = 0;
-            let is_over = matches!(by, By::Sweeper) && self.unlist(cursor.namespace, cells.as_deref());
+            let is_over =
+                matches!(by, By::Sweeper) && self.unlist(cursor.namespace, cells.as_deref());
             // Otherwise the last namespace of the list is at this position now.
             cursor.namespace += usize::from(!is_over);
         }

@@ -30,14 +30,18 @@ impl Cells<Until> {
     }
 
     fn get(&self, key: impl ToString) -> i64 {
-        self.step(key.to_string().as_bytes(), |cell, _| cell.0).unwrap()
+        self.step(key.to_string().as_bytes(), |cell, _| cell.0)
+            .unwrap()
     }
 }
 
 /// A store whose clock the test sets.
 pub(super) fn manual(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
     let time = Arc::new(AtomicI64::new(0));
-    (InMemory::new(Clock::Manual(time.clone()), Bounds::keys(max_keys)), time)
+    (
+        InMemory::new(Clock::Manual(time.clone()), Bounds::keys(max_keys)),
+        time,
+    )
 }
 
 fn eventually(what: &str, is_so: impl FnMut() -> bool) {
@@ -53,10 +57,14 @@ fn expired_state_is_given_back() {
     }
     assert!(cells.size().1 >= 50_000);
     time.store(10, Ordering::Relaxed);
-    eventually("half of the cells have expired", || cells.size().0 == 25_000);
+    eventually("half of the cells have expired", || {
+        cells.size().0 == 25_000
+    });
     assert!((0..50_000).all(|i| cells.get(i) == if i % 2 == 1 { 11 } else { 0 }));
     time.store(11, Ordering::Relaxed);
-    eventually("the memory of expired state is given back", || cells.size() == (0, 0));
+    eventually("the memory of expired state is given back", || {
+        cells.size() == (0, 0)
+    });
     // The sweeper has ended, or is about to end.
     cells.keep("again", 12);
     time.store(12, Ordering::Relaxed);
@@ -74,15 +82,24 @@ fn a_namespace_without_state_that_nobody_holds_is_freed() {
     assert_eq!(namespaces(), 1, "without state they are freed at once");
     assert!(store.namespaces.capacity() < 100);
     std::thread::sleep(Duration::from_millis(1200));
-    assert_eq!(store.cells::<Until>("kept").get("key"), 10, "state outlives the handle that made it");
+    assert_eq!(
+        store.cells::<Until>("kept").get("key"),
+        10,
+        "state outlives the handle that made it"
+    );
     time.store(10, Ordering::Relaxed);
-    eventually("a namespace whose state has expired is freed", || namespaces() == 0);
+    eventually("a namespace whose state has expired is freed", || {
+        namespaces() == 0
+    });
 }
 
 #[test]
 fn cells_outlive_their_store_and_are_still_swept() {
     let (store, time) = manual(None);
-    let (held, dropped) = (store.cells::<Until>("held"), store.cells::<Until>("dropped"));
+    let (held, dropped) = (
+        store.cells::<Until>("held"),
+        store.cells::<Until>("dropped"),
+    );
     dropped.keep("key", 10);
     held.keep("key", 10);
     let (gone, shared) = (Arc::downgrade(&dropped), Arc::downgrade(&store.shared));
@@ -101,7 +118,9 @@ fn state_expires_by_the_systems_clock_without_a_step() {
     let store = InMemory::new(Clock::system(), Bounds::NONE);
     let cells = store.cells::<Until>("a");
     for i in 0..1000 {
-        cells.step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 300_000).unwrap();
+        cells
+            .step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 300_000)
+            .unwrap();
     }
     eventually("it is swept", || cells.size() == (0, 0));
 }
@@ -111,7 +130,9 @@ async fn what_lives_by_a_paused_clock_is_not_swept() {
     let store = InMemory::new(Clock::system(), Bounds::NONE);
     let cells = store.cells::<Until>("a");
     for i in 0..1000 {
-        cells.step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 10_000).unwrap();
+        cells
+            .step(i.to_string().as_bytes(), |cell, now| cell.0 = now + 10_000)
+            .unwrap();
     }
     tokio::time::advance(Duration::from_millis(9)).await;
     cells.keep("another", i64::MAX);
@@ -121,7 +142,9 @@ async fn what_lives_by_a_paused_clock_is_not_swept() {
     tokio::time::advance(Duration::from_millis(1)).await;
     // At least one step on each shard.
     assert!((0..1000).all(|key| cells.get(key) == 0));
-    eventually("cells that a step has seen as expired are swept", || cells.size().0 == 1);
+    eventually("cells that a step has seen as expired are swept", || {
+        cells.size().0 == 1
+    });
     assert_eq!(cells.get("another"), i64::MAX);
 }
 
@@ -133,7 +156,10 @@ fn a_full_store_takes_no_new_key() {
     a.keep("2", 20);
     b.keep("1", 20);
     let error = b.try_keep("2", 20).unwrap_err();
-    assert!(error.is_overloaded() && !error.is_unavailable() && !error.is_refused(), "{error:?}");
+    assert!(
+        error.is_overloaded() && !error.is_unavailable() && !error.is_refused(),
+        "{error:?}"
+    );
     assert_eq!(
         error.to_string(),
         "store overloaded: it already has state for 3 keys, the maximum (max_keys)"
@@ -144,7 +170,10 @@ fn a_full_store_takes_no_new_key() {
     assert!(b.try_keep("2", 20).is_err());
     a.keep("1", 0);
     b.keep("2", 20);
-    assert!(a.try_keep("1", 20).is_err(), "the room of the released key is taken");
+    assert!(
+        a.try_keep("1", 20).is_err(),
+        "the room of the released key is taken"
+    );
     time.store(20, Ordering::Relaxed);
     // For 1 ms after a search that found nothing, there is no other search.
     time.fetch_add(1000, Ordering::Relaxed);
@@ -158,7 +187,10 @@ fn a_full_store_takes_no_new_key() {
 #[test]
 fn dropped_cells_are_not_counted() {
     let (store, _) = manual(Some(2));
-    let (held, dropped) = (store.cells::<Until>("held"), store.cells::<Until>("dropped"));
+    let (held, dropped) = (
+        store.cells::<Until>("held"),
+        store.cells::<Until>("dropped"),
+    );
     dropped.keep("1", 10);
     dropped.keep("2", 10);
     drop(store);

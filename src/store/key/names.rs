@@ -58,7 +58,10 @@ impl KeySpace {
                 let first = spaces.iter().zip(parts(key).flatten()).next();
                 first.map_or_else(RedisKey::new, |(space, key)| space.key(key))
             }
-            Self::Each(space) => parts(key).flatten().next().map_or_else(RedisKey::new, |key| space.key(key)),
+            Self::Each(space) => parts(key)
+                .flatten()
+                .next()
+                .map_or_else(RedisKey::new, |key| space.key(key)),
             Self::Named(beginning) => named(beginning, key),
             Self::Digests(beginning) => [beginning, &b"%#"[..], key, b"}:"].concat().into(),
             // The `=` distinguishes the name from those of the tag itself.
@@ -77,11 +80,16 @@ impl KeySpace {
     /// Calls `give` with the name of each part of a key's state.
     pub(crate) fn keys(&self, key: &[u8], names: &[&str], give: &mut dyn FnMut(&[u8])) {
         if let Self::Joined(spaces) = self {
-            spaces.iter().zip(parts(key).flatten()).for_each(|(space, key)| space.keys(key, names, give));
+            spaces
+                .iter()
+                .zip(parts(key).flatten())
+                .for_each(|(space, key)| space.keys(key, names, give));
             return;
         }
         if let Self::Each(space) = self {
-            parts(key).flatten().for_each(|key| space.keys(key, names, give));
+            parts(key)
+                .flatten()
+                .for_each(|key| space.keys(key, names, give));
             return;
         }
         let mut name = self.key(key);
@@ -184,7 +192,10 @@ pub(crate) fn check_exact(key: &Key, prefix: &str) -> Result<(), Error> {
 
 fn push_hex(name: &mut RedisKey, byte: u8) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    name.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    name.extend_from_slice(&[
+        DIGITS[usize::from(byte >> 4)],
+        DIGITS[usize::from(byte & 15)],
+    ]);
 }
 
 /// Checks the name of a namespace or a prefix. It may contain only characters that need no escape in a key.

@@ -6,13 +6,19 @@ use sha2::{Digest as _, Sha256};
 pub(crate) fn text_of(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     let escape = |text: &mut String, bytes: &[u8]| {
-        bytes.iter().for_each(|byte| text.push_str(&format!("%{byte:02x}")));
+        bytes
+            .iter()
+            .for_each(|byte| text.push_str(&format!("%{byte:02x}")));
     };
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
             // Quotes and backslashes can be printed, but `escape_debug` escapes them.
             let is_printable = "'\"\\".contains(c) || c.escape_debug().len() == 1;
-            if is_printable && c != '%' { text.push(c) } else { escape(&mut text, c.to_string().as_bytes()) }
+            if is_printable && c != '%' {
+                text.push(c)
+            } else {
+                escape(&mut text, c.to_string().as_bytes())
+            }
         }
         escape(&mut text, chunk.invalid());
     }
@@ -21,7 +27,11 @@ pub(crate) fn text_of(bytes: &[u8]) -> String {
         return text;
     }
     let before = text.len() - text.trim_start_matches(' ').len();
-    let after = if inner.is_empty() { 0 } else { text.len() - before - inner.len() };
+    let after = if inner.is_empty() {
+        0
+    } else {
+        text.len() - before - inner.len()
+    };
     format!("{}{inner}{}", "%20".repeat(before), "%20".repeat(after))
 }
 
@@ -43,12 +53,17 @@ pub(crate) fn bytes_of(text: &str) -> Option<Vec<u8>> {
 
 /// Whether a text is the 64 hexadecimal digits of a SHA-256 digest.
 pub(crate) fn is_digest(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    text.len() == 64
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Writes `%#` and the SHA-256 digest of a key, which stand for a long key in names.
 pub(crate) fn digest_text(key: &[u8]) -> String {
     let mut text = "%#".to_owned();
-    Sha256::digest(key).iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
+    Sha256::digest(key)
+        .iter()
+        .for_each(|byte| text.push_str(&format!("{byte:02x}")));
     text
 }

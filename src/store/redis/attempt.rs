@@ -53,7 +53,19 @@ impl<'a> Attempt<'a> {
         let held = store.hold(runtime, link).await?;
         let form = script.form(held.functions.are_used());
         let (master, asking) = to;
-        Ok(Self { store, runtime, link, script, call, master, asking, held, form, loads: 0, written: true })
+        Ok(Self {
+            store,
+            runtime,
+            link,
+            script,
+            call,
+            master,
+            asking,
+            held,
+            form,
+            loads: 0,
+            written: true,
+        })
     }
 
     pub(super) async fn reply(&mut self) -> Result<Answered, Failed> {
@@ -65,7 +77,10 @@ impl<'a> Attempt<'a> {
                 continue;
             }
             let reply = self.send().await;
-            match reply.as_ref().and_then(|reply| self.other_form(reply.as_ref().err()?)) {
+            match reply
+                .as_ref()
+                .and_then(|reply| self.other_form(reply.as_ref().err()?))
+            {
                 Some(form) => self.form = form,
                 None => return Ok(reply),
             }
@@ -73,11 +88,23 @@ impl<'a> Attempt<'a> {
     }
 
     async fn send(&mut self) -> Answered {
-        let Self { store, runtime, link, call, asking, .. } = *self;
+        let Self {
+            store,
+            runtime,
+            link,
+            call,
+            asking,
+            ..
+        } = *self;
         let command = self.script.in_form(&call.command, self.form);
         let (mut connection, since) = (self.held.connection.clone(), self.held.switches);
         // Futures are large, and would be copied on their way into each other.
-        let sending = pin!(store.send(&mut connection, (&command, call.slot), asking, &mut self.written));
+        let sending = pin!(store.send(
+            &mut connection,
+            (&command, call.slot),
+            asking,
+            &mut self.written
+        ));
         let sending = pin!(store.source.unless_switched(since, sending));
         store.in_time(runtime, link, sending).await
     }
@@ -105,11 +132,16 @@ impl<'a> Attempt<'a> {
         if self.loads > LOADS {
             // It was flushed again and again, or another library has its name.
             self.held.functions.pause();
-            self.store.telemetry.without_functions("the library is missing after it was loaded");
+            self.store
+                .telemetry
+                .without_functions("the library is missing after it was loaded");
             self.form = Form::Digest;
             return Ok(true);
         }
-        let loading = self.store.load_library(self.runtime, self.link, &self.held, self.master).await;
+        let loading = self
+            .store
+            .load_library(self.runtime, self.link, &self.held, self.master)
+            .await;
         self.form = match loading {
             Some(Loading::Done) => Form::Function,
             Some(Loading::NotNow | Loading::Never) => Form::Digest,

@@ -116,14 +116,16 @@ impl Place {
     fn read<O: Operation>(self, operation: Option<O>, reply: &Reply) -> Result<O::Reply, Error> {
         let operation = operation.ok_or_else(lost)?;
         let fields = reply.fields(self.at as usize..(self.at + self.size) as usize);
-        operation.decode(self.nth as usize, reply.now, fields).map_err(|Garbled(text)| {
-            let cause = match text.split(' ').next() {
-                Some("WRONGTYPE") => Cause::WrongType,
-                Some("OOM") => Cause::NotServing,
-                _ => Cause::Unexpected,
-            };
-            Error::unavailable(cause, text)
-        })
+        operation
+            .decode(self.nth as usize, reply.now, fields)
+            .map_err(|Garbled(text)| {
+                let cause = match text.split(' ').next() {
+                    Some("WRONGTYPE") => Cause::WrongType,
+                    Some("OOM") => Cause::NotServing,
+                    _ => Cause::Unexpected,
+                };
+                Error::unavailable(cause, text)
+            })
     }
 
     fn reply(self, replies: Option<&Replies>) -> Result<&Reply, Error> {
@@ -154,7 +156,13 @@ impl<O: Operation> Batch<O> {
         let weight = item.weight;
         let mut items = Vec::with_capacity(likely.max(1));
         items.push(item);
-        let state = State { weight, items, bytes, left: 0, departed: false };
+        let state = State {
+            weight,
+            items,
+            bytes,
+            left: 0,
+            departed: false,
+        };
         Arc::new(Self {
             state: Mutex::new(state),
             replies: OnceLock::new(),
@@ -179,7 +187,9 @@ impl<O: Operation> Batch<O> {
     /// Sets the number of calls of the departing batch.
     pub(super) fn departs(&self, calls: usize) {
         // A batch departs once.
-        let _ = self.replies.set((0..calls).map(|_| OnceLock::new()).collect());
+        let _ = self
+            .replies
+            .set((0..calls).map(|_| OnceLock::new()).collect());
     }
 
     /// Stores the reply to a call. The runs of the call refer to the items in `order`.
@@ -190,7 +200,11 @@ impl<O: Operation> Batch<O> {
         order: &[usize],
         reply: Result<Reply, Error>,
     ) -> Landing<O> {
-        let mut landing = Landing { owed: 0, pushes: Vec::new(), orphans: Vec::new() };
+        let mut landing = Landing {
+            owed: 0,
+            pushes: Vec::new(),
+            orphans: Vec::new(),
+        };
         let replies = self.replies.get();
         if let Some(cell) = replies.and_then(|replies| replies.get(number)) {
             // Each reply arrives once.
@@ -205,12 +219,20 @@ impl<O: Operation> Batch<O> {
             // The operations without a caller come last. So they have the latest grants, which can be taken back.
             let mut later = match *left {
                 0 => indices.len(),
-                _ => indices.iter().filter(|index| !items[**index].is_gone()).count(),
+                _ => indices
+                    .iter()
+                    .filter(|index| !items[**index].is_gone())
+                    .count(),
             } as u32;
             let (mut nth, mut orphans) = (0, Vec::new());
             for index in indices {
                 let item = &mut items[*index];
-                let place = |nth| Place { call: number as u32, at, size: run.size as u32, nth };
+                let place = |nth| Place {
+                    call: number as u32,
+                    at,
+                    size: run.size as u32,
+                    nth,
+                };
                 landing.owed += usize::from(item.owed);
                 let is_gone = item.is_gone();
                 let counter = if is_gone { &mut later } else { &mut nth };
@@ -218,10 +240,13 @@ impl<O: Operation> Batch<O> {
                 *counter += 1;
                 let phase = if O::NOTIFIES || is_gone {
                     let reply = place.reply(replies);
-                    let mut decoded =
-                        reply.clone().and_then(|reply| place.read(item.operation.take(), reply));
+                    let mut decoded = reply
+                        .clone()
+                        .and_then(|reply| place.read(item.operation.take(), reply));
                     // Messages to waiters concern them also if the call itself does not count.
-                    landing.pushes.extend(decoded.iter_mut().flat_map(O::pushes));
+                    landing
+                        .pushes
+                        .extend(decoded.iter_mut().flat_map(O::pushes));
                     let decoded = reply.and_then(confirmed).and(decoded);
                     if is_gone {
                         orphans.extend(decoded);
@@ -236,7 +261,9 @@ impl<O: Operation> Batch<O> {
                 }
             }
             if !orphans.is_empty() {
-                landing.orphans.push((items[indices[0]].key.clone(), orphans));
+                landing
+                    .orphans
+                    .push((items[indices[0]].key.clone(), orphans));
             }
             at += run.size as u32;
         }
@@ -248,7 +275,12 @@ impl<O: Operation> Batch<O> {
     /// Fails the operations that still wait, or all except reserved ones. Returns how many of them were owed.
     pub(super) fn fail(&self, error: &Error, but_reserved: bool) -> usize {
         let (mut wakers, mut owed) = (Vec::new(), 0);
-        for item in self.state().items.iter_mut().filter(|item| !(but_reserved && item.reserved)) {
+        for item in self
+            .state()
+            .items
+            .iter_mut()
+            .filter(|item| !(but_reserved && item.reserved))
+        {
             match std::mem::replace(&mut item.phase, Phase::Decoded(None)) {
                 Phase::Waiting(waker) => {
                     wakers.extend(waker);
@@ -264,7 +296,11 @@ impl<O: Operation> Batch<O> {
     }
 
     /// Returns the reply to an operation, for its caller.
-    pub(super) fn poll(&self, index: usize, context: &mut Context<'_>) -> Poll<Result<O::Reply, Error>> {
+    pub(super) fn poll(
+        &self,
+        index: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<O::Reply, Error>> {
         let mut state = self.state();
         let item = &mut state.items[index];
         match &mut item.phase {
@@ -282,7 +318,9 @@ impl<O: Operation> Batch<O> {
                 drop(state);
                 Poll::Ready(place.decode(operation, self.replies.get()))
             }
-            Phase::Decoded(decoded) => decoded.take().map_or(Poll::Pending, |decoded| Poll::Ready(*decoded)),
+            Phase::Decoded(decoded) => decoded
+                .take()
+                .map_or(Poll::Pending, |decoded| Poll::Ready(*decoded)),
             Phase::Left => Poll::Pending,
         }
     }
@@ -290,7 +328,13 @@ impl<O: Operation> Batch<O> {
     /// The caller of an operation goes away. Returns its key and its reply, if that has arrived.
     pub(super) fn leave(&self, index: usize) -> Option<(Key, O::Reply)> {
         let mut state = self.state();
-        let State { items, left, weight, departed, .. } = &mut *state;
+        let State {
+            items,
+            left,
+            weight,
+            departed,
+            ..
+        } = &mut *state;
         let item = &mut items[index];
         let reply = match std::mem::replace(&mut item.phase, Phase::Decoded(None)) {
             Phase::Waiting(_) => {

@@ -53,7 +53,12 @@ struct Open {
 
 impl Breaker {
     pub(super) fn new(probe: Duration, telemetry: Server) -> Self {
-        Self { failing: AtomicBool::new(false), state: Mutex::default(), probe, telemetry }
+        Self {
+            failing: AtomicBool::new(false),
+            state: Mutex::default(),
+            probe,
+            telemetry,
+        }
     }
 
     /// Checks whether a call may be made now.
@@ -63,7 +68,11 @@ impl Breaker {
         }
         let now = Instant::now();
         let mut state = lock(&self.state);
-        let State { failures, last, open } = &mut *state;
+        let State {
+            failures,
+            last,
+            open,
+        } = &mut *state;
         let Some(open) = open else { return Ok(()) };
         if now >= open.until {
             (open.until, open.probing) = (now + self.probe, true);
@@ -75,10 +84,16 @@ impl Breaker {
             Some((_, last)) => (&*last.text, last.source.clone()),
             None => ("unknown", None),
         };
-        let text =
-            format!("the breaker is open, no call made; failures in a row: {failures}, the last: {why}")
-                .into();
-        Err(Outage { cause: Cause::BreakerOpen, text, source }.into())
+        let text = format!(
+            "the breaker is open, no call made; failures in a row: {failures}, the last: {why}"
+        )
+        .into();
+        Err(Outage {
+            cause: Cause::BreakerOpen,
+            text,
+            source,
+        }
+        .into())
     }
 
     pub(super) fn state(&self) -> BreakerState {
@@ -126,7 +141,11 @@ impl Breaker {
     pub(super) fn failed(&self, sent: Instant, outage: &Outage, conclusive: bool) {
         let now = Instant::now();
         let mut state = lock(&self.state);
-        let State { failures, last, open } = &mut *state;
+        let State {
+            failures,
+            last,
+            open,
+        } = &mut *state;
         if last.as_ref().is_some_and(|(counted, _)| sent < *counted) {
             return;
         }
@@ -142,7 +161,11 @@ impl Breaker {
                 self.telemetry.breaker_reopened(outage);
             }
             None if conclusive || *failures >= FAILURES => {
-                *open = Some(Open { until: now + pause_after(took, 0), probes: 0, probing: false });
+                *open = Some(Open {
+                    until: now + pause_after(took, 0),
+                    probes: 0,
+                    probing: false,
+                });
                 drop(state);
                 self.telemetry.breaker_opened(outage);
             }
@@ -164,7 +187,10 @@ pub(super) fn pause(failures: u32) -> Duration {
 }
 
 fn pause_after(took: Duration, failures: u32) -> Duration {
-    let span = PAUSE.saturating_mul(1 << failures.min(10)).max(took).min(LONGEST_PAUSE);
+    let span = PAUSE
+        .saturating_mul(1 << failures.min(10))
+        .max(took)
+        .min(LONGEST_PAUSE);
     span / 8 + (span * 7 / 8).mul_f64(random::fraction())
 }
 
@@ -173,7 +199,11 @@ mod tests {
     use super::*;
 
     fn outage() -> Outage {
-        Outage { cause: Cause::TimedOut, text: "too slow".into(), source: None }
+        Outage {
+            cause: Cause::TimedOut,
+            text: "too slow".into(),
+            source: None,
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -192,7 +222,10 @@ mod tests {
         assert!(breaker.check().is_ok());
         fail().await;
         let error = breaker.check().unwrap_err();
-        assert!(error.is_unavailable() && error.to_string().contains("too slow"), "{error}");
+        assert!(
+            error.is_unavailable() && error.to_string().contains("too slow"),
+            "{error}"
+        );
         assert_eq!(breaker.state(), BreakerState::Open);
         tokio::time::advance(PAUSE).await;
         assert!(breaker.check().is_ok(), "the probe");
@@ -239,11 +272,17 @@ mod tests {
     #[test]
     fn pauses_grow_and_differ() {
         for failures in [0, 3, 100] {
-            let most = PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
+            let most = PAUSE
+                .saturating_mul(1 << failures.min(10))
+                .min(LONGEST_PAUSE);
             let pauses: Vec<_> = (0..20).map(|_| pause(failures)).collect();
-            assert!(pauses.iter().all(|pause| (most / 8..=most).contains(pause)), "{pauses:?}");
             assert!(
-                pauses.iter().any(|pause| *pause < most / 2) && pauses.iter().any(|pause| *pause > most / 2)
+                pauses.iter().all(|pause| (most / 8..=most).contains(pause)),
+                "{pauses:?}"
+            );
+            assert!(
+                pauses.iter().any(|pause| *pause < most / 2)
+                    && pauses.iter().any(|pause| *pause > most / 2)
             );
         }
     }

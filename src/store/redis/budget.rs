@@ -27,7 +27,11 @@ pub(super) fn weight(bytes: usize) -> Weight {
 
 impl Budget {
     pub(super) fn new(operations: usize, bytes: usize) -> Self {
-        Self { waiting: AtomicU64::new(0), operations: operations as u64, bytes: bytes as u64 }
+        Self {
+            waiting: AtomicU64::new(0),
+            operations: operations as u64,
+            bytes: bytes as u64,
+        }
     }
 
     /// Reserves budget, if there is enough.

@@ -104,7 +104,10 @@ impl RedisStore {
             false => Ok(()),
         };
         let mut outcome = match probed {
-            Ok(()) => self.attempt(runtime, &route.link, script, call, (route.master, false)).await,
+            Ok(()) => {
+                self.attempt(runtime, &route.link, script, call, (route.master, false))
+                    .await
+            }
             Err(failed) => Err(failed),
         };
         let mut twice = false;
@@ -113,13 +116,19 @@ impl RedisStore {
             && failed.is_repeated(call.repeat, was_idle)
         {
             twice = true;
-            outcome = self.attempt(runtime, &route.link, script, call, (route.master, false)).await;
+            outcome = self
+                .attempt(runtime, &route.link, script, call, (route.master, false))
+                .await;
         }
         let (mut pause, mut redirected, mut other, mut refused) = (MOVING, 0, None, None);
         while let Err(failed) = &outcome {
             outcome = match (failed.outage.cause, &failed.redirect) {
-                (Cause::Redirected, Some(Redirect { address, ask })) if redirected < REDIRECTIONS => {
-                    let Some(master) = self.source.redirected_to(address) else { break };
+                (Cause::Redirected, Some(Redirect { address, ask }))
+                    if redirected < REDIRECTIONS =>
+                {
+                    let Some(master) = self.source.redirected_to(address) else {
+                        break;
+                    };
                     // The node of ASK does not have the slot yet.
                     if !ask {
                         self.source.look_for_masters(None);
@@ -131,7 +140,8 @@ impl RedisStore {
                         self.telemetry.call(began, false);
                         return Err(if twice { error.of_last_copy() } else { error });
                     }
-                    self.attempt(runtime, &to.link, script, call, (to.master, *ask)).await
+                    self.attempt(runtime, &to.link, script, call, (to.master, *ask))
+                        .await
                 }
                 (Cause::Redirected, None) => {
                     self.source.look_for_masters(None);
@@ -149,7 +159,8 @@ impl RedisStore {
                     };
                     paused.await;
                     (pause, redirected, other) = (2 * pause, 0, None);
-                    self.attempt(runtime, &route.link, script, call, (route.master, false)).await
+                    self.attempt(runtime, &route.link, script, call, (route.master, false))
+                        .await
                 }
                 _ => break,
             };
@@ -172,12 +183,18 @@ impl RedisStore {
                 self.telemetry.call(began, reply.unconfirmed.is_none());
                 Ok(if twice { reply.sent_twice() } else { reply })
             }
-            Err(Failed { outage, sent, answers, .. }) => {
+            Err(Failed {
+                outage,
+                sent,
+                answers,
+                ..
+            }) => {
                 if answers || !failure::is_outage(outage.cause) {
                     self.succeeded(last);
                 } else if counts {
                     last.link.failed();
-                    last.breaker.failed(sent.unwrap_or(began), &outage, sent.is_none());
+                    last.breaker
+                        .failed(sent.unwrap_or(began), &outage, sent.is_none());
                 }
                 self.telemetry.call(began, false);
                 let error = Error::from(outage);
@@ -199,13 +216,27 @@ impl RedisStore {
     }
 
     /// Returns the connection. If there is none, it connects first.
-    pub(super) async fn hold(&self, runtime: &Handle, link: &Arc<Link>) -> Result<Arc<Ready>, Failed> {
+    pub(super) async fn hold(
+        &self,
+        runtime: &Handle,
+        link: &Arc<Link>,
+    ) -> Result<Arc<Ready>, Failed> {
         link.hold(runtime).await.map_err(|outage| {
             self.source.look_for_masters(None);
             // A node that names no masters to this user is up.
-            let cause = if outage.cause == Cause::Denied { Cause::Denied } else { Cause::NotSent };
+            let cause = if outage.cause == Cause::Denied {
+                Cause::Denied
+            } else {
+                Cause::NotSent
+            };
             let outage = Outage { cause, ..outage };
-            Failed { outage, sent: None, written: false, answers: false, redirect: None }
+            Failed {
+                outage,
+                sent: None,
+                written: false,
+                answers: false,
+                redirect: None,
+            }
         })
     }
 
@@ -221,7 +252,12 @@ impl RedisStore {
         let mut attempt = Attempt::begin(self, runtime, link, script, call, to).await?;
         let sent = Instant::now();
         let reply = attempt.reply().await?;
-        let Attempt { held, form, written, .. } = attempt;
+        let Attempt {
+            held,
+            form,
+            written,
+            ..
+        } = attempt;
         let mut redirect = None;
         let outage = match reply {
             Some(Ok((reply, unconfirmed))) => match Reply::parse(reply, call.size()) {
@@ -245,11 +281,21 @@ impl RedisStore {
         if failure::is_outage(failed.outage.cause) {
             self.source.look_for_masters(Some(held.connection.clone()));
         }
-        Err(Failed { written, redirect, ..failed })
+        Err(Failed {
+            written,
+            redirect,
+            ..failed
+        })
     }
 
     /// Notes that a call has failed, and closes its connection if that is lost.
-    pub(super) fn failed(&self, link: &Link, held: &Arc<Ready>, sent: Instant, outage: Outage) -> Failed {
+    pub(super) fn failed(
+        &self,
+        link: &Link,
+        held: &Arc<Ready>,
+        sent: Instant,
+        outage: Outage,
+    ) -> Failed {
         // A server that has answered an earlier call since then is slow, not down.
         let answers = outage.cause == Cause::TimedOut && link.answered_since(sent).is_some();
         if !failure::is_outage(outage.cause) {
@@ -258,11 +304,20 @@ impl RedisStore {
         if self.source.is_lost(outage.cause) && !answers {
             link.close(Some(held));
         }
-        Failed { outage, sent: Some(sent), written: false, answers, redirect: None }
+        Failed {
+            outage,
+            sent: Some(sent),
+            written: false,
+            answers,
+            redirect: None,
+        }
     }
 
     pub(super) fn timed_out(&self) -> Outage {
-        failure::of(Cause::TimedOut, format!("no reply within {:?}", self.limits.timeout))
+        failure::of(
+            Cause::TimedOut,
+            format!("no reply within {:?}", self.limits.timeout),
+        )
     }
 
     /// Awaits the reply to a call that is sent now. `None` after the timeout.
@@ -290,7 +345,9 @@ impl RedisStore {
                 () = elapsed => {}
             }
             let (now, late) = (Instant::now(), deadline.elapsed());
-            let progress = link.answered_since(sent).map(|last| (last + timeout).min(sent + 4 * timeout));
+            let progress = link
+                .answered_since(sent)
+                .map(|last| (last + timeout).min(sent + 4 * timeout));
             deadline = match progress {
                 Some(later) if later > now => later,
                 _ if late >= LATE && !was_late => {
@@ -337,9 +394,21 @@ mod tests {
         for (written, was_idle) in [(false, false), (false, true), (true, false), (true, true)] {
             let outage = failure::of(Cause::Disconnected, "the connection has ended");
             let sent = Some(Instant::now());
-            let failed = Failed { outage, sent, written, answers: false, redirect: None };
-            assert!(!failed.is_repeated(Repeat::Never, was_idle), "{written} {was_idle}");
-            assert_eq!(failed.is_repeated(Repeat::Safe, was_idle), !written || was_idle);
+            let failed = Failed {
+                outage,
+                sent,
+                written,
+                answers: false,
+                redirect: None,
+            };
+            assert!(
+                !failed.is_repeated(Repeat::Never, was_idle),
+                "{written} {was_idle}"
+            );
+            assert_eq!(
+                failed.is_repeated(Repeat::Safe, was_idle),
+                !written || was_idle
+            );
         }
     }
 
@@ -351,7 +420,11 @@ mod tests {
             assert!(error.is_not_sent() && !error.clone().of_last_copy().is_not_sent());
             assert_eq!(error.to_string(), error.of_last_copy().to_string());
         }
-        assert!(Error::unavailable(Cause::TimedOut, "x").of_last_copy().is_timeout());
+        assert!(
+            Error::unavailable(Cause::TimedOut, "x")
+                .of_last_copy()
+                .is_timeout()
+        );
     }
 
     /// A script may have run in part when it finds that its slot is being moved.
@@ -364,9 +437,19 @@ mod tests {
             (Cause::NotServing, false, false),
         ] {
             let outage = failure::of(cause, "x");
-            let failed = Failed { outage, sent: None, written: false, answers: false, redirect: None };
+            let failed = Failed {
+                outage,
+                sent: None,
+                written: false,
+                answers: false,
+                redirect: None,
+            };
             let is_repeated = |repeat| failed.is_repeated(repeat, true);
-            assert_eq!([Repeat::Never, Repeat::Safe].map(is_repeated), [never, safe], "{cause:?}");
+            assert_eq!(
+                [Repeat::Never, Repeat::Safe].map(is_repeated),
+                [never, safe],
+                "{cause:?}"
+            );
         }
     }
 }

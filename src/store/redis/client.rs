@@ -38,7 +38,13 @@ pub(crate) struct RedisClient<O: Operation> {
 impl<O: Operation> RedisClient<O> {
     pub(crate) fn new(store: Arc<RedisStore>, keys: Arc<KeySpace>) -> Arc<Self> {
         let script = store.load(O::SCRIPT);
-        Arc::new(Self { store, keys, script, runtimes: Padded::default(), undo: OnceLock::new() })
+        Arc::new(Self {
+            store,
+            keys,
+            script,
+            runtimes: Padded::default(),
+            undo: OnceLock::new(),
+        })
     }
 
     /// Runs an owed operation without a waiting caller, on the background thread.
@@ -65,7 +71,11 @@ impl<O: Operation> RedisClient<O> {
         };
         let store = &*self.store;
         let slot = store.source.slot(|| self.keys.key(key.as_bytes()));
-        let link = if O::BULK { store.limits.connections } else { store.link_of(&key) };
+        let link = if O::BULK {
+            store.limits.connections
+        } else {
+            store.link_of(&key)
+        };
         let reserved = owed || operation.is_reserved();
         // A user calls: what is connected from now on stays.
         if !reserved && store.is_shut_down.load(Ordering::Relaxed) {
@@ -77,9 +87,19 @@ impl<O: Operation> RedisClient<O> {
         let weight = if is_bounded { budget::weight(bytes) } else { 0 };
         // At first as an operation that is sent from its caller's task: it does not wait and needs no waker.
         let (phase, operation) = (Phase::Waiting(None), Some(operation));
-        let mut item = Item { operation, key, slot, owed, reserved, weight: 0, phase };
+        let mut item = Item {
+            operation,
+            key,
+            slot,
+            owed,
+            reserved,
+            weight: 0,
+            phase,
+        };
 
-        let Some((mut runtimes, at)) = self.queues(&runtime) else { return Step::Done(Some(Err(ended()))) };
+        let Some((mut runtimes, at)) = self.queues(&runtime) else {
+            return Step::Done(Some(Err(ended())));
+        };
         let queues = &mut runtimes[at];
         let number = queues.links.number(store.source.master(slot), link);
         let (links, queue) = queues.queue(number);
@@ -91,12 +111,20 @@ impl<O: Operation> RedisClient<O> {
         };
         if can_send && !queue.inline && queue.flushers == 0 && queue.batches.is_empty() {
             queue.inline = true;
-            let (inline, batch) = (Inline(this(queue)), Batch::of(self, item, bytes, &links.budget, 1));
+            let (inline, batch) = (
+                Inline(this(queue)),
+                Batch::of(self, item, bytes, &links.budget, 1),
+            );
             drop(runtimes);
             let sent = Arc::clone(&batch);
             let sending = Box::pin(async move { inline.0.send(&sent).await });
             let sending = Some(Sending::new(sending, runtime));
-            return Step::Queued(Queued { batch, index: 0, fresh: false, sending });
+            return Step::Queued(Queued {
+                batch,
+                index: 0,
+                fresh: false,
+                sending,
+            });
         }
         let fresh = waker.is_some();
         (item.phase, item.weight) = (Phase::Waiting(waker), weight);
@@ -117,39 +145,60 @@ impl<O: Operation> RedisClient<O> {
         if let Some(queue) = flusher {
             queue.spawn_flusher();
         }
-        Step::Queued(Queued { batch, index, fresh, sending: None })
+        Step::Queued(Queued {
+            batch,
+            index,
+            fresh,
+            sending: None,
+        })
     }
 
     /// Returns the queues of all runtimes, and the index of those of `runtime`. Operations that wait on ended
     /// runtimes fail. `None`: `runtime` has ended.
     fn queues(&self, runtime: &Handle) -> Option<(MutexGuard<'_, Vec<RuntimeQueues<O>>>, usize)> {
         let id = runtime.id();
-        let find = |runtimes: &[RuntimeQueues<O>]| runtimes.iter().position(|queues| queues.links.is_of(id));
+        let find = |runtimes: &[RuntimeQueues<O>]| {
+            runtimes.iter().position(|queues| queues.links.is_of(id))
+        };
         let mut runtimes = lock(&self.runtimes.0);
         if let Some(at) = find(&runtimes) {
             return Some((runtimes, at));
         }
-        let of_ended: Vec<_> = runtimes.extract_if(.., |queues| queues.links.has_ended()).collect();
+        let of_ended: Vec<_> = runtimes
+            .extract_if(.., |queues| queues.links.has_ended())
+            .collect();
         // Nothing is dropped, woken or spawned under the lock.
         drop(runtimes);
         for queues in of_ended {
-            let waiting = queues.by_route.iter().flatten().flat_map(|queue| &queue.batches);
+            let waiting = queues
+                .by_route
+                .iter()
+                .flatten()
+                .flat_map(|queue| &queue.batches);
             waiting.for_each(|batch| self.store.fail(batch));
         }
         let links = self.store.links(runtime);
         runtimes = lock(&self.runtimes.0);
         if find(&runtimes).is_none() {
-            runtimes.push(RuntimeQueues { links, by_route: Vec::new() });
+            runtimes.push(RuntimeQueues {
+                links,
+                by_route: Vec::new(),
+            });
         }
         let at = find(&runtimes)?;
         Some((runtimes, at))
     }
 
     pub(super) fn take_back(&self, key: Key, replies: &[O::Reply]) {
-        let together = if O::UNDONE_ALONE { 1 } else { replies.len().max(1) };
+        let together = if O::UNDONE_ALONE {
+            1
+        } else {
+            replies.len().max(1)
+        };
         for undo in replies.chunks(together).filter_map(O::undo) {
             let take_back = self.undo.get_or_init(|| {
-                let client = RedisClient::<O::Undo>::new(Arc::clone(&self.store), Arc::clone(&self.keys));
+                let client =
+                    RedisClient::<O::Undo>::new(Arc::clone(&self.store), Arc::clone(&self.keys));
                 Box::new(move |key, undo| client.detach(key, undo))
             });
             take_back(key.clone(), undo);

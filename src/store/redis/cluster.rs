@@ -36,11 +36,18 @@ impl Cluster {
         // Checks that they go together.
         let built = ClusterClientBuilder::new(urls.infos.clone()).build();
         built.map_err(|error| Error::invalid(format!("not a Cluster: {error}")))?;
-        Ok(Arc::new(Self { urls, longest, masters }))
+        Ok(Arc::new(Self {
+            urls,
+            longest,
+            masters,
+        }))
     }
 
     fn endpoint(&self, info: &ConnectionInfo) -> Endpoint {
-        Endpoint { info: info.clone(), access: self.urls.access.clone() }
+        Endpoint {
+            info: info.clone(),
+            access: self.urls.access.clone(),
+        }
     }
 
     /// A node of the Cluster, by `host:port`.
@@ -50,7 +57,10 @@ impl Cluster {
     }
 
     /// Connects to a master. If its address is not known, looks for the masters first.
-    pub(super) async fn connect(self: &Arc<Self>, number: usize) -> Result<MultiplexedConnection, Outage> {
+    pub(super) async fn connect(
+        self: &Arc<Self>,
+        number: usize,
+    ) -> Result<MultiplexedConnection, Outage> {
         let masters = &self.masters;
         if masters.address(number).is_none() && !masters.are_denied() {
             self.look_for_masters().await;
@@ -72,7 +82,11 @@ impl Cluster {
 
     /// Asks one node after the other. It begins anywhere: one may be cut off from the others, and not know it.
     async fn topology(&self) -> Result<Topology, Outage> {
-        let known = self.masters.addresses().into_iter().map(|address| self.node(&address));
+        let known = self
+            .masters
+            .addresses()
+            .into_iter()
+            .map(|address| self.node(&address));
         let named = self.urls.infos.iter().map(|info| self.endpoint(info));
         let mut nodes: Vec<_> = known.chain(named).collect();
         let first = random::bits() as usize % nodes.len();
@@ -86,7 +100,9 @@ impl Cluster {
     }
 
     fn unanswered(&self) -> Outage {
-        disconnected(format!("no connection to {self}: no node names the masters"))
+        disconnected(format!(
+            "no connection to {self}: no node names the masters"
+        ))
     }
 }
 

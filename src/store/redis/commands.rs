@@ -28,7 +28,10 @@ impl RedisStore {
         }
         let (sent, ping) = (Instant::now(), redis::cmd("PING"));
         let mut connection = held.connection.clone();
-        match self.in_time(runtime, link, pin!(connection.send(&ping))).await {
+        match self
+            .in_time(runtime, link, pin!(connection.send(&ping)))
+            .await
+        {
             Some(Ok(_)) => link.answered(),
             Some(Err(error)) => drop(self.failed(link, &held, sent, failure::outage(error))),
             None => return Err(self.failed(link, &held, sent, self.timed_out())),
@@ -37,12 +40,18 @@ impl RedisStore {
     }
 
     /// Sends a `PING` to the server, even while the breaker is open. Returns how long the answer took.
-    pub(in crate::store) async fn ping(self: &Arc<Self>, runtime: &Handle) -> Result<Duration, Error> {
+    pub(in crate::store) async fn ping(
+        self: &Arc<Self>,
+        runtime: &Handle,
+    ) -> Result<Duration, Error> {
         let (links, ping) = (self.links(runtime), redis::cmd("PING"));
         let mut outcome = None;
         // One master of a Cluster that answers is enough.
         for master in self.source.numbers() {
-            match self.ask_at(&links, &links.route(links.number(master, 0)), &ping, false).await {
+            match self
+                .ask_at(&links, &links.route(links.number(master, 0)), &ping, false)
+                .await
+            {
                 Ok((_, took)) => return Ok(took),
                 Err(outage) => outcome = Some(outage),
             }
@@ -52,7 +61,10 @@ impl RedisStore {
 
     /// The next of all masters, if there is one. They may change meanwhile: each that has slots now is one.
     pub(super) fn next_master(&self, done: &[usize]) -> Option<usize> {
-        self.source.all_masters().into_iter().find(|number| !done.contains(number))
+        self.source
+            .all_masters()
+            .into_iter()
+            .find(|number| !done.contains(number))
     }
 
     /// Sends a command of an operator to a master.
@@ -63,7 +75,10 @@ impl RedisStore {
         command: &redis::Cmd,
     ) -> Result<redis::Value, Error> {
         let links = self.links(runtime);
-        Ok(self.ask_at(&links, &links.route(links.number(master, 0)), command, true).await?.0)
+        Ok(self
+            .ask_at(&links, &links.route(links.number(master, 0)), command, true)
+            .await?
+            .0)
     }
 
     /// Sends a command other than a script call to a master, even while the breaker is open. Returns the reply, and how

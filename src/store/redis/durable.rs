@@ -21,22 +21,31 @@ impl RedisStore {
     ) -> Result<(redis::Value, Option<RedisError>), RedisError> {
         let durability = self.limits.durability;
         if !asking && durability.is_none() {
-            return noting(pin!(connection.send(command)), written).await.map(|reply| (reply, None));
+            return noting(pin!(connection.send(command)), written)
+                .await
+                .map(|reply| (reply, None));
         }
         let ask = redis::cmd("ASKING");
         let mut together: Vec<&redis::Cmd> = Vec::from_iter(asking.then_some(&ask));
         together.push(command);
         // WAIT is for what its connection has written. A call that finds the lease held writes nothing, although another
         // connection wrote it. So each call is followed by a write.
-        let after = durability.map(|durability| (durability::mark(command, asking), durability.command()));
+        let after =
+            durability.map(|durability| (durability::mark(command, asking), durability.command()));
         if let Some((mark, wait)) = &after {
             together.extend(asking.then_some(&ask));
             together.extend([mark, wait]);
         }
-        let mut replies =
-            noting(pin!(connection.send_together(&together, asking.into())), written).await?.into_iter();
+        let mut replies = noting(
+            pin!(connection.send_together(&together, asking.into())),
+            written,
+        )
+        .await?
+        .into_iter();
         let reply = next(&mut replies)?;
-        let Some((durability, (_, wait))) = durability.zip(after) else { return Ok((reply, None)) };
+        let Some((durability, (_, wait))) = durability.zip(after) else {
+            return Ok((reply, None));
+        };
         if asking {
             next(&mut replies)?;
         }
@@ -50,7 +59,11 @@ impl RedisStore {
             let others = self.other_marks(&error, (command, slot), asking);
             acked = Err(error);
             for (asking, mark) in others {
-                let again: Vec<_> = asking.then_some(&ask).into_iter().chain([&mark, &wait]).collect();
+                let again: Vec<_> = asking
+                    .then_some(&ask)
+                    .into_iter()
+                    .chain([&mark, &wait])
+                    .collect();
                 let replies = connection.send_together(&again, asking.into()).await;
                 acked = replies.and_then(|replies| acked_by(&mut replies.into_iter()));
                 if acked.is_ok() {
@@ -77,7 +90,10 @@ impl RedisStore {
         }
         // A node that passes on the slot has the keys of the call, but takes no new one.
         let is_moving = failure::redirect(error).is_some();
-        let beside = is_moving.then(|| self.marks_beside(slot)).into_iter().flatten();
+        let beside = is_moving
+            .then(|| self.marks_beside(slot))
+            .into_iter()
+            .flatten();
         beside.map(|mark| (false, mark)).collect()
     }
 
@@ -120,7 +136,10 @@ mod tests {
             Ok(error @ Value::ServerError(_)) => error,
             other => panic!("{other:?}"),
         };
-        assert_eq!(acked_by(&mut [Value::Okay, Value::Int(2)].into_iter()).unwrap(), Value::Int(2));
+        assert_eq!(
+            acked_by(&mut [Value::Okay, Value::Int(2)].into_iter()).unwrap(),
+            Value::Int(2)
+        );
         assert!(acked_by(&mut [error(), Value::Int(2)].into_iter()).is_err());
         assert!(acked_by(&mut [Value::Okay, error()].into_iter()).is_err());
     }

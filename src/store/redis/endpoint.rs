@@ -7,8 +7,8 @@ use std::time::Duration;
 use redis::PushInfo;
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
-    ToRedisArgs,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    ProtocolVersion, ToRedisArgs,
 };
 #[cfg(feature = "cluster")]
 use tokio::sync::mpsc::UnboundedSender;
@@ -48,12 +48,18 @@ impl Access {
 
     /// The credentials for a new connection, if they do not come from the URL.
     pub(super) async fn credentials(&self) -> Result<Option<Credentials>, Outage> {
-        let Some(provider) = &self.credentials else { return Ok(None) };
-        provider.credentials().await.map(Some).map_err(|error| Outage {
-            cause: Cause::Disconnected,
-            text: format!("no credentials for Redis: {error}").into(),
-            source: Some(error.into()),
-        })
+        let Some(provider) = &self.credentials else {
+            return Ok(None);
+        };
+        provider
+            .credentials()
+            .await
+            .map(Some)
+            .map_err(|error| Outage {
+                cause: Cause::Disconnected,
+                text: format!("no credentials for Redis: {error}").into(),
+                source: Some(error.into()),
+            })
     }
 
     /// Parses the URL of a server.
@@ -80,7 +86,10 @@ impl Access {
 impl Endpoint {
     /// Parses a URL.
     pub(crate) fn new(url: &str, access: &Access) -> Result<Self, Error> {
-        Ok(Self { info: access.info(url)?, access: access.clone() })
+        Ok(Self {
+            info: access.info(url)?,
+            access: access.clone(),
+        })
     }
 
     pub(super) fn address(&self) -> String {
@@ -92,11 +101,16 @@ impl Endpoint {
     pub(super) fn at(self, address: &str) -> Self {
         let (new_host, new_port) = address.rsplit_once(':').unwrap_or((address, ""));
         let mut address = self.info.addr().clone();
-        if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } = &mut address {
+        if let ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } =
+            &mut address
+        {
             *host = new_host.into();
             *port = new_port.parse().unwrap_or(*port);
         }
-        Self { info: self.info.set_addr(address), access: self.access }
+        Self {
+            info: self.info.set_addr(address),
+            access: self.access,
+        }
     }
 
     #[cfg(feature = "cluster")]
@@ -136,7 +150,10 @@ impl Endpoint {
     }
 
     /// Subscribes to channels, on a connection for that alone.
-    pub(super) async fn subscribe(&self, channels: &[impl ToRedisArgs + Sync]) -> Result<PubSub, Outage> {
+    pub(super) async fn subscribe(
+        &self,
+        channels: &[impl ToRedisArgs + Sync],
+    ) -> Result<PubSub, Outage> {
         let client = self.client(None).await?;
         #[cfg(not(simulation))]
         let connected = client.get_async_pubsub().await;
@@ -146,7 +163,11 @@ impl Endpoint {
             None => client.get_async_pubsub().await,
         };
         let mut connection = connected.map_err(|error| no_connection(self.info.addr(), error))?;
-        connection.subscribe(channels).await.map_err(outage).map(|()| connection)
+        connection
+            .subscribe(channels)
+            .await
+            .map_err(outage)
+            .map(|()| connection)
     }
 
     /// Connects for pushed messages, and for commands that subscribe to them.
@@ -155,7 +176,11 @@ impl Endpoint {
         &self,
         pushes: UnboundedSender<PushInfo>,
     ) -> Result<MultiplexedConnection, Outage> {
-        self.multiplexed(Some(ProtocolVersion::RESP3), untimed().set_push_sender(pushes)).await
+        self.multiplexed(
+            Some(ProtocolVersion::RESP3),
+            untimed().set_push_sender(pushes),
+        )
+        .await
     }
 
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Outage> {
@@ -169,11 +194,17 @@ impl Endpoint {
     ) -> Result<MultiplexedConnection, Outage> {
         let client = self.client(protocol).await?;
         #[cfg(not(simulation))]
-        let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+        let connected = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await;
         #[cfg(simulation)]
         let connected = match &self.access.dial {
             Some(dial) => crate::store::dial::multiplexed(dial, &client, config).await,
-            None => client.get_multiplexed_async_connection_with_config(&config).await,
+            None => {
+                client
+                    .get_multiplexed_async_connection_with_config(&config)
+                    .await
+            }
         };
         connected.map_err(|error| no_connection(self.info.addr(), error))
     }
@@ -181,7 +212,9 @@ impl Endpoint {
 
 /// Connections without time-outs, because the store has its own.
 pub(super) fn untimed() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None::<Duration>)
+    AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        .set_connection_timeout(None::<Duration>)
 }
 
 pub(super) fn is_tls(info: &ConnectionInfo) -> bool {
@@ -204,14 +237,31 @@ mod tests {
         let client = async |credentials: Option<Credentials>| {
             let credentials =
                 credentials.map(|credentials| Arc::new(credentials) as Arc<dyn ProvideCredentials>);
-            let access = Access { credentials, ..Access::default() };
-            let client = Endpoint::new("redis://u:p@a", &access).unwrap().client(None).await.ok().unwrap();
+            let access = Access {
+                credentials,
+                ..Access::default()
+            };
+            let client = Endpoint::new("redis://u:p@a", &access)
+                .unwrap()
+                .client(None)
+                .await
+                .ok()
+                .unwrap();
             let settings = client.get_connection_info().redis_settings();
-            (settings.username().map(str::to_owned), settings.password().map(str::to_owned))
+            (
+                settings.username().map(str::to_owned),
+                settings.password().map(str::to_owned),
+            )
         };
         let pair = |user: &str, password: &str| (Some(user.to_owned()), Some(password.to_owned()));
         assert_eq!(client(None).await, pair("u", "p"));
-        assert_eq!(client(Some(Credentials::password("q"))).await, pair("u", "q"));
-        assert_eq!(client(Some(Credentials::new("v", "q"))).await, pair("v", "q"));
+        assert_eq!(
+            client(Some(Credentials::password("q"))).await,
+            pair("u", "q")
+        );
+        assert_eq!(
+            client(Some(Credentials::new("v", "q"))).await,
+            pair("v", "q")
+        );
     }
 }

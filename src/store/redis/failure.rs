@@ -44,7 +44,11 @@ pub(super) fn not_durable(missing: String) -> RedisError {
 /// The error for a call under way at a former master.
 #[cfg(feature = "sentinel")]
 pub(super) fn another_master() -> RedisError {
-    std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "Sentinel names another master").into()
+    std::io::Error::new(
+        std::io::ErrorKind::ConnectionAborted,
+        "Sentinel names another master",
+    )
+    .into()
 }
 
 /// Where a master of a Cluster redirects a call.
@@ -57,11 +61,17 @@ pub(super) struct Redirect {
 pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
     let (address, _) = error.redirect_node()?;
     // A node that does not know the host leaves it out, or tells `?`. An IPv6 address may begin with a colon.
-    if address.rsplit_once(':').is_none_or(|(host, _)| host.is_empty() || host == "?") {
+    if address
+        .rsplit_once(':')
+        .is_none_or(|(host, _)| host.is_empty() || host == "?")
+    {
         return None;
     }
     let ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
-    Some(Redirect { address: address.to_owned(), ask })
+    Some(Redirect {
+        address: address.to_owned(),
+        ask,
+    })
 }
 
 pub(super) fn is_no_script(error: &RedisError) -> bool {
@@ -70,7 +80,11 @@ pub(super) fn is_no_script(error: &RedisError) -> bool {
 
 /// An outage that no error of the client library tells.
 pub(super) fn of(cause: Cause, text: impl Into<Cow<'static, str>>) -> Outage {
-    Outage { cause, text: text.into(), source: None }
+    Outage {
+        cause,
+        text: text.into(),
+        source: None,
+    }
 }
 
 pub(super) fn disconnected(text: impl Into<Cow<'static, str>>) -> Outage {
@@ -82,7 +96,10 @@ pub(super) fn outage(error: RedisError) -> Outage {
         Cause::TimedOut
     } else if error.is_io_error() || error.is_unrecoverable_error() {
         Cause::Disconnected
-    } else if matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)) {
+    } else if matches!(
+        error.kind(),
+        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)
+    ) {
         Cause::Redirected
     } else if error.code() == Some(NOT_DURABLE) {
         Cause::NotDurable
@@ -101,7 +118,11 @@ pub(super) fn outage(error: RedisError) -> Outage {
         (Some(code), Some(detail)) => denied::explained(code, detail),
         _ => error.to_string(),
     };
-    Outage { cause, text: text.into(), source: denied::source(error) }
+    Outage {
+        cause,
+        text: text.into(),
+        source: denied::source(error),
+    }
 }
 
 fn is_not_serving(error: &RedisError) -> bool {
@@ -124,16 +145,24 @@ fn has_code(error: &RedisError, codes: &[&str]) -> bool {
     let is_one = |code: &str| codes.contains(&code);
     let first_word = |text: &str| {
         // Redis 6.2 puts the place before the error of a command in a script: `@user_script: 7: -READONLY …`.
-        let of_script = text.strip_prefix("@user_script: ").and_then(|text| text.split_once(": "));
+        let of_script = text
+            .strip_prefix("@user_script: ")
+            .and_then(|text| text.split_once(": "));
         let text = of_script.map_or(text, |(_, text)| text);
-        text.trim_start_matches('-').split(' ').next().is_some_and(is_one)
+        text.trim_start_matches('-')
+            .split(' ')
+            .next()
+            .is_some_and(is_one)
     };
     error.code().is_some_and(is_one) || error.detail().is_some_and(first_word)
 }
 
 /// Whether the server is unreachable or does not serve. Breakers count these outages.
 pub(super) fn is_outage(cause: Cause) -> bool {
-    matches!(cause, Cause::TimedOut | Cause::Disconnected | Cause::NotSent | Cause::NotServing)
+    matches!(
+        cause,
+        Cause::TimedOut | Cause::Disconnected | Cause::NotSent | Cause::NotServing
+    )
 }
 
 #[cfg(test)]
@@ -141,14 +170,21 @@ mod tests {
     use super::*;
 
     fn server(code: &str, detail: &str) -> Outage {
-        outage(redis::make_extension_error(code.into(), Some(detail.into())))
+        outage(redis::make_extension_error(
+            code.into(),
+            Some(detail.into()),
+        ))
     }
 
     #[test]
     fn a_server_that_cannot_serve_is_told_from_one_that_answers_nonsense() {
         for code in NOT_SERVING {
             assert_eq!(server(code, "x").cause, Cause::NotServing, "{code}");
-            assert_eq!(server("ERR", &format!("{code} within a script")).cause, Cause::NotServing, "{code}");
+            assert_eq!(
+                server("ERR", &format!("{code} within a script")).cause,
+                Cause::NotServing,
+                "{code}"
+            );
         }
         // As Redis 6.2 tells it of a script.
         let replica = "@user_script: 7: -READONLY You can't write against a read only replica.";
@@ -156,28 +192,47 @@ mod tests {
         assert_eq!(server("NOPERM", "x").cause, Cause::Denied);
         assert_eq!(server("ERR", "NOPERM within a script").cause, Cause::Denied);
         assert_eq!(server(TRYAGAIN, "x").cause, Cause::Moving);
-        let removed =
-            "Script attempted to access a non local key in a cluster node script: 1f, on @user_script:1.";
+        let removed = "Script attempted to access a non local key in a cluster node script: 1f, on @user_script:1.";
         assert_eq!(server("ERR", removed).cause, Cause::MovedMidway);
         for cause in [Cause::Denied, Cause::Moving, Cause::MovedMidway] {
             assert!(!is_outage(cause));
         }
         assert_eq!(server("WRONGTYPE", "x").cause, Cause::Unexpected);
-        assert_eq!(server("ERR", "user_script:1: BUSYBODY").cause, Cause::Unexpected);
+        assert_eq!(
+            server("ERR", "user_script:1: BUSYBODY").cause,
+            Cause::Unexpected
+        );
     }
 
     #[test]
     fn a_connection_that_cannot_be_used_is_a_disconnection() {
-        use std::io::ErrorKind::{BrokenPipe, ConnectionRefused, Other, PermissionDenied, TimedOut};
+        use std::io::ErrorKind::{
+            BrokenPipe, ConnectionRefused, Other, PermissionDenied, TimedOut,
+        };
         for kind in [BrokenPipe, ConnectionRefused, Other, PermissionDenied] {
-            assert_eq!(outage(std::io::Error::from(kind).into()).cause, Cause::Disconnected, "{kind}");
+            assert_eq!(
+                outage(std::io::Error::from(kind).into()).cause,
+                Cause::Disconnected,
+                "{kind}"
+            );
         }
-        assert_eq!(outage(std::io::Error::from(TimedOut).into()).cause, Cause::TimedOut);
-        for kind in [ErrorKind::Parse, ErrorKind::AuthenticationFailed, ErrorKind::ClusterConnectionNotFound]
-        {
+        assert_eq!(
+            outage(std::io::Error::from(TimedOut).into()).cause,
+            Cause::TimedOut
+        );
+        for kind in [
+            ErrorKind::Parse,
+            ErrorKind::AuthenticationFailed,
+            ErrorKind::ClusterConnectionNotFound,
+        ] {
             assert_eq!(outage((kind, "x").into()).cause, Cause::Disconnected);
         }
-        for cause in [Cause::TimedOut, Cause::Disconnected, Cause::NotSent, Cause::NotServing] {
+        for cause in [
+            Cause::TimedOut,
+            Cause::Disconnected,
+            Cause::NotSent,
+            Cause::NotServing,
+        ] {
             assert!(is_outage(cause), "{cause:?}");
         }
     }
@@ -196,6 +251,8 @@ mod tests {
             assert_eq!(to(nowhere), None, "{nowhere}");
         }
         assert_eq!(outage(told("MOVED 5 :7")).cause, Cause::Redirected);
-        assert!(is_no_script(&told("NOSCRIPT No matching script.")) && !is_no_script(&told("ERR x")));
+        assert!(
+            is_no_script(&told("NOSCRIPT No matching script.")) && !is_no_script(&told("ERR x"))
+        );
     }
 }

@@ -36,7 +36,12 @@ pub(super) struct QueueRef<O: Operation> {
 impl<O: Operation> QueueRef<O> {
     /// Sends a batch. The callers of a call get their replies when the reply to the call arrives.
     pub(super) async fn send(&self, batch: &Arc<Batch<O>>) {
-        let RedisClient { store, script, keys, .. } = &*self.client;
+        let RedisClient {
+            store,
+            script,
+            keys,
+            ..
+        } = &*self.client;
         let _under_way = UnderWay(store, &self.links);
         let plan = {
             let state = batch.depart();
@@ -61,7 +66,11 @@ impl<O: Operation> QueueRef<O> {
             1 => send(0).await,
             calls => {
                 let depth = if O::IN_ORDER { 1 } else { IN_FLIGHT };
-                stream::iter(0..calls).map(send).buffer_unordered(depth).collect::<()>().await;
+                stream::iter(0..calls)
+                    .map(send)
+                    .buffer_unordered(depth)
+                    .collect::<()>()
+                    .await;
             }
         }
     }
@@ -69,19 +78,30 @@ impl<O: Operation> QueueRef<O> {
     /// Changes the queue. `None` if its runtime was removed.
     fn with<R>(&self, change: impl FnOnce(&mut SendQueue<O>) -> R) -> Option<R> {
         let mut runtimes = lock(&self.client.runtimes.0);
-        let queues = runtimes.iter_mut().find(|queues| Arc::ptr_eq(&queues.links, &self.links))?;
+        let queues = runtimes
+            .iter_mut()
+            .find(|queues| Arc::ptr_eq(&queues.links, &self.links))?;
         queues.by_route.get_mut(self.number)?.as_mut().map(change)
     }
 
     /// Returns the error for operations that the queue refuses.
     pub(super) fn overloaded(&self, operations: usize) -> Error {
-        self.client.store.overloaded(&self.route.link, &self.links.budget, operations)
+        self.client
+            .store
+            .overloaded(&self.route.link, &self.links.budget, operations)
     }
 
     /// Spawns a flusher that is already counted.
     pub(super) fn spawn_flusher(self) {
         let runtime = self.links.runtime.clone();
-        runtime.spawn(Flusher { queue: self, batch: None, done: false }.flush());
+        runtime.spawn(
+            Flusher {
+                queue: self,
+                batch: None,
+                done: false,
+            }
+            .flush(),
+        );
     }
 }
 
@@ -146,8 +166,15 @@ impl<O: Operation> Drop for Flusher<O> {
         }
         let waiting = self.queue.with(|queue| {
             queue.flushers -= 1;
-            if queue.flushers == 0 { std::mem::take(&mut queue.batches) } else { VecDeque::new() }
+            if queue.flushers == 0 {
+                std::mem::take(&mut queue.batches)
+            } else {
+                VecDeque::new()
+            }
         });
-        waiting.iter().flatten().for_each(|batch| client.store.fail(batch));
+        waiting
+            .iter()
+            .flatten()
+            .for_each(|batch| client.store.fail(batch));
     }
 }

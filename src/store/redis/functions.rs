@@ -76,7 +76,8 @@ impl Functions {
     /// For a while calls go as scripts.
     pub(super) fn pause(&self) {
         let until = (self.made.elapsed() + PAUSE).as_millis();
-        self.paused.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.paused
+            .store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// From now on calls go as scripts.
@@ -121,7 +122,10 @@ pub(super) fn told(answer: Result<redis::Value, RedisError>) -> (Has, Option<Out
         Err(error) if is_unknown(&error) => return (Has::Functions, None),
         Err(error) => error,
     };
-    if error.detail().is_some_and(|text| text.contains("no such operation")) {
+    if error
+        .detail()
+        .is_some_and(|text| text.contains("no such operation"))
+    {
         return (Has::Library, None);
     }
     let outage = failure::outage(error);
@@ -134,7 +138,9 @@ pub(super) fn told(answer: Result<redis::Value, RedisError>) -> (Has, Option<Out
 
 /// Whether the server has functions, but not this one.
 pub(super) fn is_unknown(error: &RedisError) -> bool {
-    error.detail().is_some_and(|text| text.contains("unction not found"))
+    error
+        .detail()
+        .is_some_and(|text| text.contains("unction not found"))
 }
 
 /// Whether the server denies functions, or has none: since this connection was made, that has changed.
@@ -145,7 +151,10 @@ pub(super) fn are_refused(error: &RedisError) -> bool {
 
 /// What an error of loading means.
 fn ended(error: RedisError) -> Loading {
-    if error.detail().is_some_and(|text| text.contains("already exists")) {
+    if error
+        .detail()
+        .is_some_and(|text| text.contains("already exists"))
+    {
         return Loading::Done;
     }
     match failure::outage(error).cause {
@@ -167,11 +176,21 @@ impl RedisStore {
     ) -> Option<Loading> {
         let mut loading = {
             let mut loading = lock(&held.functions.loading);
-            loading.get_or_insert_with(|| self.begin_to_load(runtime, link, held, master)).clone()
+            loading
+                .get_or_insert_with(|| self.begin_to_load(runtime, link, held, master))
+                .clone()
         };
-        let ended = async { loading.wait_for(Option::is_some).await.ok().and_then(|ended| *ended) };
+        let ended = async {
+            loading
+                .wait_for(Option::is_some)
+                .await
+                .ok()
+                .and_then(|ended| *ended)
+        };
         // Without an end, the task was dropped with its runtime.
-        self.in_time(runtime, link, pin!(ended)).await.map(|ended| ended.unwrap_or(Loading::Lost))
+        self.in_time(runtime, link, pin!(ended))
+            .await
+            .map(|ended| ended.unwrap_or(Loading::Lost))
     }
 
     fn begin_to_load(
@@ -182,7 +201,8 @@ impl RedisStore {
         master: usize,
     ) -> watch::Receiver<Option<Loading>> {
         let (done, loading) = watch::channel(None);
-        let (held, link, mut connection) = (Arc::clone(held), Arc::clone(link), held.connection.clone());
+        let (held, link, mut connection) =
+            (Arc::clone(held), Arc::clone(link), held.connection.clone());
         let (address, limit) = (self.source.address_in_pool(master), self.limits.timeout);
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg(&self.library.text);
@@ -191,7 +211,10 @@ impl RedisStore {
             let loaded = timeout(limit, connection.send_at(address, &load)).await;
             // A call that misses the library later loads it again.
             *lock(&held.functions.loading) = None;
-            let why = loaded.as_ref().ok().and_then(|loaded| loaded.as_ref().err().map(ToString::to_string));
+            let why = loaded
+                .as_ref()
+                .ok()
+                .and_then(|loaded| loaded.as_ref().err().map(ToString::to_string));
             let ended = match loaded {
                 Ok(Ok(_)) => Loading::Done,
                 Ok(Err(error)) => ended(error),
@@ -227,11 +250,26 @@ mod tests {
     fn what_passes_is_told_from_what_stays() {
         for (text, expected) in [
             ("ERR Library 'td_1' already exists", Loading::Done),
-            ("OOM command not allowed when used memory > 'maxmemory'.", Loading::NotNow),
-            ("READONLY You can't write against a read only replica.", Loading::NotNow),
-            ("NOREPLICAS Not enough good replicas to write.", Loading::NotNow),
-            ("NOPERM this user has no permissions to run the 'function|load' command", Loading::Never),
-            ("ERR unknown command 'FUNCTION', with args beginning with: 'LOAD' ", Loading::Never),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                Loading::NotNow,
+            ),
+            (
+                "READONLY You can't write against a read only replica.",
+                Loading::NotNow,
+            ),
+            (
+                "NOREPLICAS Not enough good replicas to write.",
+                Loading::NotNow,
+            ),
+            (
+                "NOPERM this user has no permissions to run the 'function|load' command",
+                Loading::Never,
+            ),
+            (
+                "ERR unknown command 'FUNCTION', with args beginning with: 'LOAD' ",
+                Loading::Never,
+            ),
         ] {
             assert_eq!(ended(error(text)), expected, "{text}");
         }

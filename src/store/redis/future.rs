@@ -51,7 +51,9 @@ impl<O: Operation> Future for OperationFuture<O> {
         loop {
             match step {
                 Step::Submitted(submitted) => {
-                    let Some((client, key, operation)) = submitted.take() else { return Poll::Pending };
+                    let Some((client, key, operation)) = submitted.take() else {
+                        return Poll::Pending;
+                    };
                     let (here, waker) = (Handle::try_current().ok(), context.waker().clone());
                     *step = client.enqueue(here, key, operation, Some(waker), false);
                 }
@@ -86,7 +88,10 @@ impl<O: Operation> Drop for OperationFuture<O> {
 
 impl Sending {
     pub(super) fn new(sending: BoxFuture<'static, ()>, runtime: Handle) -> Self {
-        Self { sending: Some(sending), runtime }
+        Self {
+            sending: Some(sending),
+            runtime,
+        }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {

@@ -23,14 +23,20 @@ use super::link::Link;
 use super::plan::Plan;
 use super::reply::Reply;
 use crate::error::{Cause, Outage};
-use crate::store::operation::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script};
+use crate::store::operation::{
+    Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,
+};
 use crate::store::{BreakerState, Client, Namespace};
 use crate::sync::{block_on, check, spawn};
 use crate::telemetry::Server;
 use crate::{Error, Store};
 
 fn outage() -> Outage {
-    Outage { cause: Cause::TimedOut, text: "too slow".into(), source: None }
+    Outage {
+        cause: Cause::TimedOut,
+        text: "too slow".into(),
+        source: None,
+    }
 }
 
 fn breaker() -> Arc<Breaker> {
@@ -97,7 +103,11 @@ impl Operation for Ask {
     type Cell = Nothing;
     type Reply = i64;
     type Undo = Self;
-    const SCRIPT: Script = Script { words: &[], pieces: &[], rights: Rights::Writes };
+    const SCRIPT: Script = Script {
+        words: &[],
+        pieces: &[],
+        rights: Rights::Writes,
+    };
     const PARTS: &'static [&'static str] = &["x"];
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = 8;
@@ -146,7 +156,9 @@ fn answer(batch: &Batch<Ask>) -> Option<Landing<Ask>> {
     let plan = Plan::new(&client.script, &client.keys, &batch.depart().items);
     batch.departs(plan.calls.len());
     let reply = || Reply::parse(Value::Array(vec![Value::Int(1), Value::Int(7)]), 1).unwrap();
-    plan.calls.first().map(|call| batch.land(0, call, &plan.order, Ok(reply())))
+    plan.calls
+        .first()
+        .map(|call| batch.land(0, call, &plan.order, Ok(reply())))
 }
 
 /// A caller that polls while its reply arrives gets it, even if another task polled before.
@@ -175,7 +187,13 @@ pub(crate) fn a_reply_without_a_caller_is_taken_back_once() {
             let batch = batch.clone();
             spawn(move || {
                 let landing = answer(&batch)?;
-                Some(landing.orphans.iter().map(|(_, replies)| replies.len()).sum::<usize>())
+                Some(
+                    landing
+                        .orphans
+                        .iter()
+                        .map(|(_, replies)| replies.len())
+                        .sum::<usize>(),
+                )
             })
         };
         let left_with = batch.leave(0).is_some();
@@ -192,7 +210,15 @@ fn runtime() -> (Runtime, Handle) {
     let runtime = Builder::new_current_thread().build().unwrap();
     let handle = runtime.handle().clone();
     // It drops its tasks in an order that depends on their ids. An interleaving is repeated only with the same order.
-    while handle.spawn(async {}).id().to_string().parse::<u64>().unwrap() % 8 > 0 {}
+    while handle
+        .spawn(async {})
+        .id()
+        .to_string()
+        .parse::<u64>()
+        .unwrap()
+        % 8
+        > 0
+    {}
     (runtime, handle)
 }
 
@@ -208,7 +234,10 @@ pub(crate) fn an_operation_on_a_runtime_that_ends_fails() {
             let reply: Option<Result<i64, Error>> = match step {
                 Step::Done(reply) => reply,
                 Step::Queued(queued) => {
-                    match queued.batch.poll(queued.index, &mut Context::from_waker(Waker::noop())) {
+                    match queued
+                        .batch
+                        .poll(queued.index, &mut Context::from_waker(Waker::noop()))
+                    {
                         Poll::Ready(reply) => Some(reply),
                         Poll::Pending => None,
                     }
@@ -225,13 +254,26 @@ pub(crate) fn an_operation_on_a_runtime_that_ends_fails() {
 pub(crate) fn a_connection_on_a_runtime_that_ends_fails() {
     check(|| {
         let (client, (ended, handle), (_runs, other)) = (client(), runtime(), runtime());
-        let RedisStore { source, process, telemetry, .. } = &*client.store;
-        let link =
-            Arc::new(Link::new(source.clone(), Duration::from_secs(1), *process, telemetry.clone(), None));
+        let RedisStore {
+            source,
+            process,
+            telemetry,
+            ..
+        } = &*client.store;
+        let link = Arc::new(Link::new(
+            source.clone(),
+            Duration::from_secs(1),
+            *process,
+            telemetry.clone(),
+            None,
+        ));
         let ends = spawn(move || drop(ended));
         assert!(block_on(link.hold(&handle)).is_err());
         ends.join().unwrap();
         let attempt = pin!(link.hold(&other)).poll(&mut Context::from_waker(Waker::noop()));
-        assert!(attempt.is_pending(), "it does not wait for the attempt that failed");
+        assert!(
+            attempt.is_pending(),
+            "it does not wait for the attempt that failed"
+        );
     });
 }

@@ -28,13 +28,19 @@ pub struct Library {
 
 impl Store {
     pub(crate) async fn libraries(&self) -> Result<Vec<Library>, Error> {
-        let Some(store) = self.on_redis() else { return Ok(Vec::new()) };
-        let list = |store: Arc<RedisStore>, runtime: Handle| async move { store.libraries(&runtime).await };
+        let Some(store) = self.on_redis() else {
+            return Ok(Vec::new());
+        };
+        let list = |store: Arc<RedisStore>, runtime: Handle| async move {
+            store.libraries(&runtime).await
+        };
         store.anywhere(list).await?
     }
 
     pub(crate) async fn delete_library(&self, library: &Library) -> Result<(), Error> {
-        let Some(store) = self.on_redis() else { return Ok(()) };
+        let Some(store) = self.on_redis() else {
+            return Ok(());
+        };
         let (master, mut delete) = (library.master, redis::cmd("FUNCTION"));
         delete.arg("DELETE").arg(&library.name);
         let ask = |store: Arc<RedisStore>, runtime: Handle| async move {
@@ -73,8 +79,9 @@ impl RedisStore {
 
 fn names(reply: Value) -> Option<Vec<String>> {
     let libraries: Vec<HashMap<String, Value>> = redis::from_redis_value(reply).ok()?;
-    let name =
-        |mut library: HashMap<String, Value>| redis::from_redis_value(library.remove("library_name")?).ok();
+    let name = |mut library: HashMap<String, Value>| {
+        redis::from_redis_value(library.remove("library_name")?).ok()
+    };
     libraries.into_iter().map(name).collect()
 }
 
@@ -85,11 +92,24 @@ mod tests {
     #[test]
     fn libraries_have_names() {
         let text = |text: &str| Value::BulkString(text.into());
-        let library = |field: &str| [text(field), text("td_1"), text("functions"), Value::Array(Vec::new())];
+        let library = |field: &str| {
+            [
+                text(field),
+                text("td_1"),
+                text("functions"),
+                Value::Array(Vec::new()),
+            ]
+        };
         let list = |library: Value| names(Value::Array(vec![library]));
-        assert_eq!(list(Value::Array(library("library_name").into())), Some(vec!["td_1".to_owned()]));
+        assert_eq!(
+            list(Value::Array(library("library_name").into())),
+            Some(vec!["td_1".to_owned()])
+        );
         let [field, name, ..] = library("library_name");
-        assert_eq!(list(Value::Map(vec![(field, name)])), Some(vec!["td_1".to_owned()]));
+        assert_eq!(
+            list(Value::Map(vec![(field, name)])),
+            Some(vec!["td_1".to_owned()])
+        );
         assert_eq!(list(Value::Array(library("name").into())), None);
         assert_eq!((names(Value::Int(1)), list(Value::Nil)), (None, None));
     }

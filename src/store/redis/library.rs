@@ -205,14 +205,21 @@ mod tests {
     fn each_file_is_a_piece_and_the_name_has_the_digest() {
         let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua")).unwrap();
         let names = files.filter_map(|file| file.unwrap().file_name().into_string().ok());
-        let files: BTreeSet<_> =
-            names.filter_map(|name| name.strip_suffix(".lua").map(str::to_owned)).collect();
-        let pieces = PIECES.iter().map(|(name, _)| *name).chain(["clock", "state", "serve"]);
+        let files: BTreeSet<_> = names
+            .filter_map(|name| name.strip_suffix(".lua").map(str::to_owned))
+            .collect();
+        let pieces = PIECES
+            .iter()
+            .map(|(name, _)| *name)
+            .chain(["clock", "state", "serve"]);
         let pieces: BTreeSet<_> = pieces.map(str::to_owned).collect();
         if cfg!(all(feature = "operator", feature = "quorum")) {
             assert_eq!(pieces, files);
         }
-        let (usual, other) = (Library::with_clock(None), Library::with_clock(Some("local now = 1")));
+        let (usual, other) = (
+            Library::with_clock(None),
+            Library::with_clock(Some("local now = 1")),
+        );
         assert_eq!(usual.name.len(), "td_".len() + DIGITS);
         assert_ne!(usual.name, other.name, "another text has another name");
         // Redis 7.0 crashes on a flush with more than 64 functions.

@@ -134,7 +134,8 @@ impl Link {
 
     /// Notes that a reply has arrived.
     pub(super) fn answered(&self) {
-        self.answered.store(self.micros(Instant::now()).max(1), Ordering::Relaxed);
+        self.answered
+            .store(self.micros(Instant::now()).max(1), Ordering::Relaxed);
         if self.failing.load(Ordering::Relaxed) {
             self.failing.store(false, Ordering::Relaxed);
         }
@@ -161,7 +162,8 @@ impl Link {
     /// Returns when the last reply arrived, if that was at `time` or later.
     pub(super) fn answered_since(&self, time: Instant) -> Option<Instant> {
         let answered = self.answered.load(Ordering::Relaxed);
-        (answered > 0 && answered >= self.micros(time)).then(|| self.began + Duration::from_micros(answered))
+        (answered > 0 && answered >= self.micros(time))
+            .then(|| self.began + Duration::from_micros(answered))
     }
 
     fn micros(&self, time: Instant) -> u64 {
@@ -187,7 +189,8 @@ impl Link {
     /// Closes the connection; with `held` only if it is that one, and was not replaced yet. The next call makes another.
     pub(super) fn close(&self, held: Option<&Arc<Ready>>) {
         let mut state = lock(&self.state);
-        if matches!(&*state, State::Ready(ready) if held.is_none_or(|held| Arc::ptr_eq(ready, held))) {
+        if matches!(&*state, State::Ready(ready) if held.is_none_or(|held| Arc::ptr_eq(ready, held)))
+        {
             *state = State::Idle;
         }
     }
@@ -223,12 +226,20 @@ impl Link {
         loop {
             let switches = self.source.switches();
             let mut connection = self.source.connect().await?;
-            let Some((version, functions)) = self.inspect(&mut connection).await? else { continue };
+            let Some((version, functions)) = self.inspect(&mut connection).await? else {
+                continue;
+            };
             // If the master has changed meanwhile, the connection may lead to the former one.
             if switches == self.source.switches() {
                 self.answered();
-                self.telemetry.connected(self.has_connected.swap(true, Ordering::Relaxed));
-                return Ok(Ready { connection, version, functions, switches });
+                self.telemetry
+                    .connected(self.has_connected.swap(true, Ordering::Relaxed));
+                return Ok(Ready {
+                    connection,
+                    version,
+                    functions,
+                    switches,
+                });
             }
         }
     }
@@ -264,11 +275,17 @@ impl Link {
                 Err(error) => (None, Err(error)),
             }
         } else {
-            (version::ask(connection).await?, connection.send(&question).await)
+            (
+                version::ask(connection).await?,
+                connection.send(&question).await,
+            )
         };
         let (has, why) = functions::told(answer);
-        let is_closed = why.as_ref().is_some_and(|outage| outage.cause == Cause::Disconnected);
-        self.closed_at_functions.store(if is_closed { closed + 1 } else { 0 }, Ordering::Relaxed);
+        let is_closed = why
+            .as_ref()
+            .is_some_and(|outage| outage.cause == Cause::Disconnected);
+        self.closed_at_functions
+            .store(if is_closed { closed + 1 } else { 0 }, Ordering::Relaxed);
         if let Some(outage) = why.filter(|_| !is_closed || closed + 1 == CLOSED) {
             self.telemetry.without_functions(&outage.text);
         }

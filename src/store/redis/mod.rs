@@ -32,7 +32,10 @@ pub(in crate::store) mod send_queue;
 #[cfg(feature = "sentinel")]
 pub(in crate::store) mod sentinels;
 mod shards;
-#[cfg_attr(not(feature = "cluster"), allow(dead_code, unused_imports, unused_variables))]
+#[cfg_attr(
+    not(feature = "cluster"),
+    allow(dead_code, unused_imports, unused_variables)
+)]
 pub(in crate::store) mod slots;
 pub(crate) mod source;
 pub(in crate::store) mod subscription;
@@ -136,7 +139,11 @@ impl RedisStore {
 
     fn load(&self, script: Script) -> Arc<Loaded> {
         let load = || Arc::new(Loaded::new(self.clock, script, &self.library));
-        Arc::clone(lock(&self.scripts).entry(script.name()).or_insert_with(load))
+        Arc::clone(
+            lock(&self.scripts)
+                .entry(script.name())
+                .or_insert_with(load),
+        )
     }
 
     /// The prefix of the channels for wake-ups.
@@ -151,14 +158,21 @@ impl RedisStore {
 
     /// The time within which a call ends.
     pub(super) fn call_limit(&self) -> Duration {
-        let Limits { timeout, connect_timeout, queue_timeout, .. } = self.limits;
+        let Limits {
+            timeout,
+            connect_timeout,
+            queue_timeout,
+            ..
+        } = self.limits;
         timeout + connect_timeout + queue_timeout
     }
 
     /// `runtime`: that of the caller.
     pub(super) fn stats(&self, runtime: Option<Id>) -> StoreStats {
         let runtimes = lock(&self.runtimes).clone();
-        let here = runtimes.iter().find(|links| runtime.is_some_and(|runtime| links.is_of(runtime)));
+        let here = runtimes
+            .iter()
+            .find(|links| runtime.is_some_and(|runtime| links.is_of(runtime)));
         StoreStats {
             breaker: here.map_or(BreakerState::Closed, |links| links.breaker()),
             server_version: here.and_then(|links| links.server_version()),
@@ -180,7 +194,12 @@ impl RedisStore {
     {
         match Handle::try_current() {
             Ok(runtime) => Ok(task(Arc::clone(self), runtime).await),
-            Err(_) => self.base.background.run(task(Arc::clone(self), self.base.background.handle()?)).await,
+            Err(_) => {
+                self.base
+                    .background
+                    .run(task(Arc::clone(self), self.base.background.handle()?))
+                    .await
+            }
         }
     }
 
@@ -190,21 +209,27 @@ impl RedisStore {
         if operations == 0 {
             return;
         }
-        self.operations.fetch_add(operations as u64, Ordering::Relaxed);
+        self.operations
+            .fetch_add(operations as u64, Ordering::Relaxed);
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.telemetry.batch(operations, || budget.operations());
     }
 
     /// Subscribes to the channels of this process and of all processes, unless the subscription is running.
     pub(super) fn subscribe(&self) {
-        let channels = [self.base.notifier.process(), ALL].map(|whose| format!("{}{whose}", self.channels()));
-        self.subscription.start(channels, &self.base.notifier, &self.base.background);
+        let channels =
+            [self.base.notifier.process(), ALL].map(|whose| format!("{}{whose}", self.channels()));
+        self.subscription
+            .start(channels, &self.base.notifier, &self.base.background);
     }
 
     /// Returns the links of a runtime, made on first use.
     fn links(self: &Arc<Self>, runtime: &Handle) -> Arc<RuntimeLinks> {
         let known = |runtimes: &[Arc<RuntimeLinks>]| {
-            runtimes.iter().find(|links| links.is_of(runtime.id())).map(Arc::clone)
+            runtimes
+                .iter()
+                .find(|links| links.is_of(runtime.id()))
+                .map(Arc::clone)
         };
         if let Some(links) = known(&lock(&self.runtimes)) {
             return links;
@@ -231,8 +256,9 @@ impl RedisStore {
     /// Drops the links of a runtime that has ended.
     fn forget(&self, runtime: Id) {
         let mut runtimes = lock(&self.runtimes);
-        let ended: Vec<_> =
-            runtimes.extract_if(.., |links| links.id == runtime && links.has_ended()).collect();
+        let ended: Vec<_> = runtimes
+            .extract_if(.., |links| links.id == runtime && links.has_ended())
+            .collect();
         drop(runtimes);
         ended.iter().for_each(|ended| ended.retire());
     }
@@ -248,14 +274,21 @@ impl RedisStore {
     /// Returns the error for operations that found the queue full or waited too long: overloaded if the server
     /// still answers other calls, otherwise unavailable.
     fn overloaded(&self, link: &Link, budget: &Budget, operations: usize) -> Error {
-        let Limits { timeout, max_queued, max_queued_bytes, queue_timeout, .. } = self.limits;
+        let Limits {
+            timeout,
+            max_queued,
+            max_queued_bytes,
+            queue_timeout,
+            ..
+        } = self.limits;
         if !link.answers(timeout) {
             let text = format!(
                 "the queue is full or the queue_timeout of {queue_timeout:?} is over, and no reply within {timeout:?}"
             );
             return Error::unavailable(Cause::NotSent, text);
         }
-        self.telemetry.overloaded(operations, || budget.operations());
+        self.telemetry
+            .overloaded(operations, || budget.operations());
         // Prepared once, because there may be hundreds of thousands.
         let overloaded = self.overloaded.get_or_init(|| {
             Error::overloaded(format!(
@@ -289,7 +322,11 @@ impl RedisStore {
         let runtimes = lock(&self.runtimes).clone();
         runtimes.iter().for_each(|links| links.close());
         self.source.stop();
-        let operations = if none.is_ok() { 0 } else { self.owed.count() + self.publications.count() };
+        let operations = if none.is_ok() {
+            0
+        } else {
+            self.owed.count() + self.publications.count()
+        };
         Left { work, operations }
     }
 }

@@ -51,9 +51,14 @@ impl Call {
 impl Plan {
     /// Plans the calls for the operations that still must be sent.
     pub(super) fn new<O: Operation>(script: &Loaded, space: &KeySpace, items: &[Item<O>]) -> Self {
-        let mut order: SmallVec<[usize; 1]> =
-            (0..items.len()).filter(|at| items[*at].is_wanted() && items[*at].operation.is_some()).collect();
-        let groups = if order.len() > 1 { groups(items) } else { Vec::new() };
+        let mut order: SmallVec<[usize; 1]> = (0..items.len())
+            .filter(|at| items[*at].is_wanted() && items[*at].operation.is_some())
+            .collect();
+        let groups = if order.len() > 1 {
+            groups(items)
+        } else {
+            Vec::new()
+        };
         if order.len() > 1 {
             // Puts operations next to each other that can leave in one call.
             order.sort_by_key(|at| {
@@ -62,7 +67,11 @@ impl Plan {
                 (item.slot, groups[*at], item.key.as_bytes(), rank)
             });
         }
-        let pending = Pending { items, order: &order, groups: &groups };
+        let pending = Pending {
+            items,
+            order: &order,
+            groups: &groups,
+        };
         let mut calls = SmallVec::new();
         let mut start = 0;
         while start < order.len() {
@@ -70,7 +79,12 @@ impl Plan {
             let runs = pending.runs(start);
             start = runs.last().map_or(order.len(), |last| last.at.end);
             let command = pending.command(script, space, &runs);
-            calls.push(Call { command, slot, runs, repeat: O::REPEAT });
+            calls.push(Call {
+                command,
+                slot,
+                runs,
+                repeat: O::REPEAT,
+            });
         }
         Self { calls, order }
     }
@@ -80,7 +94,12 @@ impl Plan {
 /// submitted. Those of no group join the first that leaves to their slot: so a release is sent before the acquires of its key that
 /// come after it.
 fn groups<O: Operation>(items: &[Item<O>]) -> Vec<usize> {
-    let own = |item: &Item<O>| item.operation.as_ref().filter(|_| item.is_wanted()).and_then(O::group);
+    let own = |item: &Item<O>| {
+        item.operation
+            .as_ref()
+            .filter(|_| item.is_wanted())
+            .and_then(O::group)
+    };
     let (mut numbers, mut last) = (HashMap::new(), None);
     let mut groups: Vec<Option<usize>> = Vec::with_capacity(items.len());
     for item in items {
@@ -88,7 +107,10 @@ fn groups<O: Operation>(items: &[Item<O>]) -> Vec<usize> {
         // Mostly, all are of one group.
         if last.is_none_or(|(known, _)| known != group) {
             let next = numbers.len();
-            last = Some((group, group.map(|group| *numbers.entry(group).or_insert(next))));
+            last = Some((
+                group,
+                group.map(|group| *numbers.entry(group).or_insert(next)),
+            ));
         }
         groups.push(last.and_then(|(_, number)| number));
     }
@@ -102,7 +124,11 @@ fn groups<O: Operation>(items: &[Item<O>]) -> Vec<usize> {
         }
     }
     let joined = |item: &Item<O>| first.get(&item.slot).copied().unwrap_or(0);
-    items.iter().zip(groups).map(|(item, group)| group.unwrap_or_else(|| joined(item))).collect()
+    items
+        .iter()
+        .zip(groups)
+        .map(|(item, group)| group.unwrap_or_else(|| joined(item)))
+        .collect()
 }
 
 /// Operations in the order of a plan, and the group of each item if there are several.
@@ -124,14 +150,21 @@ impl<O: Operation> Pending<'_, O> {
         let mut runs = Runs::new();
         for at in start..self.order.len() {
             let item = self.item(at);
-            let Some(operation) = &item.operation else { break };
-            let together = at == start || self.groups[self.order[at]] == self.groups[self.order[start]];
+            let Some(operation) = &item.operation else {
+                break;
+            };
+            let together =
+                at == start || self.groups[self.order[at]] == self.groups[self.order[start]];
             if item.slot != first.slot || !together || (O::ONE_KEY && item.key != first.key) {
                 break;
             }
             let repeats = |run: &Run| {
                 let last = self.item(run.at.end - 1);
-                last.key == item.key && last.operation.as_ref().is_some_and(|last| last.repeats(operation))
+                last.key == item.key
+                    && last
+                        .operation
+                        .as_ref()
+                        .is_some_and(|last| last.repeats(operation))
             };
             let size = operation.size();
             match runs.last_mut() {
@@ -143,7 +176,10 @@ impl<O: Operation> Pending<'_, O> {
                     }
                     room = room.saturating_sub(size);
                     bytes += operation.payload();
-                    runs.push(Run { at: at..at + 1, size });
+                    runs.push(Run {
+                        at: at..at + 1,
+                        size,
+                    });
                 }
             }
         }
@@ -155,8 +191,12 @@ impl<O: Operation> Pending<'_, O> {
         let slot = runs.first().and_then(|run| self.item(run.at.start).slot);
         let mut arguments = Vec::with_capacity(8 + 8 * runs.len());
         let operation = |at: usize| self.item(at).operation.as_ref();
-        let operations = runs.iter().filter_map(|run| Some((operation(run.at.start)?, run)));
-        let mut of_groups = operations.clone().filter(|(operation, _)| operation.group().is_some());
+        let operations = runs
+            .iter()
+            .filter_map(|run| Some((operation(run.at.start)?, run)));
+        let mut of_groups = operations
+            .clone()
+            .filter(|(operation, _)| operation.group().is_some());
         if let Some((operation, _)) = of_groups.next().or_else(|| operations.clone().next()) {
             operation.shared(&mut Arguments::new(&mut arguments));
         }
@@ -179,14 +219,20 @@ impl<O: Operation> Pending<'_, O> {
         let keys = named.iter().map(width).sum();
         let mut command = script.call(keys, keys + arguments.len(), bytes);
         for run in named {
-            space.keys(self.item(run.at.start).key.as_bytes(), O::PARTS, &mut |key| {
-                command.arg(key);
-            });
+            space.keys(
+                self.item(run.at.start).key.as_bytes(),
+                O::PARTS,
+                &mut |key| {
+                    command.arg(key);
+                },
+            );
         }
         for word in script.words() {
             command.arg(word);
         }
-        arguments.iter().for_each(|argument| argument.add_to(&mut command, slot));
+        arguments
+            .iter()
+            .for_each(|argument| argument.add_to(&mut command, slot));
         command
     }
 }

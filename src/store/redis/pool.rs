@@ -14,7 +14,8 @@ use crate::store::background::Background;
 /// A pool. No idle connection is taken from it, because such a connection is driven by the runtime that made it.
 pub(crate) struct Pool {
     /// Makes a connection on the current runtime.
-    pub(super) connect: Box<dyn Fn() -> BoxFuture<'static, Result<Connection, RedisError>> + Send + Sync>,
+    pub(super) connect:
+        Box<dyn Fn() -> BoxFuture<'static, Result<Connection, RedisError>> + Send + Sync>,
     /// What its connections lead to.
     pub(super) name: &'static str,
     /// The commands that it needs beside those of every store, for the ACL.
@@ -32,7 +33,11 @@ pub trait Sealed {
 
 #[cfg(feature = "pools")]
 impl Pool {
-    fn new<M, W>(pool: managed::Pool<M, W>, wrap: fn(M::Type) -> Connection, name: &'static str) -> Self
+    fn new<M, W>(
+        pool: managed::Pool<M, W>,
+        wrap: fn(M::Type) -> Connection,
+        name: &'static str,
+    ) -> Self
     where
         M: Manager<Error = RedisError> + 'static,
         W: From<managed::Object<M>> + 'static,
@@ -41,7 +46,12 @@ impl Pool {
             let pool = pool.clone();
             Box::pin(async move { pool.manager().create().await.map(wrap) })
         };
-        Self { connect: Box::new(connect), name, more_commands: "", masters: None }
+        Self {
+            connect: Box::new(connect),
+            name,
+            more_commands: "",
+            masters: None,
+        }
     }
 }
 
@@ -49,7 +59,11 @@ impl Pool {
 impl Sealed for deadpool_redis::Pool {
     #[allow(private_interfaces)]
     fn into_pool(self, _: &Background) -> Arc<Pool> {
-        Arc::new(Pool::new(self, Connection::Server, "the server of the pool"))
+        Arc::new(Pool::new(
+            self,
+            Connection::Server,
+            "the server of the pool",
+        ))
     }
 }
 
@@ -58,7 +72,10 @@ impl Sealed for deadpool_redis::sentinel::Pool {
     #[allow(private_interfaces)]
     fn into_pool(self, _: &Background) -> Arc<Pool> {
         let pool = Pool::new(self, Connection::Server, "the master that Sentinel names");
-        Arc::new(Pool { more_commands: super::source::OF_SENTINELS, ..pool })
+        Arc::new(Pool {
+            more_commands: super::source::OF_SENTINELS,
+            ..pool
+        })
     }
 }
 
@@ -68,6 +85,10 @@ impl Sealed for deadpool_redis::cluster::Pool {
     fn into_pool(self, home: &Background) -> Arc<Pool> {
         let pool = Pool::new(self, Connection::Cluster, "the cluster of the pool");
         let masters = Some(Arc::new(Masters::new(home)));
-        Arc::new(Pool { more_commands: super::source::OF_CLUSTERS, masters, ..pool })
+        Arc::new(Pool {
+            more_commands: super::source::OF_CLUSTERS,
+            masters,
+            ..pool
+        })
     }
 }

@@ -18,17 +18,28 @@ pub(super) struct Refusal {
 
 impl Refused {
     /// Notes that a call was refused. `before`: its earlier refusal.
-    pub(super) fn note(&self, slot: Option<u16>, why: &Outage, before: Option<Refusal>) -> Option<Refusal> {
+    pub(super) fn note(
+        &self,
+        slot: Option<u16>,
+        why: &Outage,
+        before: Option<Refusal>,
+    ) -> Option<Refusal> {
         drop(before);
         let slot = slot?;
         lock(&self.0).push((slot, why.clone()));
-        Some(Refusal { calls: Arc::clone(&self.0), slot })
+        Some(Refusal {
+            calls: Arc::clone(&self.0),
+            slot,
+        })
     }
 
     /// Why a call for a slot is refused at the moment.
     pub(in crate::store) fn why(&self, slot: u16) -> Option<Error> {
         let calls = lock(&self.0);
-        calls.iter().find(|(refused, _)| *refused == slot).map(|(_, why)| why.clone().into())
+        calls
+            .iter()
+            .find(|(refused, _)| *refused == slot)
+            .map(|(_, why)| why.clone().into())
     }
 }
 
@@ -51,7 +62,8 @@ mod tests {
     fn a_slot_is_refused_until_the_last_of_its_calls_ends() {
         let refused = Refused::default();
         let why = |slot| refused.why(slot).map(|error| error.to_string());
-        let note = |slot, text, before| refused.note(slot, &failure::of(Cause::Moving, text), before);
+        let note =
+            |slot, text, before| refused.note(slot, &failure::of(Cause::Moving, text), before);
         assert!(note(None, "no Cluster", None).is_none());
         let (first, other) = (note(Some(7), "first", None), note(Some(8), "other", None));
         let second = note(Some(7), "second", None);

@@ -28,13 +28,24 @@ impl Reply {
             now @ Value::Int(_) => vec![now],
             _ => return None,
         };
-        let Some(&Value::Int(now @ 0..END)) = values.first() else { return None };
-        Some(Self { now, width: (values.len() - 1) / runs.max(1), values, twice: false, unconfirmed: None })
+        let Some(&Value::Int(now @ 0..END)) = values.first() else {
+            return None;
+        };
+        Some(Self {
+            now,
+            width: (values.len() - 1) / runs.max(1),
+            values,
+            twice: false,
+            unconfirmed: None,
+        })
     }
 
     /// Marks the reply as one to a call that was sent twice.
     pub(super) fn sent_twice(self) -> Self {
-        Self { twice: true, ..self }
+        Self {
+            twice: true,
+            ..self
+        }
     }
 
     /// The fields of these runs.
@@ -48,12 +59,16 @@ impl Reply {
 fn numbers(text: &[u8]) -> Option<Vec<Value>> {
     let mut values = Vec::with_capacity(8);
     for word in text.split(|byte| *byte == b' ') {
-        let (sign, digits) = word.strip_prefix(b"-").map_or((1, word), |digits| (-1, digits));
+        let (sign, digits) = word
+            .strip_prefix(b"-")
+            .map_or((1, word), |digits| (-1, digits));
         // A number of at most 18 digits fits.
         if !(1..=18).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
             return None;
         }
-        let number = digits.iter().fold(0, |number, digit| 10 * number + i64::from(digit - b'0'));
+        let number = digits
+            .iter()
+            .fold(0, |number, digit| 10 * number + i64::from(digit - b'0'));
         values.push(Value::Int(sign * number));
     }
     Some(values)
@@ -69,7 +84,10 @@ mod tests {
         let reply = text("1760000000123456 1 -2").unwrap();
         assert_eq!(reply.now, 1_760_000_000_123_456);
         let mut fields = reply.fields(0..1);
-        assert_eq!((fields.integer().unwrap(), fields.integer().unwrap()), (1, -2));
+        assert_eq!(
+            (fields.integer().unwrap(), fields.integer().unwrap()),
+            (1, -2)
+        );
         assert!(fields.next().is_err() && !fields.sent_twice());
         assert!(reply.sent_twice().fields(0..1).sent_twice());
         let alone = |now| Reply::parse(Value::Int(now), 2);

@@ -49,7 +49,11 @@ pub(super) struct Route {
 impl RuntimeLinks {
     pub(super) fn new(store: &Arc<RedisStore>, runtime: &Handle) -> Arc<Self> {
         let (ends, dropped) = oneshot::channel::<()>();
-        let mut watch = EndOfRuntime { store: Arc::downgrade(store), id: runtime.id(), dropped };
+        let mut watch = EndOfRuntime {
+            store: Arc::downgrade(store),
+            id: runtime.id(),
+            dropped,
+        };
         // Ends with the store or with the runtime.
         runtime.spawn(async move { drop((&mut watch.dropped).await) });
         let limits = store.limits;
@@ -83,17 +87,26 @@ impl RuntimeLinks {
 
     /// Closes the breakers of a runtime that has ended. Tasks that still refer to them make no more calls.
     pub(super) fn retire(&self) {
-        lock(&self.routes).iter().flatten().for_each(|route| route.breaker.retire());
+        lock(&self.routes)
+            .iter()
+            .flatten()
+            .for_each(|route| route.breaker.retire());
     }
 
     /// Lets the next call on each route pass as a probe, because the server has answered on another runtime.
     pub(super) fn half_open(&self) {
-        lock(&self.routes).iter().flatten().for_each(|route| route.breaker.half_open());
+        lock(&self.routes)
+            .iter()
+            .flatten()
+            .for_each(|route| route.breaker.half_open());
     }
 
     /// Closes the connections.
     pub(super) fn close(&self) {
-        lock(&self.routes).iter().flatten().for_each(|route| route.link.close(None));
+        lock(&self.routes)
+            .iter()
+            .flatten()
+            .for_each(|route| route.link.close(None));
     }
 
     /// The number of a route, by master and link. Links are numbered from 0; the last link is the one for bulk
@@ -110,7 +123,11 @@ impl RuntimeLinks {
         if let Some(route) = &routes[number] {
             return Arc::clone(route);
         }
-        let Limits { timeout, connect_timeout, .. } = self.limits;
+        let Limits {
+            timeout,
+            connect_timeout,
+            ..
+        } = self.limits;
         let master = number / (self.limits.connections + 1);
         let source = self.source.to_master(master);
         let (telemetry, library) = (self.telemetry.clone(), self.library.clone());
@@ -131,7 +148,11 @@ impl RuntimeLinks {
     /// close these.
     pub(super) fn leave_former(&self) {
         let routes = lock(&self.routes);
-        for route in routes.iter().flatten().filter(|route| !self.source.is_current(route.master)) {
+        for route in routes
+            .iter()
+            .flatten()
+            .filter(|route| !self.source.is_current(route.master))
+        {
             route.link.close(None);
             route.breaker.retire();
         }
@@ -140,19 +161,28 @@ impl RuntimeLinks {
     /// The worst state of its breakers.
     pub(super) fn breaker(&self) -> BreakerState {
         let routes = lock(&self.routes);
-        let current = routes.iter().flatten().filter(|route| self.source.is_current(route.master));
+        let current = routes
+            .iter()
+            .flatten()
+            .filter(|route| self.source.is_current(route.master));
         let states = current.map(|route| route.breaker.state());
         states.max().unwrap_or_default()
     }
 
     /// The version of a server to which it is connected.
     pub(super) fn server_version(&self) -> Option<String> {
-        lock(&self.routes).iter().flatten().find_map(|route| route.link.version())
+        lock(&self.routes)
+            .iter()
+            .flatten()
+            .find_map(|route| route.link.version())
     }
 
     /// Whether calls go as functions; `None` without a connection.
     pub(super) fn have_functions(&self) -> Option<bool> {
-        lock(&self.routes).iter().flatten().find_map(|route| route.link.has_functions())
+        lock(&self.routes)
+            .iter()
+            .flatten()
+            .find_map(|route| route.link.has_functions())
     }
 }
 

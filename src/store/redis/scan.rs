@@ -24,7 +24,10 @@ impl Position {
     /// Returns the position for the next call, and leaves the one for the case that it fails or is dropped: the current
     /// master is then scanned again from its first key. It may be another server by then, whose cursors differ.
     pub(in crate::store) fn take(&mut self) -> Self {
-        Self { done: self.done.clone(), at: self.at.take() }
+        Self {
+            done: self.done.clone(),
+            at: self.at.take(),
+        }
     }
 }
 
@@ -37,12 +40,22 @@ impl RedisStore {
         pattern: &str,
     ) -> Result<Option<Vec<Vec<u8>>>, Error> {
         let next = || self.next_master(&position.done).map(|master| (master, 0));
-        let Some((master, cursor)) = position.at.take().or_else(next) else { return Ok(None) };
+        let Some((master, cursor)) = position.at.take().or_else(next) else {
+            return Ok(None);
+        };
         let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(LOOKED_AT);
-        let (cursor, names) = read(self.ask_master(runtime, master, &scan).await?).ok_or_else(|| {
-            Error::unavailable(Cause::Unexpected, "SCAN returned something other than a cursor and names")
-        })?;
+        scan.arg(cursor)
+            .arg("MATCH")
+            .arg(pattern)
+            .arg("COUNT")
+            .arg(LOOKED_AT);
+        let (cursor, names) =
+            read(self.ask_master(runtime, master, &scan).await?).ok_or_else(|| {
+                Error::unavailable(
+                    Cause::Unexpected,
+                    "SCAN returned something other than a cursor and names",
+                )
+            })?;
         match cursor {
             0 => position.done.push(master),
             cursor => position.at = Some((master, cursor)),
@@ -52,11 +65,20 @@ impl RedisStore {
 }
 
 fn read(reply: Value) -> Option<(u64, Vec<Vec<u8>>)> {
-    let Value::Array(reply) = reply else { return None };
-    let [Value::BulkString(cursor), Value::Array(names)] = <[Value; 2]>::try_from(reply).ok()? else {
+    let Value::Array(reply) = reply else {
         return None;
     };
-    let name = |name| if let Value::BulkString(name) = name { Some(name) } else { None };
+    let [Value::BulkString(cursor), Value::Array(names)] = <[Value; 2]>::try_from(reply).ok()?
+    else {
+        return None;
+    };
+    let name = |name| {
+        if let Value::BulkString(name) = name {
+            Some(name)
+        } else {
+            None
+        }
+    };
     let cursor = std::str::from_utf8(&cursor).ok()?.parse().ok()?;
     Some((cursor, names.into_iter().map(name).collect::<Option<_>>()?))
 }
@@ -68,7 +90,8 @@ mod tests {
     #[test]
     fn a_page_is_a_cursor_and_names() {
         let text = |text: &str| Value::BulkString(text.into());
-        let page = |cursor, names: Vec<Value>| read(Value::Array(vec![cursor, Value::Array(names)]));
+        let page =
+            |cursor, names: Vec<Value>| read(Value::Array(vec![cursor, Value::Array(names)]));
         let names = Some((17, vec![b"a".to_vec(), b"b".to_vec()]));
         assert_eq!(page(text("17"), vec![text("a"), text("b")]), names);
         assert_eq!(page(text("0"), Vec::new()), Some((0, Vec::new())));
@@ -82,7 +105,10 @@ mod tests {
 
     #[test]
     fn a_page_that_fails_leaves_the_master_to_its_beginning() {
-        let mut position = Position { done: vec![1], at: Some((2, 17)) };
+        let mut position = Position {
+            done: vec![1],
+            at: Some((2, 17)),
+        };
         let taken = position.take();
         assert_eq!((taken.done, taken.at), (vec![1], Some((2, 17))));
         assert_eq!((position.done, position.at), (vec![1], None));

@@ -63,9 +63,13 @@ impl Loaded {
     /// goes as a script: the tests of agreement hold for both ways, and for states that one has written and the other reads.
     pub(super) fn form(&self, has_functions: bool) -> Form {
         #[cfg(test)]
-        let has_functions =
-            has_functions && (self.clock.is_none() || self.begun.fetch_add(1, Relaxed).is_multiple_of(2));
-        if has_functions { Form::Function } else { Form::Digest }
+        let has_functions = has_functions
+            && (self.clock.is_none() || self.begun.fetch_add(1, Relaxed).is_multiple_of(2));
+        if has_functions {
+            Form::Function
+        } else {
+            Form::Digest
+        }
     }
 
     /// Starts a call. The caller adds the keys, then the [first arguments](Self::words) and the others: `texts` in all, with

@@ -59,11 +59,19 @@ impl<O: Operation> SendQueue<O> {
         bytes: usize,
         budget: &Arc<Budget>,
     ) -> (Arc<Batch<O>>, usize) {
-        let first = if item.reserved { 0 } else { self.batches.len().saturating_sub(1) };
+        let first = if item.reserved {
+            0
+        } else {
+            self.batches.len().saturating_sub(1)
+        };
         for batch in self.batches.range(first..) {
             let mut state = batch.state();
             let count = state.items.len();
-            let most = if item.reserved { 2 * MOST_OPERATIONS } else { MOST_OPERATIONS };
+            let most = if item.reserved {
+                2 * MOST_OPERATIONS
+            } else {
+                MOST_OPERATIONS
+            };
             // With many operations, the clock is not read for each.
             let looks = !item.reserved && (count < 16 || count.is_multiple_of(64));
             if count < most

@@ -81,14 +81,29 @@ impl Sentinels {
             return Err(Error::invalid("the name of the master must not be empty"));
         }
         agree(&urls.infos)?;
-        let is_tcp =
-            |addr: &ConnectionAddr| matches!(addr, ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. });
+        let is_tcp = |addr: &ConnectionAddr| {
+            matches!(
+                addr,
+                ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. }
+            )
+        };
         if let Some(info) = urls.infos.iter().find(|info| !is_tcp(info.addr())) {
-            let text = format!("not Sentinels: {} is not the address of a host and a port", info.addr());
+            let text = format!(
+                "not Sentinels: {} is not the address of a host and a port",
+                info.addr()
+            );
             return Err(Error::invalid(text));
         }
-        let asked = Asked { urls, master: master.into(), named: watch::Sender::default() };
-        Ok(Self { asked: Arc::new(asked), home: home.clone(), following: BackgroundTask::default() })
+        let asked = Asked {
+            urls,
+            master: master.into(),
+            named: watch::Sender::default(),
+        };
+        Ok(Self {
+            asked: Arc::new(asked),
+            home: home.clone(),
+            following: BackgroundTask::default(),
+        })
     }
 
     /// How often another master was named. A connection that was made before the last time leads to a former master.
@@ -99,7 +114,12 @@ impl Sentinels {
     /// Waits until another master is named than after so many switches.
     pub(super) async fn switched(&self, since: u64) {
         // It ends with this value.
-        let _ = self.asked.named.subscribe().wait_for(|named| named.switches != since).await;
+        let _ = self
+            .asked
+            .named
+            .subscribe()
+            .wait_for(|named| named.switches != since)
+            .await;
     }
 
     /// Makes a connection to the master, which may be named only while this is connecting.
@@ -110,7 +130,9 @@ impl Sentinels {
             let connecting = async {
                 let master = self.asked.named_master().await?;
                 let mut connection = master.connect().await?;
-                check_role(&mut connection, &master).await.map(|()| connection)
+                check_role(&mut connection, &master)
+                    .await
+                    .map(|()| connection)
             };
             tokio::select! {
                 connected = connecting => return connected,
@@ -151,7 +173,9 @@ impl Asked {
     /// The Sentinels. They have no databases: that of the URLs is the master's.
     fn sentinels(&self) -> impl Iterator<Item = Endpoint> {
         self.urls.infos.iter().map(|info| {
-            let info = info.clone().set_redis_settings(info.redis_settings().clone().set_db(0));
+            let info = info
+                .clone()
+                .set_redis_settings(info.redis_settings().clone().set_db(0));
             let access = Access {
                 #[cfg(simulation)]
                 dial: self.urls.access.dial.clone(),
@@ -164,30 +188,44 @@ impl Asked {
     /// A server that a Sentinel names, with the credentials of the store.
     fn server(&self, address: &str) -> Endpoint {
         // There is at least one.
-        let info =
-            self.urls.infos.iter().find(|info| super::endpoint::is_tls(info)).unwrap_or(&self.urls.infos[0]);
+        let info = self
+            .urls
+            .infos
+            .iter()
+            .find(|info| super::endpoint::is_tls(info))
+            .unwrap_or(&self.urls.infos[0]);
         let settings = RedisConnectionInfo::default().set_db(self.database());
         let settings = settings.set_protocol(info.redis_settings().protocol());
-        Endpoint { info: info.clone().set_redis_settings(settings), access: self.urls.access.clone() }
-            .at(address)
+        Endpoint {
+            info: info.clone().set_redis_settings(settings),
+            access: self.urls.access.clone(),
+        }
+        .at(address)
     }
 
     fn database(&self) -> i64 {
-        self.urls.infos.first().map_or(0, |info| info.redis_settings().db())
+        self.urls
+            .infos
+            .first()
+            .map_or(0, |info| info.redis_settings().db())
     }
 
     /// Asks one Sentinel after the other until one answers. If none does, the master that was named last is returned: the
     /// task that follows them has heard of no other.
     async fn named_master(&self) -> Result<Endpoint, Outage> {
         let ask = |sentinel: Endpoint| async move {
-            self.ask(&mut in_time(&sentinel, sentinel.connect()).await?).await
+            self.ask(&mut in_time(&sentinel, sentinel.connect()).await?)
+                .await
         };
         let is_known = self.named.borrow().address.is_some();
-        let outage = ask_in_turn(self.sentinels(), !is_known, ask).await.err().flatten();
+        let outage = ask_in_turn(self.sentinels(), !is_known, ask)
+            .await
+            .err()
+            .flatten();
         let named = self.named.borrow().address.clone();
-        named
-            .map(|address| self.server(&address))
-            .ok_or_else(|| outage.unwrap_or_else(|| disconnected(format!("no connection to {self}"))))
+        named.map(|address| self.server(&address)).ok_or_else(|| {
+            outage.unwrap_or_else(|| disconnected(format!("no connection to {self}")))
+        })
     }
 
     /// Follows one Sentinel until the future is dropped.
@@ -226,15 +264,22 @@ impl Asked {
         let mut both = pipe();
         // The epoch first: together with an address of before the failover, it would hide that of after it.
         both.cmd("SENTINEL").arg("MASTER").arg(&self.master);
-        both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
+        both.cmd("SENTINEL")
+            .arg("GET-MASTER-ADDR-BY-NAME")
+            .arg(&self.master);
         let asked = both.query_async::<(HashMap<String, String>, (String, String))>(sentinel);
         let (state, (host, port)) = match timeout(LONGEST, asked).await {
             Ok(told) => told.map_err(|error| failure::no_connection(self, error))?,
             Err(_) => {
-                return Err(disconnected(format!("no connection to {self}: no answer within {LONGEST:?}")));
+                return Err(disconnected(format!(
+                    "no connection to {self}: no answer within {LONGEST:?}"
+                )));
             }
         };
-        let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+        let epoch = state
+            .get("config-epoch")
+            .and_then(|epoch| epoch.parse().ok())
+            .unwrap_or(0);
         self.learn(&format!("{host}:{port}"), epoch);
         Ok(())
     }
@@ -242,7 +287,9 @@ impl Asked {
     fn learn(&self, address: &str, epoch: u64) {
         self.named.send_if_modified(|named| {
             let is_same = named.address.as_deref() == Some(address);
-            let is_old = named.confirmed.is_none_or(|confirmed| confirmed.elapsed() > FORGOTTEN);
+            let is_old = named
+                .confirmed
+                .is_none_or(|confirmed| confirmed.elapsed() > FORGOTTEN);
             let counts = epoch > named.epoch || is_old || is_same && epoch == named.epoch;
             if counts {
                 (named.epoch, named.confirmed) = (epoch, Some(Instant::now()));
@@ -264,7 +311,9 @@ async fn in_time<T>(
 ) -> Result<T, Outage> {
     timeout(LONGEST, answer).await.unwrap_or_else(|_| {
         let address = sentinel.address();
-        Err(disconnected(format!("no connection to the Sentinel at {address} within {LONGEST:?}")))
+        Err(disconnected(format!(
+            "no connection to the Sentinel at {address} within {LONGEST:?}"
+        )))
     })
 }
 
@@ -277,18 +326,28 @@ async fn subscribed(sentinel: &Endpoint) -> Result<Option<PubSub>, Outage> {
 }
 
 /// Checks that a server is a master, unless it does not say.
-async fn check_role(connection: &mut MultiplexedConnection, server: &Endpoint) -> Result<(), Outage> {
+async fn check_role(
+    connection: &mut MultiplexedConnection,
+    server: &Endpoint,
+) -> Result<(), Outage> {
     let role = match cmd("ROLE").query_async::<Value>(connection).await {
         Ok(Value::Array(role)) => role.into_iter().next(),
         Ok(_) => None,
         Err(error) => {
             let outage = failure::outage(error);
-            return if outage.cause == Cause::Disconnected { Err(outage) } else { Ok(()) };
+            return if outage.cause == Cause::Disconnected {
+                Err(outage)
+            } else {
+                Ok(())
+            };
         }
     };
     match role {
         Some(Value::BulkString(role)) if role != b"master" => {
-            let (address, role) = (server.address(), String::from_utf8_lossy(&role).into_owned());
+            let (address, role) = (
+                server.address(),
+                String::from_utf8_lossy(&role).into_owned(),
+            );
             let text = format!("{address}, which Sentinel names as the master, is a {role}");
             Err(failure::of(Cause::NotServing, text))
         }
@@ -298,7 +357,9 @@ async fn check_role(connection: &mut MultiplexedConnection, server: &Endpoint) -
 
 /// Checks that all URLs have the same user, password and database.
 fn agree(infos: &[ConnectionInfo]) -> Result<(), Error> {
-    let [first, others @ ..] = infos else { return Ok(()) };
+    let [first, others @ ..] = infos else {
+        return Ok(());
+    };
     for other in others {
         let (one, two) = (first.redis_settings(), other.redis_settings());
         let settings = [
@@ -306,11 +367,15 @@ fn agree(infos: &[ConnectionInfo]) -> Result<(), Error> {
             ("password", one.password() != two.password()),
             ("database", one.db() != two.db()),
         ];
-        let differ: Vec<_> =
-            settings.into_iter().filter_map(|(what, differs)| differs.then_some(what)).collect();
+        let differ: Vec<_> = settings
+            .into_iter()
+            .filter_map(|(what, differs)| differs.then_some(what))
+            .collect();
         if !differ.is_empty() {
             let (what, one, two) = (differ.join(" and "), first.addr(), other.addr());
-            let text = format!("the URLs of Sentinel must have the same {what}, but {one} and {two} differ");
+            let text = format!(
+                "the URLs of Sentinel must have the same {what}, but {one} and {two} differ"
+            );
             return Err(Error::invalid(text));
         }
     }
@@ -325,6 +390,11 @@ impl fmt::Display for Sentinels {
 
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the master {:?} of {}", self.master, self.urls.addresses())
+        write!(
+            f,
+            "the master {:?} of {}",
+            self.master,
+            self.urls.addresses()
+        )
     }
 }

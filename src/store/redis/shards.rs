@@ -25,7 +25,9 @@ static TAGS: LazyLock<Vec<(String, u16)>> = LazyLock::new(|| {
         let tag = number.to_string();
         let slot = slot(tag.as_bytes());
         let group = tags.get_mut(usize::from(slot / PER_GROUP));
-        group.into_iter().for_each(|group| *group = group.take().or(Some((tag.clone(), slot))));
+        group
+            .into_iter()
+            .for_each(|group| *group = group.take().or(Some((tag.clone(), slot))));
     }
     tags.into_iter().flatten().collect()
 });
@@ -43,7 +45,8 @@ fn tagged(channels: &str, tag: &str) -> String {
 
 /// The prefixes of the channels, or keys, of all groups, and their slots.
 pub(super) fn prefixes(channels: &str) -> impl Iterator<Item = (String, u16)> {
-    TAGS.iter().map(move |(tag, slot)| (tagged(channels, tag), *slot))
+    TAGS.iter()
+        .map(move |(tag, slot)| (tagged(channels, tag), *slot))
 }
 
 #[cfg(test)]
@@ -57,10 +60,16 @@ mod tests {
         for (group, (prefix, slot)) in prefixes("td:wake:").enumerate() {
             assert_eq!(usize::from(slot / PER_GROUP), group);
             // The names of processes do not change the slot.
-            assert_eq!(super::slot(format!("{prefix}0123456789abcdef").as_bytes()), slot);
+            assert_eq!(
+                super::slot(format!("{prefix}0123456789abcdef").as_bytes()),
+                slot
+            );
             for of_group in [group * 64, group * 64 + 63] {
                 let of_group = u16::try_from(of_group).unwrap();
-                assert_eq!(super::prefix("td:wake:", Some(of_group)).as_ref(), Some(&prefix));
+                assert_eq!(
+                    super::prefix("td:wake:", Some(of_group)).as_ref(),
+                    Some(&prefix)
+                );
             }
         }
         assert_eq!(prefix("td:wake:", None), None);
@@ -69,7 +78,9 @@ mod tests {
     /// Processes of all versions must name the same channels.
     #[test]
     fn tags_do_not_change() {
-        let some: Vec<_> = [0, 1, 128, 255].map(|group: usize| TAGS[group].0.clone()).into();
+        let some: Vec<_> = [0, 1, 128, 255]
+            .map(|group: usize| TAGS[group].0.clone())
+            .into();
         assert_eq!(some, ["460", "14", "16", "430"]);
     }
 }

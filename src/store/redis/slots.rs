@@ -82,7 +82,13 @@ struct Known {
 impl Masters {
     pub(crate) fn new(home: &Background) -> Self {
         let (known, turn, last, links) = Default::default();
-        Self { known, home: home.clone(), turn, last, links }
+        Self {
+            known,
+            home: home.clone(),
+            turn,
+            last,
+            links,
+        }
     }
 
     /// Has these links leave the masters that lose their slots.
@@ -103,14 +109,18 @@ impl Masters {
     /// Returns the number of the master of a slot; if it is not known, that of another master, which redirects.
     pub(super) fn of(&self, slot: u16) -> usize {
         let known = self.known();
-        let master = known.by_slot.get(usize::from(slot)).filter(|master| **master != NONE);
+        let master = known
+            .by_slot
+            .get(usize::from(slot))
+            .filter(|master| **master != NONE);
         let master = master.or_else(|| known.by_slot.iter().find(|master| **master != NONE));
         master.map_or(0, |master| usize::from(*master))
     }
 
     /// Returns the number of the master at an address, which it may get now.
     pub(super) fn number_of(&self, address: &str) -> Option<usize> {
-        Some(self.known_mut().number_of(address.to_owned())).filter(|number| *number < usize::from(NONE))
+        Some(self.known_mut().number_of(address.to_owned()))
+            .filter(|number| *number < usize::from(NONE))
     }
 
     /// Returns the address of a master by its number.
@@ -121,7 +131,11 @@ impl Masters {
     /// Returns the addresses of the masters that have slots.
     pub(super) fn addresses(&self) -> Vec<String> {
         let known = self.known();
-        known.current().into_iter().filter_map(|number| known.masters.get(number).cloned()).collect()
+        known
+            .current()
+            .into_iter()
+            .filter_map(|number| known.masters.get(number).cloned())
+            .collect()
     }
 
     /// Returns the numbers of the masters that have slots.
@@ -132,7 +146,11 @@ impl Masters {
     /// Whether a master has slots, as far as is known.
     pub(super) fn is_current(&self, number: usize) -> bool {
         let known = self.known();
-        known.by_slot.is_empty() || known.by_slot.iter().any(|master| usize::from(*master) == number)
+        known.by_slot.is_empty()
+            || known
+                .by_slot
+                .iter()
+                .any(|master| usize::from(*master) == number)
     }
 
     /// Whether it is time to read the masters again.
@@ -144,9 +162,14 @@ impl Masters {
     /// Whether the user may not read the masters, as was told a moment ago. No breaker keeps calls from asking again,
     /// since the nodes are up.
     pub(super) fn are_denied(&self) -> bool {
-        let denied =
-            |last: &Refresh| last.outage.as_ref().is_some_and(|outage| outage.cause == Cause::Denied);
-        lock(&self.last).as_ref().is_some_and(|last| last.rests() && denied(last))
+        let denied = |last: &Refresh| {
+            last.outage
+                .as_ref()
+                .is_some_and(|outage| outage.cause == Cause::Denied)
+        };
+        lock(&self.last)
+            .as_ref()
+            .is_some_and(|last| last.rests() && denied(last))
     }
 
     /// Why no node answered at the last refresh.
@@ -156,19 +179,26 @@ impl Masters {
 
     /// Starts to read the masters again, or to wait until another task has done so. If no node answers, the known masters
     /// stay. The result ends when this is done; dropping it changes nothing.
-    pub(super) fn refresh<A>(self: &Arc<Self>, answer: A) -> impl Future<Output = ()> + Send + use<A>
+    pub(super) fn refresh<A>(
+        self: &Arc<Self>,
+        answer: A,
+    ) -> impl Future<Output = ()> + Send + use<A>
     where
         A: Future<Output = Result<Topology, Outage>> + Send + 'static,
     {
         let (masters, reader, began) = (Arc::clone(self), Arc::clone(self), Instant::now());
-        let task = self.home.handle().map(|home| home.spawn(async move { reader.read(began, answer).await }));
+        let task = self
+            .home
+            .handle()
+            .map(|home| home.spawn(async move { reader.read(began, answer).await }));
         async move {
             let why: Cow<'static, str> = match task {
                 Ok(task) => match task.await {
                     Ok(()) => return,
                     Err(error) if error.is_panic() => "reading the masters has panicked".into(),
                     Err(_) => {
-                        "the masters cannot be read: the background runtime of the store has ended".into()
+                        "the masters cannot be read: the background runtime of the store has ended"
+                            .into()
                     }
                 },
                 Err(error) => error.to_string().into(),
@@ -179,12 +209,19 @@ impl Masters {
 
     /// Notes the end of a refresh.
     fn ended(&self, pause: Duration, outage: Option<Outage>) {
-        *lock(&self.last) = Some(Refresh { ended: Instant::now(), pause, outage });
+        *lock(&self.last) = Some(Refresh {
+            ended: Instant::now(),
+            pause,
+            outage,
+        });
     }
 
     async fn read(&self, began: Instant, answer: impl Future<Output = Result<Topology, Outage>>) {
         let _turn = self.turn.lock().await;
-        if lock(&self.last).as_ref().is_some_and(|last| last.ended >= began) {
+        if lock(&self.last)
+            .as_ref()
+            .is_some_and(|last| last.ended >= began)
+        {
             return;
         }
         let (changed, outage) = match answer.await {
@@ -192,7 +229,11 @@ impl Masters {
             Err(outage) => (false, Some(outage)),
         };
         let before = lock(&self.last).as_ref().map_or(PAUSE, |last| last.pause);
-        let pause = if changed { PAUSE } else { (2 * before).min(LONGEST_PAUSE) };
+        let pause = if changed {
+            PAUSE
+        } else {
+            (2 * before).min(LONGEST_PAUSE)
+        };
         self.ended(pause, outage);
         if changed {
             let links: Vec<_> = lock(&self.links).iter().filter_map(Weak::upgrade).collect();
@@ -203,24 +244,45 @@ impl Masters {
 
 /// Asks a node for the masters. `own`: the host of the node.
 pub(super) async fn ask(connection: &mut Connection, own: &str) -> Result<Topology, Outage> {
-    let told = connection.send(cmd("CLUSTER").arg("SLOTS")).await.map_err(failure::outage)?;
-    parse(&told, own)
-        .ok_or_else(|| failure::of(Cause::NotServing, format!("the node at {own:?} names no masters")))
+    let told = connection
+        .send(cmd("CLUSTER").arg("SLOTS"))
+        .await
+        .map_err(failure::outage)?;
+    parse(&told, own).ok_or_else(|| {
+        failure::of(
+            Cause::NotServing,
+            format!("the node at {own:?} names no masters"),
+        )
+    })
 }
 
 /// Parses the reply to `CLUSTER SLOTS`: for each range its first and last slot, then its nodes, the master first. A node that
 /// does not know its own host leaves it out: that is `own`. `?` is a host that is not known. `None` if no slot has a master.
 fn parse(told: &Value, own: &str) -> Option<Topology> {
-    let Value::Array(ranges) = told else { return None };
+    let Value::Array(ranges) = told else {
+        return None;
+    };
     let mut topology = Topology::new();
     for range in ranges {
-        let Value::Array(range) = range else { return None };
-        let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &range[..] else { return None };
+        let Value::Array(range) = range else {
+            return None;
+        };
+        let [
+            Value::Int(first),
+            Value::Int(last),
+            Value::Array(master),
+            ..,
+        ] = &range[..]
+        else {
+            return None;
+        };
         let (first, last) = (usize::try_from(*first).ok()?, usize::try_from(*last).ok()?);
         if last >= usize::from(SLOTS) || first > last {
             return None;
         }
-        let [host, Value::Int(port), ..] = &master[..] else { return None };
+        let [host, Value::Int(port), ..] = &master[..] else {
+            return None;
+        };
         let host = match host {
             Value::Nil => own.into(),
             Value::BulkString(host) => match &*String::from_utf8_lossy(host) {
@@ -239,15 +301,22 @@ fn parse(told: &Value, own: &str) -> Option<Topology> {
 impl Known {
     /// The numbers of the masters that have slots.
     fn current(&self) -> BTreeSet<usize> {
-        self.by_slot.iter().filter(|master| **master != NONE).map(|master| usize::from(*master)).collect()
+        self.by_slot
+            .iter()
+            .filter(|master| **master != NONE)
+            .map(|master| usize::from(*master))
+            .collect()
     }
 
     /// The number of the master at an address, which it may get now.
     fn number_of(&mut self, address: String) -> usize {
-        self.masters.iter().position(|known| *known == address).unwrap_or_else(|| {
-            self.masters.push(address);
-            self.masters.len() - 1
-        })
+        self.masters
+            .iter()
+            .position(|known| *known == address)
+            .unwrap_or_else(|| {
+                self.masters.push(address);
+                self.masters.len() - 1
+            })
     }
 
     /// Takes over what a node told. Returns whether anything has changed.

@@ -105,7 +105,9 @@ impl Source {
 
     /// The number of the master at an address, to which another master has redirected a call.
     pub(super) fn redirected_to(&self, address: &str) -> Option<usize> {
-        self.masters().filter(|_| !self.is_pool())?.number_of(address)
+        self.masters()
+            .filter(|_| !self.is_pool())?
+            .number_of(address)
     }
 
     /// The address of a master, for connections that lead to all of them.
@@ -115,18 +117,27 @@ impl Source {
 
     /// The numbers of the masters to which calls go.
     pub(super) fn numbers(&self) -> Vec<usize> {
-        if self.is_pool_of_cluster() { vec![0] } else { self.all_masters() }
+        if self.is_pool_of_cluster() {
+            vec![0]
+        } else {
+            self.all_masters()
+        }
     }
 
     /// The numbers of all masters that have slots; 0 if none is known.
     pub(super) fn all_masters(&self) -> Vec<usize> {
-        let known: Vec<_> = self.masters().into_iter().flat_map(|masters| masters.numbers()).collect();
+        let known: Vec<_> = self
+            .masters()
+            .into_iter()
+            .flat_map(|masters| masters.numbers())
+            .collect();
         if known.is_empty() { vec![0] } else { known }
     }
 
     /// Whether a master still has slots.
     pub(super) fn is_current(&self, number: usize) -> bool {
-        self.masters().is_none_or(|masters| masters.is_current(number))
+        self.masters()
+            .is_none_or(|masters| masters.is_current(number))
     }
 
     /// Whether the connection is useless after this outage: it is broken, or it leads to a server that is not (or
@@ -146,14 +157,18 @@ impl Source {
 
     /// The number of the master of a slot.
     pub(super) fn master(&self, slot: Option<u16>) -> usize {
-        self.masters().zip(slot).map_or(0, |(masters, slot)| masters.of(slot))
+        self.masters()
+            .zip(slot)
+            .map_or(0, |(masters, slot)| masters.of(slot))
     }
 
     /// Starts to read the masters of a Cluster again. `connection`: one that may still work.
     pub(super) fn look_for_masters(&self, connection: Option<Connection>) {
         match (self, connection) {
             #[cfg(feature = "cluster")]
-            (Self::Cluster(cluster, _), _) if cluster.masters.is_due() => drop(cluster.look_for_masters()),
+            (Self::Cluster(cluster, _), _) if cluster.masters.is_due() => {
+                drop(cluster.look_for_masters())
+            }
             (Self::Pool(pool), Some(connection)) => {
                 if let Some(masters) = pool.masters.as_ref().filter(|masters| masters.is_due()) {
                     drop(masters.refresh(told(connection)));
@@ -229,16 +244,19 @@ impl Source {
             Self::Url(endpoint) => endpoint.connect().await.map(Connection::Server),
             Self::Pool(pool) => {
                 prepare_tls();
-                let connection = (pool.connect)().await.map_err(|error| no_connection(self, error))?;
+                let connection = (pool.connect)()
+                    .await
+                    .map_err(|error| no_connection(self, error))?;
                 if let Some(masters) = &pool.masters {
                     masters.refresh(told(connection.clone())).await;
                 }
                 Ok(connection)
             }
             #[cfg(feature = "cluster")]
-            Self::Cluster(cluster, number) => {
-                cluster.connect(number.unwrap_or(0)).await.map(Connection::Server)
-            }
+            Self::Cluster(cluster, number) => cluster
+                .connect(number.unwrap_or(0))
+                .await
+                .map(Connection::Server),
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinels) => sentinels.connect().await.map(Connection::Server),
         }
@@ -260,7 +278,12 @@ const SPEAKS_TLS: &str = "; does the server speak TLS on this port?";
 async fn told(mut connection: Connection) -> Result<Topology, Outage> {
     timeout(NODE_TIMEOUT, super::slots::ask(&mut connection, ""))
         .await
-        .unwrap_or_else(|_| Err(super::failure::of(Cause::TimedOut, "the cluster does not name its masters")))
+        .unwrap_or_else(|_| {
+            Err(super::failure::of(
+                Cause::TimedOut,
+                "the cluster does not name its masters",
+            ))
+        })
 }
 
 impl Connection {
@@ -286,11 +309,20 @@ impl Connection {
     ) -> Result<Value, RedisError> {
         #[cfg(feature = "cluster")]
         if let Self::Cluster(connection) = self
-            && let Some((host, port)) = address.as_deref().and_then(|address| address.rsplit_once(':'))
+            && let Some((host, port)) = address
+                .as_deref()
+                .and_then(|address| address.rsplit_once(':'))
             && let Ok(port) = port.parse()
         {
-            let node = SingleNodeRoutingInfo::ByAddress { host: host.into(), port };
-            return checked(connection.route_command(command.clone(), RoutingInfo::SingleNode(node)).await?);
+            let node = SingleNodeRoutingInfo::ByAddress {
+                host: host.into(),
+                port,
+            };
+            return checked(
+                connection
+                    .route_command(command.clone(), RoutingInfo::SingleNode(node))
+                    .await?,
+            );
         }
         self.send(command).await
     }
@@ -301,7 +333,11 @@ impl Connection {
         one: &Cmd,
         other: &Cmd,
     ) -> Result<(Result<Value, RedisError>, Result<Value, RedisError>), RedisError> {
-        let mut replies = self.send_together(&[one, other], 0).await?.into_iter().map(checked);
+        let mut replies = self
+            .send_together(&[one, other], 0)
+            .await?
+            .into_iter()
+            .map(checked);
         let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
         Ok((next(), next()))
     }
@@ -367,7 +403,9 @@ mod tests {
     async fn what_is_certainly_the_same_place() {
         let one = |url: &str| Store::redis(url).unwrap();
         let cluster = |hosts: [&str; 2]| {
-            Store::builder().cluster(hosts.map(|host| format!("redis://{host}/"))).unwrap()
+            Store::builder()
+                .cluster(hosts.map(|host| format!("redis://{host}/")))
+                .unwrap()
         };
         let sentinel = |hosts: [&str; 2], master: &str, database: u8| {
             let urls = hosts.map(|host| format!("redis://{host}/{database}"));
@@ -388,7 +426,11 @@ mod tests {
             (&first, sentinel(["c", "d"], "first", 1), false),
             (&first, cluster(["a", "b"]), false),
         ] {
-            assert_eq!([this.is_same(&other), other.is_same(this)], [expected; 2], "{this:?} {other:?}");
+            assert_eq!(
+                [this.is_same(&other), other.is_same(this)],
+                [expected; 2],
+                "{this:?} {other:?}"
+            );
         }
     }
 }

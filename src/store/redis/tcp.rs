@@ -23,19 +23,29 @@ pub(crate) struct Tcp {
 
 impl Default for Tcp {
     fn default() -> Self {
-        let (keepalive, user_timeout) = (Some(Duration::from_secs(15)), Some(Duration::from_secs(10)));
-        Self { nodelay: true, keepalive, user_timeout }
+        let (keepalive, user_timeout) =
+            (Some(Duration::from_secs(15)), Some(Duration::from_secs(10)));
+        Self {
+            nodelay: true,
+            keepalive,
+            user_timeout,
+        }
     }
 }
 
 impl Tcp {
     pub(super) fn settings(&self) -> Result<TcpSettings, Error> {
-        for (what, span) in [("tcp_keepalive", self.keepalive), ("tcp_user_timeout", self.user_timeout)] {
+        for (what, span) in [
+            ("tcp_keepalive", self.keepalive),
+            ("tcp_user_timeout", self.user_timeout),
+        ] {
             in_range(what, ALLOWED, "1 s to 1 hour", span)?;
         }
         // The system would cut off the rest.
         if let Some(idle) = self.keepalive.filter(|idle| idle.subsec_nanos() > 0) {
-            return Err(Error::invalid(format!("tcp_keepalive must be whole seconds, is {idle:?}")));
+            return Err(Error::invalid(format!(
+                "tcp_keepalive must be whole seconds, is {idle:?}"
+            )));
         }
         let mut settings = TcpSettings::default().set_nodelay(self.nodelay);
         if let Some(idle) = self.keepalive {
@@ -52,7 +62,12 @@ impl Tcp {
 /// The system sends the probes in whole seconds.
 fn probed(idle: Duration) -> TcpKeepalive {
     let keepalive = TcpKeepalive::new().with_time(idle);
-    #[cfg(any(target_os = "android", target_os = "linux", target_os = "macos", target_os = "windows"))]
+    #[cfg(any(
+        target_os = "android",
+        target_os = "linux",
+        target_os = "macos",
+        target_os = "windows"
+    ))]
     let keepalive = keepalive.with_interval((idle / 3).max(Duration::from_secs(1)));
     keepalive
 }
@@ -65,14 +80,25 @@ mod tests {
     #[test]
     fn what_is_set_reaches_the_connections() {
         let settings = |tcp: Tcp| {
-            let access = Access { tcp, ..Access::default() };
-            access.info("redis://127.0.0.1").unwrap().tcp_settings().clone()
+            let access = Access {
+                tcp,
+                ..Access::default()
+            };
+            access
+                .info("redis://127.0.0.1")
+                .unwrap()
+                .tcp_settings()
+                .clone()
         };
         let usual = settings(Tcp::default());
         assert!(usual.nodelay() && usual.keepalive().is_some());
         #[cfg(target_os = "linux")]
         assert_eq!(usual.user_timeout(), Some(Duration::from_secs(10)));
-        let plain = settings(Tcp { nodelay: false, keepalive: None, user_timeout: None });
+        let plain = settings(Tcp {
+            nodelay: false,
+            keepalive: None,
+            user_timeout: None,
+        });
         assert!(!plain.nodelay() && plain.keepalive().is_none());
     }
 }

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use super::batch::{Item, Phase};
 use super::client::RedisClient;
 use crate::Store;
-use crate::store::operation::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script};
+use crate::store::operation::{
+    Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,
+};
 use crate::store::{Client, Namespace, StoreBuilder};
 
 /// An operation that is answered with the sum of its fields, and its place in its run.
@@ -42,7 +44,11 @@ impl<const IN_ORDER: bool, const ONE_KEY: bool> Operation for Ask<IN_ORDER, ONE_
     type Cell = Nothing;
     type Reply = (i64, usize);
     type Undo = Self;
-    const SCRIPT: Script = Script { words: &[], pieces: &[], rights: Rights::Writes };
+    const SCRIPT: Script = Script {
+        words: &[],
+        pieces: &[],
+        rights: Rights::Writes,
+    };
     const PARTS: &'static [&'static str] = &["x"];
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = 4;
@@ -101,7 +107,14 @@ impl<const IN_ORDER: bool, const ONE_KEY: bool> Operation for Ask<IN_ORDER, ONE_
 }
 
 fn ask<const IN_ORDER: bool, const ONE_KEY: bool>(word: i64) -> Ask<IN_ORDER, ONE_KEY> {
-    Ask { group: Some(0), rank: 0, size: 1, payload: 0, reserved: false, word: Some(word) }
+    Ask {
+        group: Some(0),
+        rank: 0,
+        size: 1,
+        payload: 0,
+        reserved: false,
+        word: Some(word),
+    }
 }
 
 /// A client of a server that is not there.

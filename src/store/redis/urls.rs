@@ -26,20 +26,34 @@ impl Urls {
         urls: impl IntoIterator<Item = impl AsRef<str>>,
         access: &Access,
     ) -> Result<Self, Error> {
-        let infos = urls.into_iter().map(|url| access.info(url.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let infos = urls
+            .into_iter()
+            .map(|url| access.info(url.as_ref()))
+            .collect::<Result<Vec<_>, _>>()?;
         if infos.is_empty() {
-            return Err(Error::invalid(format!("{what} needs the URL of at least one server, got none")));
+            return Err(Error::invalid(format!(
+                "{what} needs the URL of at least one server, got none"
+            )));
         }
-        Ok(Self { infos, access: access.clone() })
+        Ok(Self {
+            infos,
+            access: access.clone(),
+        })
     }
 
     /// Whether a server is named by both.
     pub(super) fn overlap(&self, others: &[ConnectionInfo]) -> bool {
-        self.infos.iter().any(|info| others.iter().any(|other| info.addr() == other.addr()))
+        self.infos
+            .iter()
+            .any(|info| others.iter().any(|other| info.addr() == other.addr()))
     }
 
     pub(super) fn addresses(&self) -> String {
-        let addresses: Vec<_> = self.infos.iter().map(|info| info.addr().to_string()).collect();
+        let addresses: Vec<_> = self
+            .infos
+            .iter()
+            .map(|info| info.addr().to_string())
+            .collect();
         addresses.join(", ")
     }
 }
@@ -77,11 +91,22 @@ mod tests {
     use crate::store::redis::failure;
 
     /// Asks servers that answer after these times, the last in vain if that is so.
-    async fn asked(times: &[Option<u64>], waits: bool) -> (Result<String, Option<String>>, Duration) {
-        let servers = (0..times.len())
-            .map(|server| Endpoint::new(&format!("redis://{server}:1"), &Access::default()).unwrap());
+    async fn asked(
+        times: &[Option<u64>],
+        waits: bool,
+    ) -> (Result<String, Option<String>>, Duration) {
+        let servers = (0..times.len()).map(|server| {
+            Endpoint::new(&format!("redis://{server}:1"), &Access::default()).unwrap()
+        });
         let ask = |server: Endpoint| async move {
-            match times[server.address().split(':').next().unwrap().parse::<usize>().unwrap()] {
+            match times[server
+                .address()
+                .split(':')
+                .next()
+                .unwrap()
+                .parse::<usize>()
+                .unwrap()]
+            {
                 Some(0) => return Err(failure::of(Cause::NotSent, server.address())),
                 Some(time) => sleep(Duration::from_millis(time)).await,
                 None => pending().await,
@@ -90,7 +115,10 @@ mod tests {
         };
         let began = Instant::now();
         let told = ask_in_turn(servers, waits, ask).await;
-        (told.map_err(|outage| outage.map(|outage| outage.text.into_owned())), began.elapsed())
+        (
+            told.map_err(|outage| outage.map(|outage| outage.text.into_owned())),
+            began.elapsed(),
+        )
     }
 
     #[tokio::test(start_paused = true)]
@@ -98,15 +126,27 @@ mod tests {
         let (now, failed) = (Duration::ZERO, Some(0));
         let told = |server: u8| Ok(format!("{server}:1"));
         for waits in [false, true] {
-            assert_eq!(asked(&[failed, failed], waits).await, (Err(Some("1:1".into())), now));
+            assert_eq!(
+                asked(&[failed, failed], waits).await,
+                (Err(Some("1:1".into())), now)
+            );
             assert_eq!(asked(&[], waits).await, (Err(None), now));
             let soon = Duration::from_millis(1);
-            assert_eq!(asked(&[failed, Some(1), Some(1)], waits).await, (told(1), soon));
-            assert_eq!(asked(&[None, Some(1)], waits).await, (told(1), NEXT_AFTER + soon));
+            assert_eq!(
+                asked(&[failed, Some(1), Some(1)], waits).await,
+                (told(1), soon)
+            );
+            assert_eq!(
+                asked(&[None, Some(1)], waits).await,
+                (told(1), NEXT_AFTER + soon)
+            );
             let first = Duration::from_millis(300);
             assert_eq!(asked(&[Some(300), None], waits).await, (told(0), first));
         }
-        assert_eq!(asked(&[Some(900)], true).await, (told(0), Duration::from_millis(900)));
+        assert_eq!(
+            asked(&[Some(900)], true).await,
+            (told(0), Duration::from_millis(900))
+        );
         assert_eq!(asked(&[Some(900)], false).await, (Err(None), NEXT_AFTER));
     }
 
@@ -117,6 +157,11 @@ mod tests {
         assert_eq!(of.addresses(), "a:6379, b:1");
         assert!(of.overlap(&urls(&["redis://c", "redis://b:1"]).infos));
         assert!(!of.overlap(&urls(&["redis://b", "redis://c:1"]).infos));
-        assert!(Urls::new("it", [""; 0], &Access::default()).err().unwrap().is_invalid());
+        assert!(
+            Urls::new("it", [""; 0], &Access::default())
+                .err()
+                .unwrap()
+                .is_invalid()
+        );
     }
 }

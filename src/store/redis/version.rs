@@ -34,7 +34,10 @@ pub(super) async fn ask(connection: &mut Connection) -> Result<Option<String>, O
 
 /// Reads the version of the server, as it reports it. A server that does not report it, for example because INFO is forbidden, is
 /// accepted.
-pub(super) fn check(told: Result<Value, RedisError>, is_cluster: bool) -> Result<Option<String>, Outage> {
+pub(super) fn check(
+    told: Result<Value, RedisError>,
+    is_cluster: bool,
+) -> Result<Option<String>, Outage> {
     let error = match told {
         Ok(told) => return accepted(&told),
         Err(error) => error,
@@ -44,15 +47,24 @@ pub(super) fn check(told: Result<Value, RedisError>, is_cluster: bool) -> Result
     if outage.cause != Cause::Disconnected || is_cluster {
         return Ok(None);
     }
-    let text = format!("{} (at INFO, which a proxy must answer: it may refuse it by an error)", outage.text);
-    Err(Outage { text: text.into(), ..outage })
+    let text = format!(
+        "{} (at INFO, which a proxy must answer: it may refuse it by an error)",
+        outage.text
+    );
+    Err(Outage {
+        text: text.into(),
+        ..outage
+    })
 }
 
 /// Returns the version in a reply to INFO, unless it is too old.
 fn accepted(told: &Value) -> Result<Option<String>, Outage> {
     match version(told) {
         Some((numbers, version)) if numbers < OLDEST => {
-            let text = format!("Redis {version} is too old, must be {}.{} or later", OLDEST.0, OLDEST.1);
+            let text = format!(
+                "Redis {version} is too old, must be {}.{} or later",
+                OLDEST.0, OLDEST.1
+            );
             Err(failure::of(Cause::NotServing, text))
         }
         version => Ok(version.map(|(_, text)| text)),
@@ -68,7 +80,11 @@ fn version(told: &Value) -> Option<((u32, u32), String)> {
         Value::Map(nodes) => return nodes.iter().find_map(|(_, told)| version(told)),
         _ => return None,
     };
-    let line = |name| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let line = |name| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim)
+    };
     let redis = line("redis_version:")?;
     let mut numbers = redis.split('.').map(str::parse);
     let numbers = (numbers.next()?.ok()?, numbers.next()?.ok()?);
@@ -81,8 +97,9 @@ mod tests {
 
     #[test]
     fn versions_are_read_and_compared() {
-        let told =
-            |text: &str| Value::BulkString(format!("# Server\r\nredis_version:{text}\r\nos:x\r\n").into());
+        let told = |text: &str| {
+            Value::BulkString(format!("# Server\r\nredis_version:{text}\r\nos:x\r\n").into())
+        };
         assert_eq!(version(&told("7.0.15")).unwrap().1, "7.0.15");
         let valkey = version(&told("7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2")).unwrap();
         assert_eq!(valkey, ((7, 2), "9.1.2".to_owned()));
@@ -92,11 +109,21 @@ mod tests {
         for old in ["6.0.16", "6.1.99", "5.9.0"] {
             assert!(accepted(&told(old)).unwrap_err().text.contains(old));
         }
-        assert_eq!(accepted(&Value::Okay).unwrap(), None, "INFO may be forbidden");
+        assert_eq!(
+            accepted(&Value::Okay).unwrap(),
+            None,
+            "INFO may be forbidden"
+        );
         let text = "redis_version:7.0.1\r\n".to_owned();
-        assert_eq!(version(&Value::SimpleString(text.clone())).unwrap().0, (7, 0));
+        assert_eq!(
+            version(&Value::SimpleString(text.clone())).unwrap().0,
+            (7, 0)
+        );
         let format = redis::VerbatimFormat::Text;
-        assert_eq!(version(&Value::VerbatimString { format, text }).unwrap().0, (7, 0));
+        assert_eq!(
+            version(&Value::VerbatimString { format, text }).unwrap().0,
+            (7, 0)
+        );
         assert!(version(&told("unstable")).is_none());
         let nodes = vec![(Value::SimpleString("a:1".into()), told("5.0.3"))];
         assert_eq!(version(&Value::Map(nodes)).unwrap().0, (5, 0));

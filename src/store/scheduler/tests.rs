@@ -29,7 +29,10 @@ impl PeriodicTask for Noted {
 
 impl Noted {
     fn due_at(scheduler: &Scheduler, due: Option<Instant>) -> Arc<Self> {
-        let task = Arc::new(Self { due: Mutex::new(due), ..Self::default() });
+        let task = Arc::new(Self {
+            due: Mutex::new(due),
+            ..Self::default()
+        });
         scheduler.join(&task);
         task
     }
@@ -39,18 +42,28 @@ impl Noted {
     }
 
     fn kinds(&self) -> Vec<Signal> {
-        self.signals().into_iter().map(|(signal, _)| signal).collect()
+        self.signals()
+            .into_iter()
+            .map(|(signal, _)| signal)
+            .collect()
     }
 }
 
 /// A scheduler, and what tells it whether pushes arrive.
 fn scheduler(follows_paused: bool) -> (Arc<Scheduler>, watch::Sender<Link>) {
     let link = watch::Sender::new(Link::Down);
-    (Scheduler::new(link.subscribe(), Background::thread(), follows_paused), link)
+    (
+        Scheduler::new(link.subscribe(), Background::thread(), follows_paused),
+        link,
+    )
 }
 
 fn places(scheduler: &Scheduler) -> Vec<Option<Id>> {
-    lock(&scheduler.state).tasks.iter().map(|running| running.place).collect()
+    lock(&scheduler.state)
+        .tasks
+        .iter()
+        .map(|running| running.place)
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,7 +73,11 @@ async fn each_task_gets_its_signal_when_it_is_due() {
     let tasks = [2, 1].map(|nth| Noted::due_at(&scheduler, Some(began + nth * SPAN)));
     drop(Noted::due_at(&scheduler, Some(began)));
     let idle = Noted::due_at(&scheduler, None);
-    assert_eq!(lock(&scheduler.state).joined.len(), 3, "one that is gone is forgotten");
+    assert_eq!(
+        lock(&scheduler.state).joined.len(),
+        3,
+        "one that is gone is forgotten"
+    );
     scheduler.schedule(began + 2 * SPAN);
     scheduler.schedule(began + SPAN);
     scheduler.schedule(began + 3 * SPAN);
@@ -75,7 +92,11 @@ async fn each_task_gets_its_signal_when_it_is_due() {
     *lock(&idle.due) = Some(began + 4 * SPAN);
     scheduler.schedule(began + 4 * SPAN);
     sleep(2 * SPAN).await;
-    assert_eq!(idle.signals(), [(Signal::Due, began + 4 * SPAN)], "it starts again");
+    assert_eq!(
+        idle.signals(),
+        [(Signal::Due, began + 4 * SPAN)],
+        "it starts again"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,7 +112,10 @@ async fn news_of_the_store_reach_all_tasks() {
     assert_eq!(kinds(), [[Signal::Relinked]; 2]);
     scheduler.hurry();
     scheduler.shut_down();
-    assert_eq!(kinds(), [[Signal::Relinked, Signal::Hurry, Signal::ShutDown]; 2]);
+    assert_eq!(
+        kinds(),
+        [[Signal::Relinked, Signal::Hurry, Signal::ShutDown]; 2]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,7 +126,11 @@ async fn what_a_link_was_before_is_no_news() {
     let task = Noted::due_at(&scheduler, Some(due));
     scheduler.schedule(due);
     sleep(SPAN / 2).await;
-    assert_eq!(task.signals(), [], "nothing has changed since it was scheduled");
+    assert_eq!(
+        task.signals(),
+        [],
+        "nothing has changed since it was scheduled"
+    );
     // A change before the task of the scheduler first runs is news.
     *lock(&task.due) = None;
     scheduler.look_again();
@@ -127,14 +155,20 @@ async fn it_runs_on_the_background_thread_but_for_a_paused_clock_that_it_follows
     };
     assert_eq!([place(false), place(true)], [None, None]);
     tokio::time::pause();
-    assert_eq!([place(false), place(true)], [None, Some(Handle::current().id())]);
+    assert_eq!(
+        [place(false), place(true)],
+        [None, Some(Handle::current().id())]
+    );
 }
 
 #[test]
 fn the_background_thread_continues_the_work_of_a_runtime_that_ends() {
     let (scheduler, _link) = scheduler(true);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
     let task = runtime.block_on(async {
         let due = Instant::now() + Duration::from_millis(50);
         let task = Noted::due_at(&scheduler, Some(due));
@@ -142,7 +176,9 @@ fn the_background_thread_continues_the_work_of_a_runtime_that_ends() {
         task
     });
     drop(runtime);
-    eventually_blocking("its time", Duration::from_secs(60), || !task.signals().is_empty());
+    eventually_blocking("its time", Duration::from_secs(60), || {
+        !task.signals().is_empty()
+    });
 }
 
 #[tokio::test(start_paused = true)]

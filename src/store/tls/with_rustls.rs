@@ -25,16 +25,26 @@ pub(super) fn check(tls: &Tls) -> Result<(), Error> {
     for certificate in CertificateDer::pem_slice_iter(tls.roots.as_deref().unwrap_or_default()) {
         let added = certificate.map_err(|error| error.to_string());
         let added = added.and_then(|root| roots.add(root).map_err(|error| error.to_string()));
-        added.map_err(|error| Error::invalid(format!("a root certificate cannot be used: {error}")))?;
+        added.map_err(|error| {
+            Error::invalid(format!("a root certificate cannot be used: {error}"))
+        })?;
     }
-    let Some((certificate, key)) = &tls.client else { return Ok(()) };
-    let invalid = |error: String| Error::invalid(format!("the client certificate cannot be used: {error}"));
+    let Some((certificate, key)) = &tls.client else {
+        return Ok(());
+    };
+    let invalid =
+        |error: String| Error::invalid(format!("the client certificate cannot be used: {error}"));
     let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<Vec<_>, _>>();
     let chain = chain.map_err(|error| invalid(error.to_string()))?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| invalid(format!("its key: {error}")))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(key).map_err(|error| invalid(format!("its key: {error}")))?;
     ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .and_then(|config| config.with_root_certificates(roots).with_client_auth_cert(chain, key))
+        .and_then(|config| {
+            config
+                .with_root_certificates(roots)
+                .with_client_auth_cert(chain, key)
+        })
         .map_err(|error| invalid(error.to_string()))?;
     Ok(())
 }
@@ -49,7 +59,9 @@ pub(super) fn system_roots() -> Option<Vec<u8>> {
     }
     let read = || {
         let found = rustls_native_certs::load_native_certs().certs;
-        let usable = found.iter().filter(|root| RootCertStore::empty().add((*root).clone()).is_ok());
+        let usable = found
+            .iter()
+            .filter(|root| RootCertStore::empty().add((*root).clone()).is_ok());
         usable.flat_map(|root| pem(root)).collect()
     };
     Some(ROOTS.get_or_init(read).clone())
@@ -76,9 +88,14 @@ mod tests {
         for length in [1, 47, 48, 49, 500] {
             let certificate = CertificateDer::from(vec![7; length]);
             let pem = [pem(&certificate), pem(&certificate)].concat();
-            let again = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>().unwrap();
+            let again = CertificateDer::pem_slice_iter(&pem)
+                .collect::<Result<Vec<_>, _>>()
+                .unwrap();
             assert_eq!(again, [certificate.clone(), certificate]);
-            assert!(pem.split(|byte| *byte == b'\n').all(|line| line.len() <= 64));
+            assert!(
+                pem.split(|byte| *byte == b'\n')
+                    .all(|line| line.len() <= 64)
+            );
         }
     }
 }

@@ -36,8 +36,9 @@ async fn windows_are_the_same_in_lua_and_in_rust() {
     let mut rng = StdRng::seed_from_u64(seed);
     let script = format!("{PIECES}bind()\n{WINDOWS}");
     for _ in 0..CALLS {
-        let cases: Vec<_> =
-            (0..PER_CALL).map(|_| (random_code(&mut rng), random_instant(&mut rng))).collect();
+        let cases: Vec<_> = (0..PER_CALL)
+            .map(|_| (random_code(&mut rng), random_instant(&mut rng)))
+            .collect();
         let mut call = redis::cmd("EVAL");
         call.arg(&script).arg(0);
         for (code, at) in &cases {
@@ -45,9 +46,18 @@ async fn windows_are_the_same_in_lua_and_in_rust() {
         }
         let lua: Vec<String> = client.query(&call).unwrap();
         for ((code, at), lua) in cases.into_iter().zip(lua) {
-            let calendar = Calendar::of(&Tokens { burst: 1, num: 0, den: code }).unwrap();
+            let calendar = Calendar::of(&Tokens {
+                burst: 1,
+                num: 0,
+                den: code,
+            })
+            .unwrap();
             let window = calendar.window(at);
-            let rust = format!("{window} {} {}", calendar.start(window), calendar.start(window + 1));
+            let rust = format!(
+                "{window} {} {}",
+                calendar.start(window),
+                calendar.start(window + 1)
+            );
             assert_eq!(lua, rust, "SEED={seed}, {code} at {at}");
         }
     }
@@ -63,7 +73,19 @@ async fn codes_are_the_same_in_lua_and_in_rust() {
         for code = 2, 2 ^ 20 do if calendar.decode(code) then count, sum = count + 1, sum + code end end
         return {{count, sum}}"
     );
-    let lua: (i64, i64) = client.query(redis::cmd("EVAL").arg(&script).arg(0)).unwrap();
-    let codes = (2..=1 << 20).filter(|&den| Calendar::of(&Tokens { burst: 1, num: 0, den }).is_some());
-    assert_eq!(lua, codes.fold((0, 0), |(count, sum), code| (count + 1, sum + code)));
+    let lua: (i64, i64) = client
+        .query(redis::cmd("EVAL").arg(&script).arg(0))
+        .unwrap();
+    let codes = (2..=1 << 20).filter(|&den| {
+        Calendar::of(&Tokens {
+            burst: 1,
+            num: 0,
+            den,
+        })
+        .is_some()
+    });
+    assert_eq!(
+        lua,
+        codes.fold((0, 0), |(count, sum), code| (count + 1, sum + code))
+    );
 }

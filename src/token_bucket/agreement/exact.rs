@@ -17,16 +17,24 @@ use support::redis_server::RedisServer;
 /// A token is back after 9 006 333 333 µs and one part of 1 000 003 of a µs. In parts, that time and the burst are
 /// 2^53 + 259 007 together, which is rounded up to a whole token.
 async fn a_wait_that_is_one_part_too_short_is_refused(store: &Store, keys: Range<u32>) {
-    let bucket = TokenBucket::new(store, "exact", Quota::per_second(1_000_003).burst(838_903)).unwrap();
+    let bucket =
+        TokenBucket::new(store, "exact", Quota::per_second(1_000_003).burst(838_903)).unwrap();
     let reserve = async |key: u32, wait| {
-        bucket.with_max_wait(Duration::from_micros(wait)).reserve(key).await.map(|reserved| reserved.delay())
+        bucket
+            .with_max_wait(Duration::from_micros(wait))
+            .reserve(key)
+            .await
+            .map(|reserved| reserved.delay())
     };
     join_all(keys.map(async |key| {
         for tokens in [3_000_000_000, 3_000_000_000, 3_000_000_000, 7_199_254] {
             bucket.charge(key, tokens).await.unwrap();
         }
         assert!(reserve(key, 9_006_333_333).await.unwrap_err().is_refused());
-        assert_eq!(reserve(key, 9_006_333_334).await.unwrap(), Duration::from_micros(9_006_333_334));
+        assert_eq!(
+            reserve(key, 9_006_333_334).await.unwrap(),
+            Duration::from_micros(9_006_333_334)
+        );
     }))
     .await;
 }
@@ -57,7 +65,11 @@ async fn equal_quotas_are_charged_once_each(store: &Store) {
     assert!(one.allow("k").await.unwrap().is_admitted());
     let three = TokenBucket::new(store, "equal", [quota("a"), quota("b"), quota("c")]).unwrap();
     let decision = three.allow_n("k", 3).await.unwrap();
-    let left: Vec<_> = decision.state.balances().map(|balance| balance.remaining).collect();
+    let left: Vec<_> = decision
+        .state
+        .balances()
+        .map(|balance| balance.remaining)
+        .collect();
     assert_eq!((decision.is_admitted(), left), (true, vec![6, 6, 6]));
     assert_eq!(three.peek("k").await.unwrap().remaining(), 6);
 }
@@ -80,7 +92,10 @@ async fn large_products_are_exact_on_redis() {
     assert_eq!(alone.batches, alone.operations);
     a_wait_that_is_one_part_too_short_is_refused(store, 1..5).await;
     let stats = store.stats();
-    assert!(stats.batches - alone.batches < stats.operations - alone.operations, "{stats:?}");
+    assert!(
+        stats.batches - alone.batches < stats.operations - alone.operations,
+        "{stats:?}"
+    );
     tokens_that_are_one_part_away_are_refused(world).await;
 }
 
@@ -89,12 +104,25 @@ async fn large_products_are_exact_on_redis() {
 async fn what_a_call_has_charged_stays_charged_when_its_state_becomes_large() {
     let server = RedisServer::start().await;
     let mut both = Both::new(&server);
-    let quotas = Quotas::try_from(Quota::new(999_983, Duration::from_secs(3600)).burst(100_000)).unwrap();
+    let quotas =
+        Quotas::try_from(Quota::new(999_983, Duration::from_secs(3600)).burst(100_000)).unwrap();
     let mut told = Vec::new();
     for runs in [&[(100_000, 25)][..], &[(1, 1), (100_000, 1)], &[(1, 1)]] {
         let run = |&(cost, count)| {
-            let ask = Ask { cost, wait: 8_740_000_000 };
-            Run { count, ..Run::new([0], Reserve { quotas: quotas.clone(), ask }) }
+            let ask = Ask {
+                cost,
+                wait: 8_740_000_000,
+            };
+            Run {
+                count,
+                ..Run::new(
+                    [0],
+                    Reserve {
+                        quotas: quotas.clone(),
+                        ask,
+                    },
+                )
+            }
         };
         let decisions = both.call(&runs.iter().map(run).collect::<Vec<_>>());
         told.extend(decisions.iter().flatten().map(Decision::is_admitted));

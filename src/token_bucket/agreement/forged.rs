@@ -19,11 +19,19 @@ impl Forger {
         let mut time = VirtualTime::new(&server);
         time.set(START);
         let bucket = TokenBucket::new(&VirtualTime::store(&server), "forged", quota).unwrap();
-        Self { _server: server, time, bucket }
+        Self {
+            _server: server,
+            time,
+            bucket,
+        }
     }
 
     fn key(&mut self) -> String {
-        let keys: Vec<String> = self.time.client.query(redis::cmd("KEYS").arg("*forged*")).unwrap();
+        let keys: Vec<String> = self
+            .time
+            .client
+            .query(redis::cmd("KEYS").arg("*forged*"))
+            .unwrap();
         keys.into_iter().next().unwrap()
     }
 
@@ -34,7 +42,10 @@ impl Forger {
 
     fn set(&mut self, value: &[u8]) {
         let key = self.key();
-        self.time.client.query::<()>(redis::cmd("SET").arg(key).arg(value)).unwrap();
+        self.time
+            .client
+            .query::<()>(redis::cmd("SET").arg(key).arg(value))
+            .unwrap();
     }
 
     async fn is_refused(&mut self, value: &[u8]) {
@@ -48,7 +59,11 @@ impl Forger {
         ];
         for error in errors {
             let text = error.map_or_else(String::new, |error: Error| format!("{error} {error:?}"));
-            assert!(text.contains("not a bucket"), "{:?}: {text}", String::from_utf8_lossy(value));
+            assert!(
+                text.contains("not a bucket"),
+                "{:?}: {text}",
+                String::from_utf8_lossy(value)
+            );
         }
         assert_eq!(self.get(), value, "it is left as it is");
     }
@@ -60,17 +75,34 @@ async fn a_forged_state_is_not_a_bucket() {
     let hold = forger.bucket.authorize("k", 7).await.unwrap();
     let (now, stored) = (START, forger.get());
     let record = &stored[stored.len() - 33..];
-    let (plain, next, last) = (format!("{now} 0 100000 1 20|"), now + 1_000_000, now + 2_000_000);
+    let (plain, next, last) = (
+        format!("{now} 0 100000 1 20|"),
+        now + 1_000_000,
+        now + 2_000_000,
+    );
     let head = |seen: i64, [count, held, captures]: [u32; 3], [next, last]: [i64; 2]| {
         let (seen, count) = (seen.to_be_bytes(), (count as u16).to_be_bytes());
         let (held, captures) = (held.to_be_bytes(), captures.to_be_bytes());
-        [&seen[..], &count, &held, &captures, &next.to_be_bytes(), &last.to_be_bytes()].concat()
+        [
+            &seen[..],
+            &count,
+            &held,
+            &captures,
+            &next.to_be_bytes(),
+            &last.to_be_bytes(),
+        ]
+        .concat()
     };
-    let state = |numbers: &str, head: Vec<u8>, records: &[u8]| [numbers.as_bytes(), &head, records].concat();
+    let state = |numbers: &str, head: Vec<u8>, records: &[u8]| {
+        [numbers.as_bytes(), &head, records].concat()
+    };
     let with = |counts, ends| state(&plain, head(now, counts, ends), record);
     let good = head(now, [1, 7, 7], [next, last]);
     let ends = [now + 30_000_000; 2];
-    assert_eq!(stored, state("0 0 100000 1 20|", head(now, [1, 7, 7], ends), record));
+    assert_eq!(
+        stored,
+        state("0 0 100000 1 20|", head(now, [1, 7, 7], ends), record)
+    );
     let forged = [
         with([0, 7, 7], [next, last]),
         with([8, 7, 7], [next, last]),
@@ -82,7 +114,11 @@ async fn a_forged_state_is_not_a_bucket() {
         with([1, 7, 7], [-1, last]),
         state(&plain, head(-1, [1, 7, 7], [next, last]), record),
         state(&format!("{now} 0 100000 1 20 {now}|"), good.clone(), record),
-        state(&format!("{now} 0 100000 1 20 |"), good.clone(), &record[..32]),
+        state(
+            &format!("{now} 0 100000 1 20 |"),
+            good.clone(),
+            &record[..32],
+        ),
         state("x|", good.clone(), record),
         state("|", good.clone(), record),
         state(&plain, good.clone(), &[record, &[0]].concat()),
@@ -91,13 +127,21 @@ async fn a_forged_state_is_not_a_bucket() {
         // Records that are read only when a hold has ended.
         state(&plain, head(now, [1, 7, 7], [now, last]), &[255; 33]),
         state(&plain, head(now, [1, 7, 7], [now, last]), &[0; 33]),
-        state(&plain, head(now, [1, 7, 7], [now, last]), &[&record[..29], &[0; 4]].concat()),
+        state(
+            &plain,
+            head(now, [1, 7, 7], [now, last]),
+            &[&record[..29], &[0; 4]].concat(),
+        ),
     ];
     for value in forged {
         forger.is_refused(&value).await;
     }
     let key = forger.key();
-    forger.time.client.query::<()>(redis::cmd("DEL").arg(key)).unwrap();
+    forger
+        .time
+        .client
+        .query::<()>(redis::cmd("DEL").arg(key))
+        .unwrap();
     assert!(hold.capture(3).await.unwrap().ended);
 }
 

@@ -14,12 +14,17 @@ use crate::token_bucket::several::{HoldAllStep, Terms};
 
 /// The verb of the first step with other amounts, mostly, since requests do the same on each limit.
 fn random_steps(rng: &mut StdRng, terms: &Arc<Terms>) -> HoldAllStep {
-    let mut steps: Vec<_> = terms.each.iter().map(|quotas| random_step(rng, quotas)).collect();
+    let mut steps: Vec<_> = terms
+        .each
+        .iter()
+        .map(|quotas| random_step(rng, quotas))
+        .collect();
     if rng.random_bool(0.8) {
         let (id, verb) = (steps[0].id, steps[0].verb);
         for step in &mut steps {
-            let (Verb::Authorize { amount, .. } | Verb::Extend { amount, .. } | Verb::Capture { amount, .. }) =
-                step.verb;
+            let (Verb::Authorize { amount, .. }
+            | Verb::Extend { amount, .. }
+            | Verb::Capture { amount, .. }) = step.verb;
             let amount = amount.max(1);
             step.id = id;
             step.verb = match verb {
@@ -29,22 +34,37 @@ fn random_steps(rng: &mut StdRng, terms: &Arc<Terms>) -> HoldAllStep {
             };
         }
     }
-    HoldAllStep { terms: Arc::clone(terms), steps: steps.into(), all_or_none: rng.random_bool(0.6) }
+    HoldAllStep {
+        terms: Arc::clone(terms),
+        steps: steps.into(),
+        all_or_none: rng.random_bool(0.6),
+    }
 }
 
 fn run(keys: impl Into<Vec<usize>>, step: HoldAllStep) -> Run<HoldAllStep> {
     // A step for all or none is done in no bucket if a key is foreign; another is done in the other buckets.
-    let mut elsewhere = HoldAllStep { all_or_none: false, ..step.clone() };
+    let mut elsewhere = HoldAllStep {
+        all_or_none: false,
+        ..step.clone()
+    };
     if step.all_or_none {
-        elsewhere.steps.iter_mut().for_each(|step| step.verb = Verb::Extend { amount: 0, ttl: 0 });
+        elsewhere
+            .steps
+            .iter_mut()
+            .for_each(|step| step.verb = Verb::Extend { amount: 0, ttl: 0 });
     }
-    Run { elsewhere: Some(elsewhere), ..Run::new(keys, step) }
+    Run {
+        elsewhere: Some(elsewhere),
+        ..Run::new(keys, step)
+    }
 }
 
 /// Random steps on some places, in one call.
 pub(super) fn step(rng: &mut StdRng, both: &mut Both, terms: &Arc<Terms>) {
     let count = rng.random_range(1..=4);
-    let runs: Vec<_> = (0..count).map(|_| run(place(rng), random_steps(rng, terms))).collect();
+    let runs: Vec<_> = (0..count)
+        .map(|_| run(place(rng), random_steps(rng, terms)))
+        .collect();
     let replies = both.call(&runs);
     // The callers of some are gone.
     let undone = runs.iter().zip(replies).filter_map(|(of, replies)| {

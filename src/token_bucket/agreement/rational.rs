@@ -39,7 +39,13 @@ fn micros(span: Rational) -> i64 {
 impl Model {
     fn new(period: Duration, rate: u32, burst: u32) -> Self {
         let interval = Rational::new(period.as_micros() as i128, rate.into());
-        Self { interval, burst: whole(burst.into()), tat: whole(0), blocked_until: whole(0), seen: None }
+        Self {
+            interval,
+            burst: whole(burst.into()),
+            tat: whole(0),
+            blocked_until: whole(0),
+            seen: None,
+        }
     }
 
     /// The time at which a request acts, if it is charged.
@@ -119,18 +125,34 @@ async fn is_gcra(world: &mut World, sequences: usize) {
     let mut admitted = 0;
     for sequence in 0..sequences {
         // Only rates with an interval that is stored exactly: up to 2^20 parts of a µs.
-        let rate = *[1, 3, 7, 10, 31, 97, 1000, 999_983, 4_000_000].choose(&mut rng).unwrap();
+        let rate = *[1, 3, 7, 10, 31, 97, 1000, 999_983, 4_000_000]
+            .choose(&mut rng)
+            .unwrap();
         let period = Duration::from_secs(*[1, 7, 60, 3600, 86_400].choose(&mut rng).unwrap());
         let burst = *[1, 2, 5, 14, 60, 1000].choose(&mut rng).unwrap();
-        let bucket =
-            TokenBucket::new(&world.store, "rational", Quota::new(rate, period).burst(burst)).unwrap();
+        let bucket = TokenBucket::new(
+            &world.store,
+            "rational",
+            Quota::new(rate, period).burst(burst),
+        )
+        .unwrap();
         let mut model = Model::new(period, rate, burst);
         let mut now = START;
         let mut log = Vec::new();
         for _ in 0..30 {
             let interval = micros(model.interval);
-            let jumps =
-                [0, 0, 1, interval - 1, interval, interval + 1, 3 * interval, -1, -interval, -7_200_000_000];
+            let jumps = [
+                0,
+                0,
+                1,
+                interval - 1,
+                interval,
+                interval + 1,
+                3 * interval,
+                -1,
+                -interval,
+                -7_200_000_000,
+            ];
             let jump = jumps.choose(&mut rng).unwrap();
             // The store may drop a full bucket, so the clock is not set back while the bucket is full.
             let is_full = model.tat.max(model.blocked_until) <= whole(now);
@@ -142,13 +164,18 @@ async fn is_gcra(world: &mut World, sequences: usize) {
             model.set_back(now);
             if rng.random_bool(0.03) {
                 let span = rng.random_range(1..=2 * interval);
-                bucket.block_for(sequence, Duration::from_micros(span.unsigned_abs())).await.unwrap();
+                bucket
+                    .block_for(sequence, Duration::from_micros(span.unsigned_abs()))
+                    .await
+                    .unwrap();
                 model.blocked_until = model.blocked_until.max(whole(now + span));
                 model.written(now);
                 log.push(format!("{now} block {span}"));
             }
             let cost = rng.random_range(1..=burst.min(7));
-            let wait = *[0, 0, 1, interval, 5 * interval, MAX_SPAN].choose(&mut rng).unwrap();
+            let wait = *[0, 0, 1, interval, 5 * interval, MAX_SPAN]
+                .choose(&mut rng)
+                .unwrap();
             log.push(format!("{now} cost {cost} wait {wait}"));
             let act = model.take(now, cost, wait);
             let decision = bucket.decide(sequence.into(), cost, wait).await.unwrap();
@@ -169,7 +196,10 @@ async fn is_gcra(world: &mut World, sequences: usize) {
                 remaining: model.remaining(now),
                 reset_after: micros(full) - now,
             };
-            assert_eq!(ours, theirs, "SEED={seed}, {rate} in {period:?}, burst {burst}: {log:#?}");
+            assert_eq!(
+                ours, theirs,
+                "SEED={seed}, {rate} in {period:?}, burst {burst}: {log:#?}"
+            );
             admitted += usize::from(act.is_some());
         }
     }

@@ -41,7 +41,9 @@ fn may_repeat<O: Operation>(run: &Run<O>) -> bool {
 }
 
 fn repeated<O: Operation>(rng: &mut StdRng, mut runs: Vec<Run<O>>) -> Vec<Run<O>> {
-    runs.iter_mut().filter(|run| may_repeat(run)).for_each(|run| run.count = rng.random_range(1..=3));
+    runs.iter_mut()
+        .filter(|run| may_repeat(run))
+        .for_each(|run| run.count = rng.random_range(1..=3));
     runs
 }
 
@@ -57,10 +59,18 @@ async fn lua_and_rust_agree_on_every_sequence() {
         let mut charges = Charges::default();
         for _ in 0..STEPS {
             // What was done at the same time depends on each other most.
-            let by = if rng.random_bool(0.5) { jump(&mut rng) } else { 0 };
+            let by = if rng.random_bool(0.5) {
+                jump(&mut rng)
+            } else {
+                0
+            };
             both.pass(by);
             // Usually one set of quotas per key; sometimes another, as during a deployment.
-            let quotas = if rng.random_bool(0.1) { sets.choose(&mut rng).unwrap() } else { usual };
+            let quotas = if rng.random_bool(0.1) {
+                sets.choose(&mut rng).unwrap()
+            } else {
+                usual
+            };
             step(&mut rng, &mut both, quotas, &mut charges);
         }
     }
@@ -102,12 +112,18 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                     _ => rng.random_range(1..=most.min(4)),
                 };
                 let waits = [0, 0, 1, 1_000, 100_000, 1_500_000, 3_600_000_000, MAX_SPAN];
-                Ask { cost: cost.into(), wait: *waits.choose(rng).unwrap() }
+                Ask {
+                    cost: cost.into(),
+                    wait: *waits.choose(rng).unwrap(),
+                }
             };
             let first = ask(rng);
             let runs = random_runs(rng, |rng, _| {
                 let ask = if same { first } else { ask(rng) };
-                Some(Reserve { quotas: quotas.clone(), ask })
+                Some(Reserve {
+                    quotas: quotas.clone(),
+                    ask,
+                })
             });
             let mut runs = repeated(rng, runs);
             if same && runs.iter().all(may_repeat) {
@@ -133,15 +149,24 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
         }
         4..7 => {
             let runs = random_runs(rng, |rng, key| {
-                pick(rng, &mut charges.cancels, key, |charge| charge.quotas == *quotas)
+                pick(rng, &mut charges.cancels, key, |charge| {
+                    charge.quotas == *quotas
+                })
             });
             both.call(&runs);
         }
         9..11 => {
             let most = rng.random_range(1..=100);
             let runs = random_runs(rng, |rng, _| {
-                let most = if same { most } else { rng.random_range(1..=100) };
-                Some(Prefetch { quotas: quotas.clone(), most })
+                let most = if same {
+                    most
+                } else {
+                    rng.random_range(1..=100)
+                };
+                Some(Prefetch {
+                    quotas: quotas.clone(),
+                    most,
+                })
             });
             for (run, prefetched) in runs.iter().zip(both.call(&runs)) {
                 let ahead = charges.ahead.entry(run.keys[0]).or_default();
@@ -154,7 +179,9 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
         }
         11..13 => {
             let runs = random_runs(rng, |rng, key| {
-                pick(rng, &mut charges.ahead, key, |charge| charge.quotas == *quotas)
+                pick(rng, &mut charges.ahead, key, |charge| {
+                    charge.quotas == *quotas
+                })
             });
             both.call(&runs);
         }
@@ -162,7 +189,11 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             let runs = random_runs(rng, |_, _| Some(Peek));
             let runs = repeated(rng, runs);
             let levels = |stored: &Stored| {
-                let levels = stored.bucket.levels.iter().map(|level| (level.tat, level.last, level.quota));
+                let levels = stored
+                    .bucket
+                    .levels
+                    .iter()
+                    .map(|level| (level.tat, level.last, level.quota));
                 (levels.collect::<Vec<_>>(), stored.bucket.held())
             };
             let now = both.now;
@@ -173,17 +204,31 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
         }
         13..15 => {
             let runs = random_runs(rng, |rng, _| {
-                let tokens = *[1, 3, 50, 4_000_000_000, -1, -3, -4_000_000_000].choose(rng).unwrap();
+                let tokens = *[1, 3, 50, 4_000_000_000, -1, -3, -4_000_000_000]
+                    .choose(rng)
+                    .unwrap();
                 let block = *[0, 0, 500_000].choose(rng).unwrap();
-                Some(Adjust { quotas: quotas.clone(), tokens, block })
+                Some(Adjust {
+                    quotas: quotas.clone(),
+                    tokens,
+                    block,
+                })
             });
             both.call(&runs);
         }
         15 => {
             let micros = rng.random_range(0..3_000_000);
             let runs = random_runs(rng, |rng, _| {
-                let micros = if same { micros } else { rng.random_range(0..3_000_000) };
-                Some(Adjust { quotas: quotas.clone(), tokens: 0, block: micros })
+                let micros = if same {
+                    micros
+                } else {
+                    rng.random_range(0..3_000_000)
+                };
+                Some(Adjust {
+                    quotas: quotas.clone(),
+                    tokens: 0,
+                    block: micros,
+                })
             });
             let runs = repeated(rng, runs);
             both.call(&runs);

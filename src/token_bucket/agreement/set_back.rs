@@ -31,18 +31,35 @@ impl Passing {
     async fn refuses(&self, bucket: &TokenBucket) -> Option<Duration> {
         let peeked = bucket.peek("k").await.unwrap();
         let decision = bucket.allow("k").await.unwrap();
-        assert_eq!(peeked.remaining() == 0 || !peeked.blocked_for().is_zero(), !decision.is_admitted());
+        assert_eq!(
+            peeked.remaining() == 0 || !peeked.blocked_for().is_zero(),
+            !decision.is_admitted()
+        );
         decision.retry_after()
     }
 
     /// Refused for at most `most`, and admitted after it.
     async fn serves_within(&mut self, bucket: &TokenBucket, least: Duration, most: Duration) {
-        let refused = self.refuses(bucket).await.expect("nothing is owed any more");
-        assert!((least..=most).contains(&refused), "{}: refused for {refused:?}", bucket.name());
+        let refused = self
+            .refuses(bucket)
+            .await
+            .expect("nothing is owed any more");
+        assert!(
+            (least..=most).contains(&refused),
+            "{}: refused for {refused:?}",
+            bucket.name()
+        );
         // While requests are refused, the time passes.
         self.pass(refused.as_micros() as i64 / 2);
-        let left = self.refuses(bucket).await.expect("half of the time has passed");
-        assert!(left <= refused / 2 + SECOND / 1_000_000, "{}: refused for {left:?}", bucket.name());
+        let left = self
+            .refuses(bucket)
+            .await
+            .expect("half of the time has passed");
+        assert!(
+            left <= refused / 2 + SECOND / 1_000_000,
+            "{}: refused for {left:?}",
+            bucket.name()
+        );
         self.pass(left.as_micros() as i64);
         assert_eq!(self.refuses(bucket).await, None, "{}", bucket.name());
     }
@@ -72,14 +89,20 @@ async fn owes_no_more_than_before(world: World) {
 
     let bucket = world.bucket("cancelled", [per_second()]);
     bucket.allow_n("k", 5).await.unwrap();
-    let mut earlier = bucket.with_max_wait(3 * SECOND).reserve_n("k", 5).await.unwrap();
+    let mut earlier = bucket
+        .with_max_wait(3 * SECOND)
+        .reserve_n("k", 5)
+        .await
+        .unwrap();
     let _later = bucket.with_max_wait(3 * SECOND).reserve("k").await.unwrap();
     cancel_at_once(&mut earlier).await;
     world.pass(-BACK);
     world.serves_within(&bucket, tenth, SECOND).await;
 
     // Its times are those of before, and a later one depends on it.
-    let bucket = world.bucket("cancelled-after", [per_second()]).with_max_wait(3 * SECOND);
+    let bucket = world
+        .bucket("cancelled-after", [per_second()])
+        .with_max_wait(3 * SECOND);
     bucket.allow_n("k", 5).await.unwrap();
     let mut earlier = bucket.reserve_n("k", 5).await.unwrap();
     world.pass(-300_000);
@@ -95,7 +118,10 @@ async fn owes_no_more_than_before(world: World) {
     let refused = buckets.allow(["k", "k"]).await.unwrap();
     assert_eq!(refused.retry_after(), Some(SECOND + tenth));
     world.pass(600_000);
-    assert_eq!(buckets.allow(["k", "k"]).await.unwrap().retry_after(), Some(tenth * 5));
+    assert_eq!(
+        buckets.allow(["k", "k"]).await.unwrap().retry_after(),
+        Some(tenth * 5)
+    );
     world.pass(500_000);
     assert!(buckets.allow(["k", "k"]).await.unwrap().is_admitted());
 }
@@ -128,7 +154,11 @@ async fn delay_after_a_cancellation_20_ms_later(world: World) -> u64 {
 #[tokio::test]
 async fn a_process_knows_how_old_its_reservation_is() {
     let delay = delay_after_a_cancellation_20_ms_later;
-    assert_eq!(delay(World::in_memory(START)).await, 5, "in memory no clock is set back");
+    assert_eq!(
+        delay(World::in_memory(START)).await,
+        5,
+        "in memory no clock is set back"
+    );
     assert_eq!(delay(World::on_redis(START).await).await, 10);
 }
 

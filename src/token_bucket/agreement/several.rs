@@ -27,7 +27,11 @@ pub(super) fn place(rng: &mut StdRng) -> [usize; 3] {
 }
 
 /// Charges several buckets in one call. Returns some of the charges to cancel.
-fn reserve(rng: &mut StdRng, both: &mut Both, runs: &[Run<ReserveAll>]) -> Vec<(Vec<usize>, CancelAll)> {
+fn reserve(
+    rng: &mut StdRng,
+    both: &mut Both,
+    runs: &[Run<ReserveAll>],
+) -> Vec<(Vec<usize>, CancelAll)> {
     let replies = both.call_and_compare(runs, |decided: &Decided, _| {
         let decision = decided.decision();
         assert_eq!(decided.admitted, decision.refused_by().is_none());
@@ -60,7 +64,11 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
         let mut cancels = Vec::new();
         for _ in 0..STEPS {
             both.pass(jump(&mut rng));
-            let terms = if rng.random_bool(0.1) { terms(&mut rng, &sets) } else { Arc::clone(&usual) };
+            let terms = if rng.random_bool(0.1) {
+                terms(&mut rng, &sets)
+            } else {
+                Arc::clone(&usual)
+            };
             let limit = rng.random_range(0..3);
             let key = [rng.random_range(LIMITS[limit].clone())];
             match rng.random_range(0..10) {
@@ -75,7 +83,9 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
                         while matches!(price, Price::Same(_)) == each {
                             let first = rng.random_range(1..=terms.all.max_cost().min(4));
                             let of = |(limit, most)| match each {
-                                true => rng.random_range(1..=if limit == 0 { most } else { 2 * most }),
+                                true => {
+                                    rng.random_range(1..=if limit == 0 { most } else { 2 * most })
+                                }
                                 false => first,
                             };
                             price = Price::new(costs().enumerate().map(of));
@@ -87,18 +97,28 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
                         let place = place(&mut rng);
                         let price = if same { first } else { cost(&mut rng) };
                         let count = if same { count } else { rng.random_range(1..=3) };
-                        let reserve = ReserveAll { terms: Arc::clone(&terms), price };
-                        Run { count, ..Run::new(place, reserve) }
+                        let reserve = ReserveAll {
+                            terms: Arc::clone(&terms),
+                            price,
+                        };
+                        Run {
+                            count,
+                            ..Run::new(place, reserve)
+                        }
                     };
                     let runs: Vec<_> = (0..5).map(run).collect();
                     cancels.extend(reserve(&mut rng, &mut both, &runs[..1 + sequence % 5]));
                 }
                 5 => hold_all::step(&mut rng, &mut both, &terms),
                 6 => {
-                    both.call(&[Run::new(key, holds::random_step(&mut rng, &terms.each[limit]))]);
+                    both.call(&[Run::new(
+                        key,
+                        holds::random_step(&mut rng, &terms.each[limit]),
+                    )]);
                 }
                 7 if !cancels.is_empty() => {
-                    let (mut keys, cancel) = cancels.swap_remove(rng.random_range(0..cancels.len()));
+                    let (mut keys, cancel) =
+                        cancels.swap_remove(rng.random_range(0..cancels.len()));
                     // A key may have another type by then. The other limits are given back their tokens.
                     if rng.random_bool(0.2) {
                         keys[rng.random_range(0..3)] = FOREIGN;
@@ -109,11 +129,24 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
                 8 => {
                     let quotas = terms.each[limit].clone();
                     let wait = *[0, 1_500_000].choose(&mut rng).unwrap();
-                    both.call(&[Run::new(key, Reserve { quotas, ask: Ask { cost: 1, wait } })]);
+                    both.call(&[Run::new(
+                        key,
+                        Reserve {
+                            quotas,
+                            ask: Ask { cost: 1, wait },
+                        },
+                    )]);
                 }
                 _ => {
                     let (quotas, block) = (terms.each[limit].clone(), rng.random_range(0..300_000));
-                    both.call(&[Run::new(key, Adjust { quotas, tokens: 0, block })]);
+                    both.call(&[Run::new(
+                        key,
+                        Adjust {
+                            quotas,
+                            tokens: 0,
+                            block,
+                        },
+                    )]);
                 }
             }
         }

@@ -57,7 +57,11 @@ pub(super) struct World {
 impl World {
     pub(super) fn in_memory(now: i64) -> Self {
         let clock = ManualClock::at(now);
-        Self { store: clock.store(), server: None, set: Box::new(move |now| clock.set(now)) }
+        Self {
+            store: clock.store(),
+            server: None,
+            set: Box::new(move |now| clock.set(now)),
+        }
     }
 
     pub(super) async fn on_redis(now: i64) -> Self {
@@ -68,7 +72,11 @@ impl World {
             time.check_expiries();
             time.set(now);
         };
-        Self { store, server: Some(server), set: Box::new(set) }
+        Self {
+            store,
+            server: Some(server),
+            set: Box::new(set),
+        }
     }
 
     pub(super) fn set(&mut self, now: i64) {
@@ -84,19 +92,29 @@ pub(super) fn jump(rng: &mut StdRng) -> i64 {
     if rng.random_bool(0.03) {
         return [DAY, -DAY, 40 * DAY, -3 * DAY][rng.random_range(0..4)];
     }
-    let jumps: &[i64] = if rng.random_bool(0.1) { &BACK } else { &FORWARD };
+    let jumps: &[i64] = if rng.random_bool(0.1) {
+        &BACK
+    } else {
+        &FORWARD
+    };
     jumps[rng.random_range(0..jumps.len())]
 }
 
 impl VirtualTime {
     pub(super) fn new(server: &RedisServer) -> Self {
-        Self { client: server.client().unwrap(), now: 0, expiries: HashMap::new() }
+        Self {
+            client: server.client().unwrap(),
+            now: 0,
+            expiries: HashMap::new(),
+        }
     }
 
     /// A store on the server, with this clock.
     pub(super) fn store(server: &RedisServer) -> Store {
         let patience = Duration::from_secs(30);
-        let builder = StoreBuilder::default().timeout(patience).queue_timeout(patience);
+        let builder = StoreBuilder::default()
+            .timeout(patience)
+            .queue_timeout(patience);
         builder.with_clock(&server.url(), CLOCK).unwrap()
     }
 
@@ -104,7 +122,9 @@ impl VirtualTime {
     /// as an in-memory store does when it finds them.
     pub(super) fn set(&mut self, now: i64) {
         let before = std::mem::replace(&mut self.now, now);
-        self.client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+        self.client
+            .query::<()>(redis::cmd("SET").arg("clock").arg(now))
+            .unwrap();
         let mut expired = redis::cmd("DEL");
         expired.arg("no key");
         self.expiries.retain(|key, (expiry, idle)| {
@@ -121,11 +141,17 @@ impl VirtualTime {
     /// Checks the expiry of every bucket written since the last call. A bucket expires when it is idle or later,
     /// after at most twice the time until then plus 1 s. It has no expiry if it never becomes idle.
     pub(super) fn check_expiries(&mut self) {
-        let written: Vec<Vec<u8>> =
-            self.client.query(redis::cmd("LRANGE").arg("written").arg(0).arg(-1)).unwrap();
-        self.client.query::<()>(redis::cmd("DEL").arg("written")).unwrap();
+        let written: Vec<Vec<u8>> = self
+            .client
+            .query(redis::cmd("LRANGE").arg("written").arg(0).arg(-1))
+            .unwrap();
+        self.client
+            .query::<()>(redis::cmd("DEL").arg("written"))
+            .unwrap();
         for entry in written.chunks_exact(3) {
-            let [key, value, expiry] = entry else { unreachable!() };
+            let [key, value, expiry] = entry else {
+                unreachable!()
+            };
             let expiry = text(expiry);
             let expiry: Option<i64> = match expiry {
                 "never" => None,
@@ -134,13 +160,20 @@ impl VirtualTime {
             };
             let bucket = parse(value);
             let idle = bucket.idle_from();
-            let told = format!("{:?} = {bucket:?} at {}: expires {expiry:?}", text(key), self.now);
+            let told = format!(
+                "{:?} = {bucket:?} at {}: expires {expiry:?}",
+                text(key),
+                self.now
+            );
             match (idle, expiry) {
                 (Some(idle), Some(expiry)) => {
                     let (exact, ttl) = (idle - self.now, expiry * 1000 - self.now);
                     assert!(exact > 0, "{told}, and was idle when it was written");
                     assert!(ttl >= exact, "{told}, too early: idle from {idle}");
-                    assert!(ttl <= 2 * exact + 1_000_000, "{told}, too late: idle from {idle}");
+                    assert!(
+                        ttl <= 2 * exact + 1_000_000,
+                        "{told}, too late: idle from {idle}"
+                    );
                 }
                 (None, None) => {}
                 _ => panic!("{told}, idle from {idle:?}"),
@@ -155,17 +188,28 @@ fn parse(value: &[u8]) -> Bucket {
     // The holds are not text.
     let mut parts = value.splitn(2, |byte| *byte == b'|');
     let (value, holds) = (text(parts.next().unwrap()), parts.next());
-    let numbers: Vec<i64> = value.split(' ').map(|number| number.parse().unwrap()).collect();
+    let numbers: Vec<i64> = value
+        .split(' ')
+        .map(|number| number.parse().unwrap())
+        .collect();
     let moment = |whole, part| Moment { whole, part };
     let level = |of: &[i64]| {
-        let [whole, part, last, rest, num, den, burst] = *of else { unreachable!("{value:?}") };
+        let [whole, part, last, rest, num, den, burst] = *of else {
+            unreachable!("{value:?}")
+        };
         let quota = Tokens { burst, num, den };
-        Level { tat: moment(whole, part), last: moment(last, rest), quota, ..Level::default() }
+        Level {
+            tat: moment(whole, part),
+            last: moment(last, rest),
+            quota,
+            ..Level::default()
+        }
     };
     let mut bucket = match numbers[..] {
-        [whole, part, num, den, burst] | [whole, part, num, den, burst, _] => {
-            Bucket::new(0, smallvec![level(&[whole, part, whole, part, num, den, burst])])
-        }
+        [whole, part, num, den, burst] | [whole, part, num, den, burst, _] => Bucket::new(
+            0,
+            smallvec![level(&[whole, part, whole, part, num, den, burst])],
+        ),
         [blocked_until, ref levels @ ..] => {
             // The last number may be the time at which it was written.
             Bucket::new(blocked_until, levels.chunks_exact(7).map(level).collect())

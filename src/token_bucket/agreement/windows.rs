@@ -45,29 +45,61 @@ async fn tokens_come_back_at_the_border(world: &mut World) {
     let bucket = world.bucket("border", [daily(3)]);
     let first = world.allow(&bucket, START, 2).await;
     let balance = first.state.tightest();
-    assert_eq!((balance.remaining, balance.limit, balance.window), (1, 3, Some(micros(DAY))));
-    assert_eq!((balance.effective_window, balance.reset_after), (Some(40 * SECOND), Some(40 * SECOND)));
+    assert_eq!(
+        (balance.remaining, balance.limit, balance.window),
+        (1, 3, Some(micros(DAY)))
+    );
+    assert_eq!(
+        (balance.effective_window, balance.reset_after),
+        (Some(40 * SECOND), Some(40 * SECOND))
+    );
     assert!(world.allows(&bucket, START + 1, 1).await);
     let refused = world.allow(&bucket, BORDER - 1, 1).await;
-    assert_eq!((refused.retry_after(), refused.state.reset_after()), (Some(micros(1)), Some(micros(1))));
+    assert_eq!(
+        (refused.retry_after(), refused.state.reset_after()),
+        (Some(micros(1)), Some(micros(1)))
+    );
     assert_eq!(refused.state.tightest().effective_window, Some(micros(1)));
     // As an operator sees it.
-    let seen = async || bucket.clients.peek.run("k".into(), Peek).await.unwrap().under_its_own();
+    let seen = async || {
+        bucket
+            .clients
+            .peek
+            .run("k".into(), Peek)
+            .await
+            .unwrap()
+            .under_its_own()
+    };
     let state = seen().await.unwrap();
     assert_eq!(state.quotas.to_string(), "3/calendar day-08:54");
-    assert_eq!((state.remaining(), state.reset_after()), (0, Some(micros(1))));
+    assert_eq!(
+        (state.remaining(), state.reset_after()),
+        (0, Some(micros(1)))
+    );
     // The tokens of the last window are still known, but all are back.
     world.set(BORDER);
     assert!(seen().await.is_none());
     let full = world.allow(&bucket, BORDER, 3).await;
-    assert_eq!((full.is_admitted(), full.state.reset_after()), (true, Some(micros(DAY))));
-    assert_eq!(world.allow(&bucket, BORDER + DAY - 1, 1).await.retry_after(), Some(micros(1)));
+    assert_eq!(
+        (full.is_admitted(), full.state.reset_after()),
+        (true, Some(micros(DAY)))
+    );
+    assert_eq!(
+        world
+            .allow(&bucket, BORDER + DAY - 1, 1)
+            .await
+            .retry_after(),
+        Some(micros(1))
+    );
 
     let bucket = world.bucket("month", [Quota::per_calendar_month(5).starting(31)]);
     assert!(world.allows(&bucket, START, 5).await);
     // 2025-10-31, and 2025-11-30 for the 31st of November.
     let day = |days: i64| (START / DAY + days) * DAY;
-    assert_eq!(world.allow(&bucket, START, 1).await.retry_after(), Some(micros(day(22) - START)));
+    assert_eq!(
+        world.allow(&bucket, START, 1).await.retry_after(),
+        Some(micros(day(22) - START))
+    );
     assert!(world.allows(&bucket, day(22), 5).await);
     assert!(!world.allows(&bucket, day(52) - 1, 1).await);
     assert!(world.allows(&bucket, day(52), 5).await);
@@ -84,7 +116,10 @@ async fn a_clock_that_was_years_ahead_does_not_refuse_for_years(world: &mut Worl
 async fn debts_are_paid_window_by_window(world: &mut World) {
     let bucket = world.bucket("debt", [daily(3)]);
     let state = bucket.charge("k", 7).await.unwrap();
-    assert_eq!((state.remaining(), state.available_after(3)), (0, Some(micros(BORDER + 2 * DAY - START))));
+    assert_eq!(
+        (state.remaining(), state.available_after(3)),
+        (0, Some(micros(BORDER + 2 * DAY - START)))
+    );
     assert_eq!(state.available_after(2), Some(micros(BORDER + DAY - START)));
     assert!(!world.allows(&bucket, BORDER + DAY - 1, 1).await);
     assert!(!world.allows(&bucket, BORDER + DAY, 3).await);
@@ -98,7 +133,10 @@ async fn debts_are_paid_window_by_window(world: &mut World) {
         bucket.charge("k", u32::MAX).await.unwrap();
     }
     let after = bucket.peek("k").await.unwrap().available_after(1).unwrap();
-    assert!((35..=37).contains(&(after.as_secs() / 31_556_952)), "{after:?}");
+    assert!(
+        (35..=37).contains(&(after.as_secs() / 31_556_952)),
+        "{after:?}"
+    );
 }
 
 async fn reservations_of_later_windows_are_a_choice(world: &mut World) {
@@ -113,11 +151,21 @@ async fn reservations_of_later_windows_are_a_choice(world: &mut World) {
     assert_eq!(second.delay(), 40 * SECOND);
     let mut third = bucket.reserve_n("k", 2).await.unwrap();
     assert_eq!(third.delay(), 40 * SECOND + micros(DAY));
-    assert!(bucket.with_max_wait(60 * SECOND).reserve_n("k", 2).await.unwrap_err().is_refused());
+    assert!(
+        bucket
+            .with_max_wait(60 * SECOND)
+            .reserve_n("k", 2)
+            .await
+            .unwrap_err()
+            .is_refused()
+    );
     // The third was reserved after the second, so only the third comes back.
     cancel_at_once(&mut second).await;
     cancel_at_once(&mut third).await;
-    assert_eq!(bucket.reserve("k").await.unwrap().delay(), 40 * SECOND + micros(DAY));
+    assert_eq!(
+        bucket.reserve("k").await.unwrap().delay(),
+        40 * SECOND + micros(DAY)
+    );
     assert!(!world.allows(&bucket, BORDER, 1).await);
     assert!(!world.allows(&bucket, BORDER + DAY, 3).await);
     assert!(world.allows(&bucket, BORDER + DAY, 2).await);
@@ -127,8 +175,16 @@ async fn reservations_of_later_windows_are_a_choice(world: &mut World) {
         let bucket = world.bucket(name, [daily(3).reserve_ahead(ahead)]);
         bucket.block_for("k", 60 * SECOND).await.unwrap();
         let reserved = bucket.reserve_n("k", 2).await;
-        assert_eq!(reserved.as_ref().ok().map(|it| it.delay()), ahead.then_some(60 * SECOND), "{name}");
-        assert_eq!(world.allows(&bucket, START + 61_000_000, 2).await, !ahead, "{name}");
+        assert_eq!(
+            reserved.as_ref().ok().map(|it| it.delay()),
+            ahead.then_some(60 * SECOND),
+            "{name}"
+        );
+        assert_eq!(
+            world.allows(&bucket, START + 61_000_000, 2).await,
+            !ahead,
+            "{name}"
+        );
     }
 
     // Another quota delays requests into the next window.
@@ -138,9 +194,20 @@ async fn reservations_of_later_windows_are_a_choice(world: &mut World) {
         assert!(bucket.reserve("k").await.unwrap().delay().is_zero());
         assert_eq!(bucket.reserve("k").await.unwrap().delay(), 30 * SECOND);
         let third = bucket.reserve("k").await;
-        assert_eq!(third.ok().map(|it| it.delay()), ahead.then_some(60 * SECOND), "{name}");
+        assert_eq!(
+            third.ok().map(|it| it.delay()),
+            ahead.then_some(60 * SECOND),
+            "{name}"
+        );
         world.set(BORDER + 40_000_000);
-        let left = bucket.peek("k").await.unwrap().balances().nth(1).unwrap().remaining;
+        let left = bucket
+            .peek("k")
+            .await
+            .unwrap()
+            .balances()
+            .nth(1)
+            .unwrap()
+            .remaining;
         assert_eq!(left, if ahead { 2 } else { 3 }, "{name}");
     }
 }
@@ -148,7 +215,16 @@ async fn reservations_of_later_windows_are_a_choice(world: &mut World) {
 async fn a_cancelled_reservation_returns_within_its_window(world: &mut World) {
     let quotas = [Quota::per_minute(2).burst(1), daily(9)];
     let bucket = world.bucket("cancel", quotas);
-    let left = async || bucket.peek("k").await.unwrap().balances().nth(1).unwrap().remaining;
+    let left = async || {
+        bucket
+            .peek("k")
+            .await
+            .unwrap()
+            .balances()
+            .nth(1)
+            .unwrap()
+            .remaining
+    };
     let _now = bucket.reserve("k").await.unwrap();
     let mut later = bucket.reserve("k").await.unwrap();
     assert_eq!(left().await, 7);

@@ -53,7 +53,11 @@ pub(super) fn metered<Req>(estimate: impl Cost<Req> + Send + Sync + 'static) -> 
 }
 
 /// Holds the estimates for a key.
-pub(super) async fn hold(limits: &Limiter, key: Key, estimates: &[Estimate]) -> Result<BudgetHold, Error> {
+pub(super) async fn hold(
+    limits: &Limiter,
+    key: Key,
+    estimates: &[Estimate],
+) -> Result<BudgetHold, Error> {
     match limits {
         Limiter::One(bucket) => {
             let tokens = estimates.first().map_or(1, |estimate| estimate.tokens());
@@ -66,10 +70,15 @@ pub(super) async fn hold(limits: &Limiter, key: Key, estimates: &[Estimate]) -> 
                 Estimate::Metered(_) => usage.clone(),
             };
             let usages: SmallVec<[Usage; 3]> = estimates.iter().map(usage_of).collect();
-            for (key, _) in keys.iter_mut().zip(estimates).filter(|(_, it)| **it == Estimate::Fixed(0)) {
+            for (key, _) in keys
+                .iter_mut()
+                .zip(estimates)
+                .filter(|(_, it)| **it == Estimate::Fixed(0))
+            {
                 *key = None;
             }
-            let tokens: SmallVec<[u32; 3]> = estimates.iter().map(|estimate| estimate.tokens()).collect();
+            let tokens: SmallVec<[u32; 3]> =
+                estimates.iter().map(|estimate| estimate.tokens()).collect();
             let held = HoldSet::authorize(limits, keys, &tokens, &usages).await?;
             Ok(BudgetHold::of_all(held, usage))
         }

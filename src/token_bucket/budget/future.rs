@@ -71,8 +71,14 @@ where
             self.limits.key_of(&self.keys, &request, |first| first),
             estimates,
         ));
-        let state = State::Authorizing { authorizing, call: Some((take_ready(inner), request)) };
-        ResponseFuture { layer: Arc::clone(self), state }
+        let state = State::Authorizing {
+            authorizing,
+            call: Some((take_ready(inner), request)),
+        };
+        ResponseFuture {
+            layer: Arc::clone(self),
+            state,
+        }
     }
 }
 
@@ -91,19 +97,29 @@ where
             match this.state.as_mut().project() {
                 StateProjection::Authorizing { authorizing, call } => {
                     let authorized = ready!(authorizing.as_mut().poll(context));
-                    let Some((mut inner, mut request)) = call.take() else { return Poll::Pending };
+                    let Some((mut inner, mut request)) = call.take() else {
+                        return Poll::Pending;
+                    };
                     let next = match authorized {
                         Ok(hold) => {
                             let costs_estimate = layer.broken_costs_estimate;
                             let hold = hold.map(|hold| hold.broken_costs_estimate(costs_estimate));
                             if let Some(hold) = &hold {
-                                layer.on_hold.iter().for_each(|told| told(hold.usage(), &mut request));
+                                layer
+                                    .on_hold
+                                    .iter()
+                                    .for_each(|told| told(hold.usage(), &mut request));
                             }
-                            State::Calling { future: inner.call(request), hold }
+                            State::Calling {
+                                future: inner.call(request),
+                                hold,
+                            }
                         }
                         Err(error) => {
                             this.state.set(State::Done);
-                            return Poll::Ready(layer.refuse::<S::Response, S::Error>(error.into()));
+                            return Poll::Ready(
+                                layer.refuse::<S::Response, S::Error>(error.into()),
+                            );
                         }
                     };
                     this.state.set(next);

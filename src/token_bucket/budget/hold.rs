@@ -29,12 +29,18 @@ enum Held {
 
 impl BudgetHold {
     pub(super) fn of_one(hold: Hold) -> Self {
-        Self { held: Held::One(hold), broken_costs_estimate: false }
+        Self {
+            held: Held::One(hold),
+            broken_costs_estimate: false,
+        }
     }
 
     /// `usage`: of the limits that are metered.
     pub(super) fn of_all(holds: HoldSet, usage: Usage) -> Self {
-        Self { held: Held::All(Box::new((holds, usage))), broken_costs_estimate: false }
+        Self {
+            held: Held::All(Box::new((holds, usage))),
+            broken_costs_estimate: false,
+        }
     }
 
     pub(super) fn broken_costs_estimate(self, costs_estimate: bool) -> Self {
@@ -70,7 +76,11 @@ impl BudgetHold {
             Held::All(all) => &all.0.decision().state.quotas,
         };
         let in_a_day = |limit: &Limit| (86_400e6 / limit.interval()) as i64;
-        let most = quotas.limits().iter().map(|limit| limit.burst.saturating_add(in_a_day(limit))).min();
+        let most = quotas
+            .limits()
+            .iter()
+            .map(|limit| limit.burst.saturating_add(in_a_day(limit)))
+            .min();
         most.map_or(u32::MAX, |most| u32::try_from(most).unwrap_or(u32::MAX))
     }
 

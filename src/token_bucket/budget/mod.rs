@@ -94,13 +94,26 @@ impl<Req> BudgetLayer<Req> {
         key: impl KeyExtractor<Req> + Send + Sync + 'static,
         estimate: impl Cost<Req> + Send + Sync + 'static,
     ) -> Self {
-        Self::of(Limiter::One(bucket), Arc::new([Arc::new(key)]), estimate::metered(estimate))
+        Self::of(
+            Limiter::One(bucket),
+            Arc::new([Arc::new(key)]),
+            estimate::metered(estimate),
+        )
     }
 
     fn of(limits: Limiter, keys: Arc<[DynKey<Req>]>, estimate: Estimator<Req>) -> Self {
         let (meter, on_store_failure, reject) = (AtResponse, Away::FailClosed, AsError);
         let (on_hold, broken_costs_estimate) = (Vec::new(), false);
-        Self { limits, keys, estimate, on_hold, meter, broken_costs_estimate, on_store_failure, reject }
+        Self {
+            limits,
+            keys,
+            estimate,
+            on_hold,
+            meter,
+            broken_costs_estimate,
+            on_store_failure,
+            reject,
+        }
     }
 
     /// Creates a layer with several limits, such as requests and tokens per minute, or tokens per user, per tenant and for all.
@@ -153,7 +166,11 @@ impl<Req> BudgetLayer<Req> {
         K: KeyExtractors<Req, N>,
     {
         let estimate = Arc::new(move |request: &Req| Estimates::from_slice(&estimate(request)));
-        Self::of(Limiter::All(limits.several().clone()), Arc::new(keys.into_extractors()), estimate)
+        Self::of(
+            Limiter::All(limits.several().clone()),
+            Arc::new(keys.into_extractors()),
+            estimate,
+        )
     }
 }
 
@@ -232,7 +249,10 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     /// ```
     #[must_use]
     pub fn broken_costs_estimate(self, costs_estimate: bool) -> Self {
-        Self { broken_costs_estimate: costs_estimate, ..self }
+        Self {
+            broken_costs_estimate: costs_estimate,
+            ..self
+        }
     }
 
     /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
@@ -242,7 +262,8 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        self.on_store_failure = Away::new(on_store_failure, |sharing| self.limits.local_share(sharing));
+        self.on_store_failure =
+            Away::new(on_store_failure, |sharing| self.limits.local_share(sharing));
         self
     }
 
@@ -281,12 +302,20 @@ async fn authorize(
     estimates: Estimates,
 ) -> Result<Option<BudgetHold>, Error> {
     let decisions = limits.decisions();
-    let Some(key) = decisions.extracted(key.await)? else { return Ok(None) };
+    let Some(key) = decisions.extracted(key.await)? else {
+        return Ok(None);
+    };
     let asked = estimate::hold(&limits, key.clone(), &estimates).await;
     let local = async |local: Limiter, outage| {
         let held = estimate::hold(&local.standing_in_for(&limits), key, &estimates).await;
         // An estimate that is too high for the share only is refused because of the outage.
-        held.map_err(|refusal: Error| if refusal.is_exceeds_limit() { outage } else { refusal })
+        held.map_err(|refusal: Error| {
+            if refusal.is_exceeds_limit() {
+                outage
+            } else {
+                refusal
+            }
+        })
     };
     decisions.settle(away.settle(asked, local).await)
 }

@@ -16,7 +16,9 @@ async fn left(bucket: &TokenBucket) -> u32 {
 async fn tokens_that_are_given_back_are_asked_for_at_once() {
     let server = RedisServer::start().await;
     let store = patient!(server.url());
-    let bucket = TokenBucket::new(&store, "test", Quota::per_hour(100)).unwrap().cache_refusals(true);
+    let bucket = TokenBucket::new(&store, "test", Quota::per_hour(100))
+        .unwrap()
+        .cache_refusals(true);
     bucket.allow_n("k", 100).await.unwrap();
     while !bucket.allow("k").await.unwrap().is_local {}
     bucket.give_back("k", 1).await.unwrap();
@@ -63,7 +65,10 @@ async fn background_work_in_memory_is_done_on_return() {
 async fn buckets_beside_are_others_in_the_same_store() {
     let bucket = in_memory();
     let beside = bucket.beside(":bans", Quota::non_refilling(3)).unwrap();
-    assert_eq!((beside.name(), beside.quotas().max_cost(), beside.max_wait), ("test:bans", 3, 0));
+    assert_eq!(
+        (beside.name(), beside.quotas().max_cost(), beside.max_wait),
+        ("test:bans", 3, 0)
+    );
     assert!(beside.count("k".into()).await.unwrap().is_admitted());
     assert_eq!((left(&bucket).await, left(&beside).await), (100, 2));
     let again = TokenBucket::of(beside.clients.clone(), beside.quotas.clone(), 0);
@@ -72,7 +77,13 @@ async fn buckets_beside_are_others_in_the_same_store() {
 
 #[test]
 fn spans_are_whole_microseconds_rounded_up() {
-    let spans = [(0, 0), (1, 1), (1000, 1), (1001, 2), (u64::MAX, 18_446_744_073_709_552)];
+    let spans = [
+        (0, 0),
+        (1, 1),
+        (1000, 1),
+        (1001, 2),
+        (u64::MAX, 18_446_744_073_709_552),
+    ];
     for (nanos, micros) in spans {
         assert_eq!(to_micros(Duration::from_nanos(nanos)), micros.min(MAX_SPAN));
     }

@@ -16,7 +16,13 @@ fn reserve(bucket: &mut Bucket, quotas: &Quotas, now: i64, cost: i64) -> Decisio
 }
 
 /// Cancels a decision on `cost` tokens. Returns whether anything was given back, and what is available then.
-fn cancel(bucket: &mut Bucket, decision: &Decision, now: i64, cost: i64, rule: Rule) -> (bool, i64) {
+fn cancel(
+    bucket: &mut Bucket,
+    decision: &Decision,
+    now: i64,
+    cost: i64,
+    rule: Rule,
+) -> (bool, i64) {
     let quotas = &decision.state.quotas;
     let given = Cancel::new(&decision.state, cost, rule).apply(bucket, START + now);
     (given, bucket.free(quotas, START + now, 0))
@@ -37,13 +43,23 @@ fn the_latest_charge_comes_back_in_full_if_nothing_was_charged_after_it() {
         if others > 0 {
             reserve(&mut bucket, &quotas, 0, others);
         }
-        assert_eq!(cancel(&mut bucket, &decision, at, 2, Rule::IfLatest), expected, "{others} {at}");
+        assert_eq!(
+            cancel(&mut bucket, &decision, at, 2, Rule::IfLatest),
+            expected,
+            "{others} {at}"
+        );
     }
     // A second cancellation finds the TAT of the first one's charge, but also a reservation after it.
     let mut bucket = Bucket::default();
     let [_, before, _] = [5, 2, 1].map(|cost| reserve(&mut bucket, &quotas, 0, cost));
-    assert_eq!(cancel(&mut bucket, &before, 0, 2, Rule::acts_at(&before, 0)), (true, -2));
-    assert_eq!(cancel(&mut bucket, &before, 0, 2, Rule::IfLatest), (false, -2));
+    assert_eq!(
+        cancel(&mut bucket, &before, 0, 2, Rule::acts_at(&before, 0)),
+        (true, -2)
+    );
+    assert_eq!(
+        cancel(&mut bucket, &before, 0, 2, Rule::IfLatest),
+        (false, -2)
+    );
 }
 
 #[test]
@@ -54,9 +70,19 @@ fn used_tokens_of_a_credit_come_back_once() {
     reserve(&mut bucket, &quotas, 0, 2);
     assert!(!Cancel::safe_to_repeat(&decision.state, 4).apply(&mut bucket, START));
     assert_eq!(bucket.free(&quotas, START, 0), 3);
-    assert_eq!(cancel(&mut bucket, &decision, 0, 4, Rule::IfLatest), (true, 7));
-    assert_eq!(cancel(&mut bucket, &decision, 0, 4, Rule::IfLatest), (true, 9), "no more than there were");
-    assert_eq!(cancel(&mut bucket, &decision, 0, 4, Rule::IfLatest), (false, 9));
+    assert_eq!(
+        cancel(&mut bucket, &decision, 0, 4, Rule::IfLatest),
+        (true, 7)
+    );
+    assert_eq!(
+        cancel(&mut bucket, &decision, 0, 4, Rule::IfLatest),
+        (true, 9),
+        "no more than there were"
+    );
+    assert_eq!(
+        cancel(&mut bucket, &decision, 0, 4, Rule::IfLatest),
+        (false, 9)
+    );
 }
 
 /// By the clock of its process, it is later than the store says. That clock may be an eighth faster than the store's.
@@ -88,6 +114,10 @@ fn cancellations_under_different_quotas_do_not_share_a_call() {
     assert_eq!(cancel(&one).group(), cancel(&one).group());
     assert_ne!(cancel(&one).group(), cancel(&other).group());
     assert!(cancel(&one).group().is_some());
-    let read = |told| cancel(&one).decode(0, START, Fields::new(&[Value::Int(told)], false)).ok();
+    let read = |told| {
+        cancel(&one)
+            .decode(0, START, Fields::new(&[Value::Int(told)], false))
+            .ok()
+    };
     assert_eq!([1, 0, -1].map(read), [Some(true), Some(false), None]);
 }

@@ -25,12 +25,16 @@ fn quotas(rng: &mut StdRng) -> Quotas {
 fn each_quota_holds_for_the_requests_that_come_under_it() {
     let mut rng = StdRng::seed_from_u64(seed());
     for _ in 0..2_000 {
-        let sets: Vec<Quotas> = (0..rng.random_range(2..=4)).map(|_| quotas(&mut rng)).collect();
+        let sets: Vec<Quotas> = (0..rng.random_range(2..=4))
+            .map(|_| quotas(&mut rng))
+            .collect();
         let (mut bucket, mut now) = (Bucket::default(), START);
         // Per set: when requests were admitted, and with how many tokens.
         let mut admitted = vec![Vec::new(); sets.len()];
         for _ in 0..60 {
-            now += *[0, 0, 1_000, 90_000, 1_000_000, 60_000_000].choose(&mut rng).unwrap();
+            now += *[0, 0, 1_000, 90_000, 1_000_000, 60_000_000]
+                .choose(&mut rng)
+                .unwrap();
             let set = rng.random_range(0..sets.len());
             let cost = rng.random_range(1..=i64::from(sets[set].max_cost()).min(3));
             if bucket.is_idle(now) {
@@ -56,12 +60,19 @@ fn a_higher_rate_makes_nobody_wait_longer() {
         for _ in 0..rng.random_range(1..20) {
             now += *[0, 0, 1_000, 90_000, 1_000_000].choose(&mut rng).unwrap();
             let cost = rng.random_range(1..=i64::from(old.max_cost()));
-            reserve(&mut bucket, &old, now, (cost, *[0, MAX_SPAN].choose(&mut rng).unwrap()));
+            reserve(
+                &mut bucket,
+                &old,
+                now,
+                (cost, *[0, MAX_SPAN].choose(&mut rng).unwrap()),
+            );
         }
         let times = rng.random_range(1..=5_i64);
         let raised = old.limits().iter().map(|limit| {
             let rate = (limit.den * times) as f64 / (limit.num as f64 / 1e6);
-            Quota::per_second_f64(rate).burst(rng.random_range(1..=40)).named(&*limit.name)
+            Quota::per_second_f64(rate)
+                .burst(rng.random_range(1..=40))
+                .named(&*limit.name)
         });
         let raised = Quotas::new(raised).unwrap();
         let cost = rng.random_range(1..=old.max_cost().min(raised.max_cost()));
@@ -90,7 +101,10 @@ fn a_bucket_keeps_a_bounded_number_of_levels() {
 /// As many tokens are missing as before. If the burst is smaller, as many are left, up to the new burst.
 #[test]
 fn a_new_quota_takes_over_what_is_missing() {
-    let (fast, slow) = (|| Quota::per_second(10), |burst| Quota::per_second(1).burst(burst));
+    let (fast, slow) = (
+        || Quota::per_second(10),
+        |burst| Quota::per_second(1).burst(burst),
+    );
     let year = std::time::Duration::from_secs(365 * 86_400);
     let (credit, daily) = (Quota::non_refilling, Quota::per_calendar_day);
     // The first quota, charged tokens, and the ms since then; the new quota, the tokens that are left, and the µs until
@@ -106,8 +120,22 @@ fn a_new_quota_takes_over_what_is_missing() {
         (fast(), 7, 50, slow(3), 3, Some(0)),
         (fast(), 8, 50, slow(3), 2, Some(500_000)),
         (fast(), 9, 50, slow(3), 1, Some(1_500_000)),
-        (fast(), 4, 0, Quota::per_second(7).burst(10), 6, Some(571_429)),
-        (fast(), 4, 50, Quota::per_second(7).burst(10), 6, Some(500_000)),
+        (
+            fast(),
+            4,
+            0,
+            Quota::per_second(7).burst(10),
+            6,
+            Some(571_429),
+        ),
+        (
+            fast(),
+            4,
+            50,
+            Quota::per_second(7).burst(10),
+            6,
+            Some(500_000),
+        ),
         (fast(), 20_000, 0, slow(10), 0, Some(10_240_000_000)),
         (fast(), 1000, 0, Quota::new(1, year), 0, Some(MAX_SPAN)),
         (fast(), 4, 0, credit(10), 6, None),
@@ -121,7 +149,12 @@ fn a_new_quota_takes_over_what_is_missing() {
     for (from, tokens, passed, to, remaining, full) in cases {
         let told = format!("{tokens} of {from:?}, after {passed} ms {to:?}");
         let (mut bucket, quotas) = (Bucket::default(), one(from));
-        Adjust { quotas, tokens, block: 0 }.apply(&mut bucket, START);
+        Adjust {
+            quotas,
+            tokens,
+            block: 0,
+        }
+        .apply(&mut bucket, START);
         let state = peek(&bucket, &one(to), START + 1000 * passed);
         let reset = state.reset_after().map(|reset| reset.as_micros() as i64);
         assert_eq!((state.remaining(), reset), (remaining, full), "{told}");
@@ -136,7 +169,10 @@ fn a_new_quota_takes_over_what_is_reserved() {
         Cancel::new(&decision.state, cost, Rule::acts_at(&decision, 0))
     };
     let slow = one(Quota::per_second(1).burst(10));
-    for (quota, depends) in [(Quota::per_second(10), true), (Quota::per_calendar_day(16), false)] {
+    for (quota, depends) in [
+        (Quota::per_second(10), true),
+        (Quota::per_calendar_day(16), false),
+    ] {
         let (mut bucket, quotas) = (Bucket::default(), one(quota));
         let [_, second, _] = [10, 5, 1].map(|cost| reserve(&mut bucket, &quotas, cost));
         second.apply(&mut bucket, START);
@@ -148,10 +184,17 @@ fn a_new_quota_takes_over_what_is_reserved() {
 /// The next slower quota is one of the same interval, if there is one.
 #[test]
 fn a_new_burst_takes_over_the_level_of_the_same_interval() {
-    let (fast, slow) = (one(Quota::per_second(10)), one(Quota::per_second(1).burst(10)));
+    let (fast, slow) = (
+        one(Quota::per_second(10)),
+        one(Quota::per_second(1).burst(10)),
+    );
     let mut bucket = Bucket::default();
     assert!(take(&mut bucket, &fast, START, 2) && take(&mut bucket, &slow, START, 4));
-    let state = peek(&bucket, &one(Quota::per_second(10).burst(20)), START + 400_000);
+    let state = peek(
+        &bucket,
+        &one(Quota::per_second(10).burst(20)),
+        START + 400_000,
+    );
     assert_eq!(state.remaining(), 18);
 }
 
@@ -174,6 +217,9 @@ fn a_change_of_a_calendar_never_refills() {
         assert_eq!(peek(&bucket, &to, START).remaining(), left, "{from} {to}");
         assert!(take(&mut bucket, &to, START, left.into()), "{from} {to}");
         assert!(!take(&mut bucket, &to, START, 1), "{from} {to}");
-        assert!(!take(&mut bucket, &from, START, 4), "those under the new quota are charged as well");
+        assert!(
+            !take(&mut bucket, &from, START, 4),
+            "those under the new quota are charged as well"
+        );
     }
 }

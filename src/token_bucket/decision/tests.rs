@@ -3,13 +3,19 @@ use crate::token_bucket::TokenBuckets;
 use crate::{Quota, Store, TokenBucket};
 
 fn quotas() -> [Quota; 2] {
-    [Quota::per_hour(10).named("ten"), Quota::per_hour(6).named("six")]
+    [
+        Quota::per_hour(10).named("ten"),
+        Quota::per_hour(6).named("six"),
+    ]
 }
 
 /// The names of the quotas that lack tokens.
 fn violated(refused: &Decision) -> Vec<String> {
     assert!(!refused.is_admitted() && refused.delay().is_zero() && refused.retry_after().is_some());
-    let names: Vec<_> = refused.violated().map(|balance| balance.name.to_owned()).collect();
+    let names: Vec<_> = refused
+        .violated()
+        .map(|balance| balance.name.to_owned())
+        .collect();
     assert_eq!(refused.refused_by(), names.first().map(String::as_str));
     names
 }
@@ -18,10 +24,17 @@ fn violated(refused: &Decision) -> Vec<String> {
 async fn a_refusal_names_the_quotas_that_lack_tokens() {
     let bucket = TokenBucket::new(&Store::in_memory(), "test", quotas()).unwrap();
     let admitted = bucket.allow_n("k", 4).await.unwrap();
-    assert!(admitted.is_admitted() && admitted.refused_by().is_none() && admitted.retry_after().is_none());
+    assert!(
+        admitted.is_admitted()
+            && admitted.refused_by().is_none()
+            && admitted.retry_after().is_none()
+    );
     for cost in [3, 6] {
         let refused = bucket.allow_n("k", cost).await.unwrap();
-        assert_eq!((violated(&refused), refused.cost, refused.remaining()), (vec!["six".into()], cost, 2));
+        assert_eq!(
+            (violated(&refused), refused.cost, refused.remaining()),
+            (vec!["six".into()], cost, 2)
+        );
     }
     bucket.charge("k", 1).await.unwrap();
     assert_eq!(violated(&bucket.allow_n("k", 6).await.unwrap()).len(), 2);
@@ -33,7 +46,11 @@ async fn a_refusal_of_several_limits_has_a_cost_for_each() {
     let bucket = |name, tokens| TokenBucket::new(&store, name, Quota::per_hour(tokens)).unwrap();
     let limits = TokenBuckets::new([bucket("ten", 10), bucket("six", 6)]).unwrap();
     assert!(limits.allow_n(["k", "k"], 4).await.unwrap().is_admitted());
-    for (costs, expected) in [([6, 3], &["six"][..]), ([7, 2], &["ten"]), ([7, 3], &["ten", "six"])] {
+    for (costs, expected) in [
+        ([6, 3], &["six"][..]),
+        ([7, 2], &["ten"]),
+        ([7, 3], &["ten", "six"]),
+    ] {
         let refused = limits.allow_n(["k", "k"], costs).await.unwrap();
         assert_eq!(violated(&refused), expected);
         let minutes = refused.retry_after().unwrap().as_secs_f64() / 60.0;
@@ -45,9 +62,16 @@ async fn a_refusal_of_several_limits_has_a_cost_for_each() {
 fn refusals_from_the_cache_are_counted_apart() {
     let outcome = |admitted, is_local| {
         let free = Decision::free(Quotas::new(quotas()).unwrap());
-        Outcome::of(&Decision { admitted, is_local, ..free })
+        Outcome::of(&Decision {
+            admitted,
+            is_local,
+            ..free
+        })
     };
-    assert_eq!([outcome(true, false), outcome(true, true)], [Outcome::Admitted; 2]);
+    assert_eq!(
+        [outcome(true, false), outcome(true, true)],
+        [Outcome::Admitted; 2]
+    );
     assert_eq!(outcome(false, false), Outcome::Refused);
     assert_eq!(outcome(false, true), Outcome::RefusedFromCache);
 }

@@ -65,12 +65,19 @@ impl<const N: usize> TokenBuckets<N> {
     /// # Cancel safety
     ///
     /// If the future is dropped, what it held is released in the background.
-    pub async fn authorize<K: IntoKey>(&self, keys: [K; N], n: impl Costs<N>) -> Result<HoldAll<N>, Error> {
+    pub async fn authorize<K: IntoKey>(
+        &self,
+        keys: [K; N],
+        n: impl Costs<N>,
+    ) -> Result<HoldAll<N>, Error> {
         let (keys, usage) = (extracted(keys)?, array::from_fn(|_| Usage::default()));
         // Yields to other tasks now and then, before anything is held: in memory, nothing else waits.
         consume_budget().await;
         let set = HoldSet::authorize(self.several(), keys, &n.each(), &usage).await;
-        self.several().decisions().admitted(set).map(|set| HoldAll { set, usage })
+        self.several()
+            .decisions()
+            .admitted(set)
+            .map(|set| HoldAll { set, usage })
     }
 }
 
@@ -113,18 +120,32 @@ impl<const N: usize> HoldAll<N> {
     /// # Cancel safety
     ///
     /// If the future is dropped, the captures are sent in the background.
-    pub fn capture(self, n: impl Costs<N>) -> impl Future<Output = Result<[Captured; N], Error>> + Send {
+    pub fn capture(
+        self,
+        n: impl Costs<N>,
+    ) -> impl Future<Output = Result<[Captured; N], Error>> + Send {
         let limits = Arc::clone(&self.set.quotas);
         let captured = self.set.capture(&n.each());
         async move {
             let captured = captured.await?;
-            Ok(array::from_fn(|limit| match captured.iter().find(|(of, _)| *of == limit) {
-                Some((_, captured)) => captured.clone(),
-                // It has no key.
-                None => {
-                    let quotas = limits[limit].clone();
-                    let state = BucketState { bucket: Bucket::full(&quotas), quotas, now: 0 };
-                    Captured { charged: 0, excess: 0, ended: false, state }
+            Ok(array::from_fn(|limit| {
+                match captured.iter().find(|(of, _)| *of == limit) {
+                    Some((_, captured)) => captured.clone(),
+                    // It has no key.
+                    None => {
+                        let quotas = limits[limit].clone();
+                        let state = BucketState {
+                            bucket: Bucket::full(&quotas),
+                            quotas,
+                            now: 0,
+                        };
+                        Captured {
+                            charged: 0,
+                            excess: 0,
+                            ended: false,
+                            state,
+                        }
+                    }
                 }
             }))
         }

@@ -18,7 +18,8 @@ use crate::token_bucket::decision::Decision;
 use crate::{Error, Key, clock};
 
 /// The shortest and the longest ttl of a hold.
-const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(86_400);
+const TTL: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(86_400);
 
 /// Awaits the answer to an authorization. Calls `release` if it may have run without an answer, also if the future is
 /// dropped.
@@ -28,7 +29,10 @@ pub(super) async fn or_release<T>(
 ) -> Result<T, Error> {
     let mut unsure = Unsure(Some(release));
     let answer = authorized.await;
-    if !answer.as_ref().is_err_and(|error| error.is_away() && !error.is_not_sent()) {
+    if !answer
+        .as_ref()
+        .is_err_and(|error| error.is_away() && !error.is_not_sent())
+    {
         unsure.0 = None;
     }
     answer
@@ -88,30 +92,52 @@ impl TokenBucket {
     pub(in crate::token_bucket) async fn hold(&self, key: Key, n: u32) -> Result<Hold, Error> {
         self.check_amount(n)?;
         let (id, sent) = (self.clients.holds.next_id(), clock::recent());
-        let authorized = self.clients.holds.client.run(key.clone(), self.authorizing(id, n));
+        let authorized = self
+            .clients
+            .holds
+            .client
+            .run(key.clone(), self.authorizing(id, n));
         let reply = or_release(authorized, || self.release_unsure(&key, id, sent)).await?;
         match reply.outcome {
             Outcome::Held => Ok(self.held(key, (id, n), Usage::default(), sent, reply.state)),
-            Outcome::Full => {
-                Err(Error::overloaded(format!("the key has {MOST} holds, and can have no more")))
+            Outcome::Full => Err(Error::overloaded(format!(
+                "the key has {MOST} holds, and can have no more"
+            ))),
+            Outcome::Refused | Outcome::Ended => {
+                Err(Decision::new(n.into(), false, reply.state).refused())
             }
-            Outcome::Refused | Outcome::Ended => Err(Decision::new(n.into(), false, reply.state).refused()),
         }
     }
 
     /// The step that authorizes a hold of `amount` tokens.
     pub(super) fn authorizing(&self, id: u128, amount: u32) -> HoldStep {
-        self.hold_step(id, Verb::Authorize { amount, ttl: self.holding.ttl })
+        self.hold_step(
+            id,
+            Verb::Authorize {
+                amount,
+                ttl: self.holding.ttl,
+            },
+        )
     }
 
     /// Releases a hold whose authorization, sent at `sent`, may have run.
     pub(super) fn release_unsure(&self, key: &Key, id: u128, sent: Instant) {
-        let (release, validity) = (self.hold_step(id, Verb::RELEASE), Validity::new(sent, self.holding.ttl));
-        self.clients.holds.settle(key.clone(), release, &validity, 0);
+        let (release, validity) = (
+            self.hold_step(id, Verb::RELEASE),
+            Validity::new(sent, self.holding.ttl),
+        );
+        self.clients
+            .holds
+            .settle(key.clone(), release, &validity, 0);
     }
 
     fn hold_step(&self, id: u128, verb: Verb) -> HoldStep {
-        HoldStep { quotas: self.quotas.clone(), id, on_end: self.holding.on_end(&self.quotas), verb }
+        HoldStep {
+            quotas: self.quotas.clone(),
+            id,
+            on_end: self.holding.on_end(&self.quotas),
+            verb,
+        }
     }
 
     /// Refuses amounts that can never be held.
@@ -150,7 +176,9 @@ impl TokenBucket {
             at_least_held: false,
         };
         let renewal = hold.step(Verb::Extend { amount: 0, ttl });
-        self.clients.holds.hold(&hold.key, renewal, &hold.validity, sent);
+        self.clients
+            .holds
+            .hold(&hold.key, renewal, &hold.validity, sent);
         hold
     }
 
@@ -171,8 +199,14 @@ impl TokenBucket {
     /// [`is_invalid`](Error::is_invalid) if the time is not 100 ms to 24 h.
     pub fn with_hold_ttl(&self, ttl: Duration) -> Result<Self, Error> {
         in_range("the ttl of a hold", TTL, "100 ms to 24 h", ttl)?;
-        let holding = HoldOptions { ttl: to_micros(ttl), ..self.holding };
-        Ok(Self { holding, ..self.clone() })
+        let holding = HoldOptions {
+            ttl: to_micros(ttl),
+            ..self.holding
+        };
+        Ok(Self {
+            holding,
+            ..self.clone()
+        })
     }
 
     /// Returns a handle to the same buckets that says what happens to [holds](Self::authorize) that end by themselves.
@@ -194,6 +228,12 @@ impl TokenBucket {
     /// ```
     #[must_use]
     pub fn with_on_end(&self, on_end: OnEnd) -> Self {
-        Self { holding: HoldOptions { on_end: Some(on_end), ..self.holding }, ..self.clone() }
+        Self {
+            holding: HoldOptions {
+                on_end: Some(on_end),
+                ..self.holding
+            },
+            ..self.clone()
+        }
     }
 }

@@ -96,18 +96,28 @@ impl Hold {
     ///
     /// If the future is dropped, the tokens may be held in addition, until this hold ends.
     pub async fn extend(&mut self, more: u32) -> Result<(), Error> {
-        let (amount, most) = (self.amount.saturating_add(more), self.bucket.quotas.max_cost());
+        let (amount, most) = (
+            self.amount.saturating_add(more),
+            self.bucket.quotas.max_cost(),
+        );
         if amount > most {
             return Err(Error::exceeds_burst(amount, most));
         }
         let sent = clock::now();
-        let reply = self.run(Verb::Extend { amount, ttl: self.bucket.holding.ttl }).await?;
+        let reply = self
+            .run(Verb::Extend {
+                amount,
+                ttl: self.bucket.holding.ttl,
+            })
+            .await?;
         match reply.outcome {
             Outcome::Held => {
                 self.extended(amount, sent, reply.state);
                 Ok(())
             }
-            Outcome::Refused | Outcome::Full => Err(Decision::new(more.into(), false, reply.state).refused()),
+            Outcome::Refused | Outcome::Full => {
+                Err(Decision::new(more.into(), false, reply.state).refused())
+            }
             Outcome::Ended => {
                 self.validity.end();
                 Err(Error::lost())
@@ -236,11 +246,21 @@ impl Hold {
     }
 
     pub(super) fn step(&self, verb: Verb) -> HoldStep {
-        HoldStep { quotas: self.bucket.quotas.clone(), id: self.id, on_end: self.on_end, verb }
+        HoldStep {
+            quotas: self.bucket.quotas.clone(),
+            id: self.id,
+            on_end: self.on_end,
+            verb,
+        }
     }
 
     async fn run(&self, verb: Verb) -> Result<HoldReply, Error> {
-        self.bucket.clients.holds.client.run(self.key.clone(), self.step(verb)).await
+        self.bucket
+            .clients
+            .holds
+            .client
+            .run(self.key.clone(), self.step(verb))
+            .await
     }
 
     /// Captures `n` tokens, also if the future is dropped before it was polled.
@@ -278,7 +298,12 @@ impl Hold {
             (true, OnEnd::Capture) => (self.amount.saturating_add(late), late),
             (true, OnEnd::Release) => (late, late),
         };
-        Captured { charged, excess, ended, state: reply.state }
+        Captured {
+            charged,
+            excess,
+            ended,
+            state: reply.state,
+        }
     }
 
     /// The capture of its drop, and the tokens to charge if that finds that the hold has ended. `None`: it has ended.
@@ -310,7 +335,10 @@ impl Hold {
     pub(super) fn dropped(&mut self) -> Option<HoldStep> {
         let (step, late) = self.capture_of_drop()?;
         self.end = End::Done;
-        self.bucket.clients.holds.owe(self.key.clone(), step.clone(), &self.validity, late);
+        self.bucket
+            .clients
+            .holds
+            .owe(self.key.clone(), step.clone(), &self.validity, late);
         Some(step)
     }
 }
@@ -318,7 +346,10 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some((step, late)) = self.capture_of_drop() {
-            self.bucket.clients.holds.settle(self.key.clone(), step, &self.validity, late);
+            self.bucket
+                .clients
+                .holds
+                .settle(self.key.clone(), step, &self.validity, late);
         }
     }
 }

@@ -43,16 +43,25 @@ pub(super) struct HoldOptions {
 
 impl Default for HoldOptions {
     fn default() -> Self {
-        Self { ttl: 30_000_000, on_end: None }
+        Self {
+            ttl: 30_000_000,
+            on_end: None,
+        }
     }
 }
 
 impl HoldOptions {
     /// What happens to a hold that ends by itself. A crash must not eat a credit that never comes back.
     pub(super) fn on_end(&self, quotas: &Quotas) -> OnEnd {
-        self.on_end.unwrap_or_else(|| match quotas.limits().iter().any(|limit| limit.tokens.never_refill()) {
-            true => OnEnd::Release,
-            false => OnEnd::Capture,
+        self.on_end.unwrap_or_else(|| {
+            match quotas
+                .limits()
+                .iter()
+                .any(|limit| limit.tokens.never_refill())
+            {
+                true => OnEnd::Release,
+                false => OnEnd::Capture,
+            }
         })
     }
 }

@@ -16,7 +16,9 @@ use super::OnEnd;
 use super::state::{MOST, Record};
 use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script};
 use crate::token_bucket::bucket_state::BucketState;
-use crate::token_bucket::operations::{HOLD, MOST_SLOW_RUNS, WRONG_TYPE, read_bucket, under_its_quotas};
+use crate::token_bucket::operations::{
+    HOLD, MOST_SLOW_RUNS, WRONG_TYPE, read_bucket, under_its_quotas,
+};
 use crate::token_bucket::quota::Quotas;
 use crate::token_bucket::state::{Ask, Bucket};
 
@@ -85,7 +87,16 @@ const ANSWER: usize = 5;
 impl HoldStep {
     fn reply(self, outcome: Outcome, amount: i64, now: i64, bucket: Bucket) -> HoldReply {
         let authorized = matches!(self.verb, Verb::Authorize { .. }).then_some(self.id);
-        HoldReply { outcome, amount, state: BucketState { quotas: self.quotas, now, bucket }, authorized }
+        HoldReply {
+            outcome,
+            amount,
+            state: BucketState {
+                quotas: self.quotas,
+                now,
+                bucket,
+            },
+            authorized,
+        }
     }
 
     /// One text: the number of the step, what happens at the end, the block, the holds as a mask and their number, the
@@ -104,9 +115,13 @@ impl HoldStep {
         let (verb, amount, other) = match self.verb {
             Verb::Authorize { amount, ttl } => (0, amount.into(), ttl),
             Verb::Extend { amount, ttl } => (1, amount.into(), ttl),
-            Verb::Capture { .. } => captures.clone().fold((2, 0, 0), |(verb, sum, all), (amount, late)| {
-                (verb, sum + u64::from(amount), all + i64::from(late))
-            }),
+            Verb::Capture { .. } => {
+                captures
+                    .clone()
+                    .fold((2, 0, 0), |(verb, sum, all), (amount, late)| {
+                        (verb, sum + u64::from(amount), all + i64::from(late))
+                    })
+            }
         };
         let mut text: SmallVec<[u8; 39]> = SmallVec::new();
         text.extend([verb, u8::from(self.on_end == OnEnd::Capture)]);
@@ -117,18 +132,41 @@ impl HoldStep {
         text.extend(amount.to_be_bytes());
         text.extend(other.to_be_bytes());
         if others.len() > 0 {
-            text.extend(captures.flat_map(|(amount, late)| [amount, late]).flat_map(u32::to_be_bytes));
+            text.extend(
+                captures
+                    .flat_map(|(amount, late)| [amount, late])
+                    .flat_map(u32::to_be_bytes),
+            );
         }
         call.bytes(Arc::from(&*text));
     }
 
     /// Changes the bucket. Returns the outcome, the amount of the hold, and whether anything changed.
     fn run(&self, bucket: &mut Bucket, now: i64) -> (Outcome, i64, bool) {
-        let Self { quotas, id, on_end, verb } = self;
+        let Self {
+            quotas,
+            id,
+            on_end,
+            verb,
+        } = self;
         let found = bucket.find_hold(*id);
-        let amount_at =
-            |bucket: &Bucket, at: usize| bucket.holds.as_ref().map_or(0, |holds| holds.each[at].amount);
-        let has = |bucket: &Bucket, more| more <= 0 || bucket.has(quotas, now, Ask { cost: more, wait: 0 });
+        let amount_at = |bucket: &Bucket, at: usize| {
+            bucket
+                .holds
+                .as_ref()
+                .map_or(0, |holds| holds.each[at].amount)
+        };
+        let has = |bucket: &Bucket, more| {
+            more <= 0
+                || bucket.has(
+                    quotas,
+                    now,
+                    Ask {
+                        cost: more,
+                        wait: 0,
+                    },
+                )
+        };
         match (*verb, found) {
             (Verb::Authorize { amount, ttl } | Verb::Extend { amount, ttl }, Some(at)) => {
                 let amount = i64::from(amount);
@@ -144,10 +182,19 @@ impl HoldStep {
                 if !has(bucket, amount) {
                     return (Outcome::Refused, 0, false);
                 }
-                if bucket.holds.as_ref().is_some_and(|holds| holds.each.len() >= MOST) {
+                if bucket
+                    .holds
+                    .as_ref()
+                    .is_some_and(|holds| holds.each.len() >= MOST)
+                {
                     return (Outcome::Full, 0, false);
                 }
-                bucket.add_hold(Record { id: *id, amount, end: now + ttl, on_end: *on_end });
+                bucket.add_hold(Record {
+                    id: *id,
+                    amount,
+                    end: now + ttl,
+                    on_end: *on_end,
+                });
                 (Outcome::Held, amount, true)
             }
             (Verb::Capture { amount, .. }, Some(at)) => {
@@ -221,7 +268,8 @@ impl Operation for HoldStep {
             (Field::Integer(outcome), amount) => (outcome, amount),
             (Field::Text(answers), _) => {
                 let answer = answers.chunks_exact(ANSWER).nth((self.id % BLOCK) as usize);
-                let Some([outcome, amount @ ..]) = answer.and_then(|answer| answer.first_chunk::<ANSWER>())
+                let Some([outcome, amount @ ..]) =
+                    answer.and_then(|answer| answer.first_chunk::<ANSWER>())
                 else {
                     return Err(Garbled("a script returned too few answers"));
                 };
@@ -261,8 +309,15 @@ impl Operation for HoldStep {
 
     fn undo(replies: &[HoldReply]) -> Option<Self> {
         let [reply] = replies else { return None };
-        let id = reply.authorized.filter(|_| reply.outcome == Outcome::Held)?;
+        let id = reply
+            .authorized
+            .filter(|_| reply.outcome == Outcome::Held)?;
         let (quotas, on_end) = (reply.state.quotas.clone(), OnEnd::Release);
-        Some(Self { quotas, id, on_end, verb: Verb::RELEASE })
+        Some(Self {
+            quotas,
+            id,
+            on_end,
+            verb: Verb::RELEASE,
+        })
     }
 }

@@ -81,7 +81,11 @@ impl Validity {
     /// The validity of a hold that was authorized or renewed by a call sent at `sent`.
     pub(super) fn new(sent: Instant, ttl: i64) -> Arc<Self> {
         let until = Mutex::new(certain(sent, ttl));
-        Arc::new(Self { until, is_over: AtomicBool::new(false), changed: Notify::new() })
+        Arc::new(Self {
+            until,
+            is_over: AtomicBool::new(false),
+            changed: Notify::new(),
+        })
     }
 
     fn until(&self) -> Instant {
@@ -167,11 +171,25 @@ impl Renewals {
     }
 
     /// Renews a hold until it ends. `step` is its renewal.
-    pub(super) fn hold(self: &Arc<Self>, key: &Key, step: HoldStep, validity: &Arc<Validity>, sent: Instant) {
-        let Verb::Extend { ttl, .. } = step.verb else { return };
+    pub(super) fn hold(
+        self: &Arc<Self>,
+        key: &Key,
+        step: HoldStep,
+        validity: &Arc<Validity>,
+        sent: Instant,
+    ) {
+        let Verb::Extend { ttl, .. } = step.verb else {
+            return;
+        };
         let due = self.renewal(sent, ttl);
-        let entry =
-            Entry { key: key.clone(), validity: Arc::clone(validity), step, due, pause: None, late: 0 };
+        let entry = Entry {
+            key: key.clone(),
+            validity: Arc::clone(validity),
+            step,
+            due,
+            pause: None,
+            late: 0,
+        };
         self.put(entry);
     }
 
@@ -181,13 +199,25 @@ impl Renewals {
     }
 
     /// Ends a hold without a caller that waits. `step` is a capture, and `late` the tokens to charge if the hold had ended.
-    pub(super) fn settle(self: &Arc<Self>, key: Key, step: HoldStep, validity: &Arc<Validity>, late: u32) {
+    pub(super) fn settle(
+        self: &Arc<Self>,
+        key: Key,
+        step: HoldStep,
+        validity: &Arc<Validity>,
+        late: u32,
+    ) {
         self.owe(key.clone(), step.clone(), validity, late);
         self.send(Handle::try_current().ok(), key, step);
     }
 
     /// Notes a capture that the caller sends. It is sent again until it is [answered](Self::answered).
-    pub(super) fn owe(self: &Arc<Self>, key: Key, step: HoldStep, validity: &Arc<Validity>, late: u32) {
+    pub(super) fn owe(
+        self: &Arc<Self>,
+        key: Key,
+        step: HoldStep,
+        validity: &Arc<Validity>,
+        late: u32,
+    ) {
         let (validity, pause) = (Arc::clone(validity), Some(FIRST_PAUSE));
         let due = clock::now() + FIRST_PAUSE;
         let mut table = lock(&self.table);
@@ -198,14 +228,37 @@ impl Renewals {
             if let Some(owed) = self.store.owed() {
                 owed.add(1);
             }
-            self.put_in(table, Entry { key, step, validity, due, pause, late });
+            self.put_in(
+                table,
+                Entry {
+                    key,
+                    step,
+                    validity,
+                    due,
+                    pause,
+                    late,
+                },
+            );
         }
     }
 
     /// Charges the tokens of a capture that found that its hold had ended.
-    fn charge_late(self: &Arc<Self>, Entry { key, step, late, .. }: Entry) {
-        let (this, step) = (Arc::clone(self), HoldStep { verb: Verb::late(late), ..step });
-        self.client.send(None, key, step, move |_| this.settled(&mut lock(&this.table)));
+    fn charge_late(
+        self: &Arc<Self>,
+        Entry {
+            key, step, late, ..
+        }: Entry,
+    ) {
+        let (this, step) = (
+            Arc::clone(self),
+            HoldStep {
+                verb: Verb::late(late),
+                ..step
+            },
+        );
+        self.client.send(None, key, step, move |_| {
+            this.settled(&mut lock(&this.table))
+        });
     }
 
     fn put(self: &Arc<Self>, entry: Entry) {
@@ -217,7 +270,8 @@ impl Renewals {
         let (due, earliest) = (entry.due, table.due.first().map(|(due, _)| *due));
         table.put(entry.step.id, entry);
         drop(table);
-        self.joined.get_or_init(|| self.store.scheduler().join(self));
+        self.joined
+            .get_or_init(|| self.store.scheduler().join(self));
         if earliest.is_none_or(|earliest| due < earliest) {
             self.store.scheduler().schedule(clock::without_suspend(due));
         }
@@ -241,7 +295,11 @@ impl Renewals {
     ) {
         let mut table = lock(&self.table);
         // A renewal may be answered when the hold has ended meanwhile.
-        if table.entries.get(&id).is_none_or(|entry| entry.pause.is_some() != settles) {
+        if table
+            .entries
+            .get(&id)
+            .is_none_or(|entry| entry.pause.is_some() != settles)
+        {
             return;
         }
         let Some(entry) = table.take(id) else { return };
@@ -254,7 +312,14 @@ impl Renewals {
                 Err(error) if !error.is_denied() => match entry.late {
                     // It is sent again when it is due.
                     0 => table.put(id, entry),
-                    _ => self.put_in(table, Entry { due: clock::now() + FIRST_PAUSE, late: 0, ..entry }),
+                    _ => self.put_in(
+                        table,
+                        Entry {
+                            due: clock::now() + FIRST_PAUSE,
+                            late: 0,
+                            ..entry
+                        },
+                    ),
                 },
                 _ => self.settled(&mut table),
             };
@@ -287,12 +352,23 @@ impl Renewals {
         {
             let mut table = lock(&self.table);
             let is_due = |(due, id): &&(Instant, u128), table: &Table| {
-                *due <= now || settle_all && table.entries.get(id).is_some_and(|entry| entry.pause.is_some())
+                *due <= now
+                    || settle_all
+                        && table
+                            .entries
+                            .get(id)
+                            .is_some_and(|entry| entry.pause.is_some())
             };
-            let due: Vec<u128> =
-                table.due.iter().filter(|at| is_due(at, &table)).map(|(_, id)| *id).collect();
+            let due: Vec<u128> = table
+                .due
+                .iter()
+                .filter(|at| is_due(at, &table))
+                .map(|(_, id)| *id)
+                .collect();
             for id in due {
-                let Some(mut entry) = table.take(id) else { continue };
+                let Some(mut entry) = table.take(id) else {
+                    continue;
+                };
                 let is_over = now >= entry.validity.until();
                 match &mut entry.pause {
                     // The first call is still under way.
@@ -336,7 +412,10 @@ fn ttl_of(step: &HoldStep) -> i64 {
 
 impl PeriodicTask for Renewals {
     fn due(&self) -> Option<Instant> {
-        lock(&self.table).due.first().map(|(due, _)| clock::without_suspend(*due))
+        lock(&self.table)
+            .due
+            .first()
+            .map(|(due, _)| clock::without_suspend(*due))
     }
 
     fn signal(self: Arc<Self>, signal: Signal) {

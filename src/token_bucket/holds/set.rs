@@ -57,13 +57,25 @@ impl HoldSet {
         amounts: &[u32],
         usages: &[Usage],
     ) -> Result<Self, Error> {
-        let quotas: Arc<[Quotas]> = limits.buckets().iter().map(|bucket| bucket.quotas.clone()).collect();
-        let places: SmallVec<[usize; 3]> = (0..keys.len()).filter(|limit| keys[*limit].is_some()).collect();
+        let quotas: Arc<[Quotas]> = limits
+            .buckets()
+            .iter()
+            .map(|bucket| bucket.quotas.clone())
+            .collect();
+        let places: SmallVec<[usize; 3]> = (0..keys.len())
+            .filter(|limit| keys[*limit].is_some())
+            .collect();
         let some = !places.is_empty() && places.len() < keys.len();
-        let limits = if some { limits.with_keys(&keys) } else { limits.clone() };
+        let limits = if some {
+            limits.with_keys(&keys)
+        } else {
+            limits.clone()
+        };
         let amounts: Amounts = places.iter().map(|limit| amounts[*limit]).collect();
         for (limit, (bucket, amount)) in limits.buckets().iter().zip(&amounts).enumerate() {
-            bucket.check_amount(*amount).map_err(|error| refusal_of(&limits, limit, error))?;
+            bucket
+                .check_amount(*amount)
+                .map_err(|error| refusal_of(&limits, limit, error))?;
         }
         let keys: SmallVec<[Key; 3]> = keys.into_iter().flatten().collect();
         let (are_together, holds, mut decision);
@@ -81,14 +93,26 @@ impl HoldSet {
             decision.key = Some(Key::of(&keys));
         }
         let usages = places.iter().map(|limit| usages[*limit].clone()).collect();
-        Ok(Self { limits, places, keys, usages, are_together, holds, decision, quotas })
+        Ok(Self {
+            limits,
+            places,
+            keys,
+            usages,
+            are_together,
+            holds,
+            decision,
+            quotas,
+        })
     }
 
     /// Holds more tokens of all limits, or of none.
     pub(super) async fn extend(&mut self, more: &[u32]) -> Result<(), Error> {
         let more: Amounts = self.places.iter().map(|limit| more[*limit]).collect();
         for (limit, bucket) in self.limits.buckets().iter().enumerate().take(more.len()) {
-            let (amount, most) = (self.amount(limit).saturating_add(more[limit]), bucket.quotas.max_cost());
+            let (amount, most) = (
+                self.amount(limit).saturating_add(more[limit]),
+                bucket.quotas.max_cost(),
+            );
             if amount > most {
                 return Err(Error::exceeds_burst(amount, most));
             }
@@ -100,20 +124,37 @@ impl HoldSet {
             if !self.is_held() {
                 return Err(Error::lost());
             }
-            self.holds.extend(authorize_in_order(&self.limits, &self.keys, &more).await?);
+            self.holds
+                .extend(authorize_in_order(&self.limits, &self.keys, &more).await?);
             return Ok(());
         }
-        let amounts: Amounts = self.holds.iter().map(|(limit, hold)| hold.amount + more[*limit]).collect();
+        let amounts: Amounts = self
+            .holds
+            .iter()
+            .map(|(limit, hold)| hold.amount + more[*limit])
+            .collect();
         let step = |((_, hold), amount): (&(usize, Hold), &u32)| {
-            hold.step(Verb::Extend { amount: *amount, ttl: hold.bucket.holding.ttl })
+            hold.step(Verb::Extend {
+                amount: *amount,
+                ttl: hold.bucket.holding.ttl,
+            })
         };
-        let (steps, sent) = (self.holds.iter().zip(&amounts).map(step).collect(), clock::now());
+        let (steps, sent) = (
+            self.holds.iter().zip(&amounts).map(step).collect(),
+            clock::now(),
+        );
         let reply = self.limits.run_on_holds(&self.keys, steps, true).await?;
         let all_held = reply.is_held();
-        if let (false, None, refused) = (all_held, reply.first(Outcome::Ended), reply.first(Outcome::Refused))
-        {
+        if let (false, None, refused) = (
+            all_held,
+            reply.first(Outcome::Ended),
+            reply.first(Outcome::Refused),
+        ) {
             let states = reply.each.into_iter().map(|reply| reply.state);
-            return Err(self.limits.decided(Price::new(more), refused, states).refused());
+            return Err(self
+                .limits
+                .decided(Price::new(more), refused, states)
+                .refused());
         }
         for (((_, hold), amount), reply) in self.holds.iter_mut().zip(amounts).zip(reply.each) {
             match reply.outcome {
@@ -155,8 +196,13 @@ impl HoldSet {
                 return Ok(Results::new());
             }
             let mut reply = self.limits.run_on_holds(&self.keys, steps, false).await?;
-            let ended =
-                |(late, reply): (&u32, &HoldReply)| if reply.outcome == Outcome::Ended { *late } else { 0 };
+            let ended = |(late, reply): (&u32, &HoldReply)| {
+                if reply.outcome == Outcome::Ended {
+                    *late
+                } else {
+                    0
+                }
+            };
             let charged: Amounts = lates.iter().zip(&reply.each).map(ended).collect();
             if charged.iter().any(|late| *late > 0) {
                 let late = |((_, hold), late): (&(usize, Hold), &u32)| hold.step(Verb::late(*late));
@@ -166,9 +212,15 @@ impl HoldSet {
                     reply.state = after.state;
                 }
             }
-            let each = self.holds.iter_mut().zip(portions).zip(lates).zip(reply.each);
-            let captured = each
-                .map(|((((limit, hold), n), late), reply)| (self.places[*limit], hold.ended(n, late, reply)));
+            let each = self
+                .holds
+                .iter_mut()
+                .zip(portions)
+                .zip(lates)
+                .zip(reply.each);
+            let captured = each.map(|((((limit, hold), n), late), reply)| {
+                (self.places[*limit], hold.ended(n, late, reply))
+            });
             Ok(captured.collect())
         }
     }
@@ -186,7 +238,10 @@ impl HoldSet {
 
     /// The tokens that are held of the limit at this position among all limits.
     pub(super) fn amount_of(&self, place: usize) -> u32 {
-        self.places.iter().position(|of| *of == place).map_or(0, |limit| self.amount(limit))
+        self.places
+            .iter()
+            .position(|of| *of == place)
+            .map_or(0, |limit| self.amount(limit))
     }
 
     pub(in crate::token_bucket) fn decision(&self) -> &Decision {
@@ -195,7 +250,9 @@ impl HoldSet {
 
     /// Lets its drop capture at least what is held of each limit.
     pub(in crate::token_bucket) fn capture_at_least_held(&mut self) {
-        self.holds.iter_mut().for_each(|(_, hold)| hold.capture_at_least_held());
+        self.holds
+            .iter_mut()
+            .for_each(|(_, hold)| hold.capture_at_least_held());
     }
 
     /// Of the first limit that has a key.
@@ -214,7 +271,11 @@ impl HoldSet {
         let mut left = Amounts::from_slice(amounts);
         let portion = |(at, (limit, hold)): (usize, &(usize, Hold))| {
             let is_last = self.holds[at + 1..].iter().all(|(of, _)| of != limit);
-            let portion = if is_last { left[*limit] } else { left[*limit].min(hold.amount) };
+            let portion = if is_last {
+                left[*limit]
+            } else {
+                left[*limit].min(hold.amount)
+            };
             left[*limit] -= portion;
             portion
         };
@@ -249,39 +310,59 @@ async fn authorize_together(
 ) -> Result<Holds, Error> {
     let (id, sent) = (limits.buckets()[0].clients.holds.next_id(), clock::now());
     let each = || limits.buckets().iter().zip(keys).zip(amounts);
-    let steps = each().map(|((bucket, _), amount)| bucket.authorizing(id, *amount)).collect();
+    let steps = each()
+        .map(|((bucket, _), amount)| bucket.authorizing(id, *amount))
+        .collect();
     let release = || each().for_each(|((bucket, key), _)| bucket.release_unsure(key, id, sent));
     let reply = or_release(limits.run_on_holds(keys, steps, true), release).await?;
     if !reply.is_held() {
         let Some(refused) = reply.first(Outcome::Refused) else {
-            return Err(Error::overloaded(format!("a key has {MOST} holds, and can have no more")));
+            return Err(Error::overloaded(format!(
+                "a key has {MOST} holds, and can have no more"
+            )));
         };
         let states = reply.each.into_iter().map(|reply| reply.state);
         let price = Price::new(amounts.iter().copied());
         return Err(limits.decided(price, Some(refused), states).refused());
     }
-    let held = each().zip(usages).zip(reply.each).map(|((((bucket, key), amount), usage), reply)| {
-        bucket.held(key.clone(), (id, *amount), usage, sent, reply.state)
-    });
+    let held =
+        each()
+            .zip(usages)
+            .zip(reply.each)
+            .map(|((((bucket, key), amount), usage), reply)| {
+                bucket.held(key.clone(), (id, *amount), usage, sent, reply.state)
+            });
     Ok(held.enumerate().collect())
 }
 
 /// The refusal of one limit, as one of several.
 fn refusal_of(limits: &Several, limit: usize, error: Error) -> Error {
-    let refused = error.decision().map(|decision| limits.alone(limit, decision.clone()).refused());
+    let refused = error
+        .decision()
+        .map(|decision| limits.alone(limit, decision.clone()).refused());
     refused.unwrap_or(error)
 }
 
 /// Holds tokens of one limit after the other, of those of which there is an amount. If one refuses, or the future is dropped,
 /// those before it are released.
-async fn authorize_in_order(limits: &Several, keys: &[Key], amounts: &[u32]) -> Result<Holds, Error> {
+async fn authorize_in_order(
+    limits: &Several,
+    keys: &[Key],
+    amounts: &[u32],
+) -> Result<Holds, Error> {
     let mut held = Holds::new();
-    for (limit, ((bucket, key), amount)) in limits.buckets().iter().zip(keys).zip(amounts).enumerate() {
+    for (limit, ((bucket, key), amount)) in
+        limits.buckets().iter().zip(keys).zip(amounts).enumerate()
+    {
         if *amount == 0 {
             continue;
         }
         // If another limit refuses, this one charges nothing: neither when the hold is dropped, nor after a crash.
-        match bucket.with_on_end(OnEnd::Release).hold(key.clone(), *amount).await {
+        match bucket
+            .with_on_end(OnEnd::Release)
+            .hold(key.clone(), *amount)
+            .await
+        {
             Ok(hold) => held.push((limit, hold)),
             Err(error) => return Err(refusal_of(limits, limit, error)),
         }
@@ -298,11 +379,24 @@ impl Drop for HoldSet {
             let charge = |(limit, (bucket, usage)): (usize, (&TokenBucket, &Usage))| {
                 let captures = bucket.holding.on_end(&bucket.quotas) == OnEnd::Capture;
                 let held = self.amount(limit);
-                let least = if self.holds.iter().any(|(_, hold)| hold.at_least_held) { held } else { 0 };
-                usage.get().unwrap_or(if captures { held } else { 0 }).max(least)
+                let least = if self.holds.iter().any(|(_, hold)| hold.at_least_held) {
+                    held
+                } else {
+                    0
+                };
+                usage
+                    .get()
+                    .unwrap_or(if captures { held } else { 0 })
+                    .max(least)
             };
-            let amounts: Amounts =
-                self.limits.buckets().iter().zip(&self.usages).enumerate().map(charge).collect();
+            let amounts: Amounts = self
+                .limits
+                .buckets()
+                .iter()
+                .zip(&self.usages)
+                .enumerate()
+                .map(charge)
+                .collect();
             let portions = self.portions(&amounts);
             // Each hold captures its part when it is dropped.
             for ((_, hold), portion) in self.holds.iter_mut().zip(portions) {
@@ -313,14 +407,23 @@ impl Drop for HoldSet {
         if self.holds.iter().any(|(_, hold)| hold.has_ended()) {
             return;
         }
-        let renewals = |(_, hold): &(usize, Hold)| (Arc::clone(&hold.bucket.clients.holds), hold.id);
+        let renewals =
+            |(_, hold): &(usize, Hold)| (Arc::clone(&hold.bucket.clients.holds), hold.id);
         let owed: SmallVec<[_; 3]> = self.holds.iter().map(renewals).collect();
         let (sent, holds) = (clock::now(), &mut self.holds);
-        let steps = || holds.iter_mut().filter_map(|(_, hold)| hold.dropped()).collect();
+        let steps = || {
+            holds
+                .iter_mut()
+                .filter_map(|(_, hold)| hold.dropped())
+                .collect()
+        };
         // In memory, each hold ends by its drop.
         self.limits.send_to_holds(&self.keys, steps, move |reply| {
             for (at, (renewals, id)) in owed.into_iter().enumerate() {
-                let outcome = reply.as_ref().map(|reply| reply.each[at].outcome).map_err(Error::clone);
+                let outcome = reply
+                    .as_ref()
+                    .map(|reply| reply.each[at].outcome)
+                    .map_err(Error::clone);
                 renewals.answered(id, sent, true, outcome);
             }
         });

@@ -48,7 +48,9 @@ impl Holds {
     #[cfg(test)]
     pub(crate) fn parse(head: &[u8]) -> Self {
         let number = |from: usize, width: usize| {
-            head[from..from + width].iter().fold(0, |number, byte| number << 8 | i64::from(*byte))
+            head[from..from + width]
+                .iter()
+                .fold(0, |number, byte| number << 8 | i64::from(*byte))
         };
         Self {
             held: number(10, 4),
@@ -63,14 +65,20 @@ impl Holds {
     fn add(&mut self, amount: i64, end: i64, on_end: OnEnd) {
         self.held += amount;
         self.captures += if on_end == OnEnd::Capture { amount } else { 0 };
-        self.next = if self.each.is_empty() { end } else { self.next.min(end) };
+        self.next = if self.each.is_empty() {
+            end
+        } else {
+            self.next.min(end)
+        };
         self.last = self.last.max(end);
     }
 
     /// Moves all times, in their order.
     pub(crate) fn shift(&mut self, moved: impl Fn(i64) -> i64) {
         (self.next, self.last) = (moved(self.next), moved(self.last));
-        self.each.iter_mut().for_each(|record| record.end = moved(record.end));
+        self.each
+            .iter_mut()
+            .for_each(|record| record.end = moved(record.end));
     }
 
     /// When a level that is full at `full` is full again once all holds have ended, at the latest.
@@ -123,13 +131,21 @@ impl Bucket {
         let lacks = |(level, limit): (&Level, &Limit)| {
             limit.tokens.never_refill() && level.tokens(limit, now) - self.held() < cost.into()
         };
-        let holds = self.holds.as_ref().filter(|_| self.pairs(quotas).any(lacks));
+        let holds = self
+            .holds
+            .as_ref()
+            .filter(|_| self.pairs(quotas).any(lacks));
         holds.map_or(0, |holds| holds.next)
     }
 
     /// The state as replies have it, without the single holds.
     pub(crate) fn snapshot(&self) -> Self {
-        let holds = self.holds.as_ref().map(|holds| Box::new(Holds { each: Vec::new(), ..**holds }));
+        let holds = self.holds.as_ref().map(|holds| {
+            Box::new(Holds {
+                each: Vec::new(),
+                ..**holds
+            })
+        });
         let mut snapshot = Self::new(self.blocked_until, SmallVec::from_slice(&self.levels));
         snapshot.holds = holds;
         snapshot
@@ -142,7 +158,12 @@ impl Bucket {
             if !(1..1 << 32).contains(&held) || !(0..END).contains(&next) {
                 return Err(Garbled("a script returned holds that are out of range"));
             }
-            self.holds = Some(Box::new(Holds { held, next, last: next, ..Holds::default() }));
+            self.holds = Some(Box::new(Holds {
+                held,
+                next,
+                last: next,
+                ..Holds::default()
+            }));
         }
         Ok(())
     }
@@ -165,7 +186,9 @@ impl Bucket {
 
     /// Ends the holds whose time has come, in the order of their ends: charges them at their end, or releases them.
     pub(crate) fn end_holds(&mut self, now: i64) {
-        let Some(mut holds) = self.holds.take_if(|holds| holds.next <= now) else { return };
+        let Some(mut holds) = self.holds.take_if(|holds| holds.next <= now) else {
+            return;
+        };
         self.move_windows(now);
         let mut left = Holds::default();
         let mut ended: Vec<Record> = Vec::new();
@@ -178,7 +201,10 @@ impl Bucket {
             }
         }
         ended.sort_by_key(|record| (record.end, record.amount));
-        for Record { end, amount, .. } in ended.into_iter().filter(|ended| ended.on_end == OnEnd::Capture) {
+        for Record { end, amount, .. } in ended
+            .into_iter()
+            .filter(|ended| ended.on_end == OnEnd::Capture)
+        {
             for level in &mut self.levels {
                 // A level of another quota may have a smaller burst.
                 level.settle(now, end, amount, amount <= level.quota.burst);
@@ -198,13 +224,19 @@ impl Bucket {
     }
 
     pub(super) fn find_hold(&self, id: u128) -> Option<usize> {
-        self.holds.as_ref()?.each.iter().position(|record| record.id == id)
+        self.holds
+            .as_ref()?
+            .each
+            .iter()
+            .position(|record| record.id == id)
     }
 
     /// Raises the hold at a position to `amount`, and moves its end to at least `end`. Returns whether that changes
     /// anything.
     pub(super) fn raise_hold(&mut self, at: usize, amount: i64, end: i64) -> bool {
-        let Some(holds) = &mut self.holds else { return false };
+        let Some(holds) = &mut self.holds else {
+            return false;
+        };
         let before = holds.each[at];
         let record = &mut holds.each[at];
         record.amount = record.amount.max(amount);
@@ -222,7 +254,9 @@ impl Bucket {
 
     /// Removes the hold at a position. Returns its amount.
     pub(super) fn remove_hold(&mut self, at: usize) -> i64 {
-        let Some(holds) = &mut self.holds else { return 0 };
+        let Some(holds) = &mut self.holds else {
+            return 0;
+        };
         let Record { amount, on_end, .. } = holds.each.swap_remove(at);
         holds.held -= amount;
         holds.captures -= if on_end == OnEnd::Capture { amount } else { 0 };

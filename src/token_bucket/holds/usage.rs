@@ -36,7 +36,10 @@ impl Default for Usage {
 
 impl Usage {
     fn new(tokens: i64) -> Self {
-        Self(Arc::new(Counted { tokens: tokens.into(), is_complete: false.into() }))
+        Self(Arc::new(Counted {
+            tokens: tokens.into(),
+            is_complete: false.into(),
+        }))
     }
 
     /// A usage of so many tokens.
@@ -53,7 +56,10 @@ impl Usage {
     pub fn add(&self, tokens: u32) {
         let added = |used: i64| Some((used.max(0) + i64::from(tokens)).min(u32::MAX.into()));
         // The closure never declines.
-        let _ = self.0.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, added);
+        let _ = self
+            .0
+            .tokens
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, added);
     }
 
     /// Returns the number of used tokens; `None` if nothing was set or added.

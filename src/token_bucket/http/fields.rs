@@ -73,7 +73,12 @@ pub struct RateLimitFields {
 
 impl Default for RateLimitFields {
     fn default() -> Self {
-        Self { draft: true, legacy: false, unit: None, partition_key: false }
+        Self {
+            draft: true,
+            legacy: false,
+            unit: None,
+            partition_key: false,
+        }
     }
 }
 
@@ -87,20 +92,30 @@ impl RateLimitFields {
     /// Writes no fields: a refusal has `Retry-After` only.
     #[must_use]
     pub fn none() -> Self {
-        Self { draft: false, ..Self::default() }
+        Self {
+            draft: false,
+            ..Self::default()
+        }
     }
 
     /// Writes only the older `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds from
     /// now), for the quota with the fewest tokens left.
     #[must_use]
     pub fn legacy() -> Self {
-        Self { draft: false, legacy: true, ..Self::default() }
+        Self {
+            draft: false,
+            legacy: true,
+            ..Self::default()
+        }
     }
 
     /// Also writes the older `X-RateLimit-…` fields; see [`legacy`](Self::legacy).
     #[must_use]
     pub fn and_legacy(self) -> Self {
-        Self { legacy: true, ..self }
+        Self {
+            legacy: true,
+            ..self
+        }
     }
 
     /// Sets the unit of the quota (`qu`), such as `content-bytes`. Default: none, which means requests; `tokens` if
@@ -115,7 +130,10 @@ impl RateLimitFields {
                 "a quota unit must be printable ASCII without quotes and backslashes, is {unit:?}"
             )));
         }
-        Ok(Self { unit: Some(unit), ..self })
+        Ok(Self {
+            unit: Some(unit),
+            ..self
+        })
     }
 
     /// Sets whether policies have the partition key (`pk`): a hash (SHA-256, 96 bits) of the key of the request. Requests
@@ -123,7 +141,10 @@ impl RateLimitFields {
     /// Default: `false`.
     #[must_use]
     pub fn partition_key(self, partition_key: bool) -> Self {
-        Self { partition_key, ..self }
+        Self {
+            partition_key,
+            ..self
+        }
     }
 
     /// `is_weighted`: requests cost different numbers of tokens.
@@ -139,7 +160,12 @@ impl RateLimitFields {
             let state = &decision.state;
             let policy = |rest: &str| {
                 let window = |balance: &Balance<'_>| Some(seconds(balance.window?).max(1));
-                field(state, [";q=", ";w="], |_, balance| (balance.limit, window(balance)), rest)
+                field(
+                    state,
+                    [";q=", ";w="],
+                    |_, balance| (balance.limit, window(balance)),
+                    rest,
+                )
             };
             let mut rest = String::new();
             if let Some(unit) = self.unit.or(is_weighted.then_some("tokens")) {
@@ -154,7 +180,8 @@ impl RateLimitFields {
                 "" => state.quotas.policy(|| policy("")),
                 rest => policy(rest),
             };
-            let level = |quota: usize, balance: &Balance<'_>| (balance.remaining, until(quota, balance));
+            let level =
+                |quota: usize, balance: &Balance<'_>| (balance.remaining, until(quota, balance));
             let limit = field(state, [";r=", ";t="], level, "");
             match headers.entry(POLICY) {
                 Entry::Vacant(vacant) => {
@@ -164,7 +191,10 @@ impl RateLimitFields {
                 Entry::Occupied(written) => {
                     // A layer that writes its fields twice says the same as once.
                     let is_same = written.iter().any(|written| *written == policy)
-                        && headers.get_all(RATE_LIMIT).iter().any(|written| *written == limit);
+                        && headers
+                            .get_all(RATE_LIMIT)
+                            .iter()
+                            .any(|written| *written == limit);
                     if !is_same {
                         headers.append(POLICY, policy);
                         headers.append(RATE_LIMIT, limit);
@@ -176,12 +206,17 @@ impl RateLimitFields {
             return;
         }
         let tightest = decision.state.tightest();
-        let told = headers.get(X_REMAINING).and_then(|told| told.to_str().ok()?.parse::<u32>().ok());
+        let told = headers
+            .get(X_REMAINING)
+            .and_then(|told| told.to_str().ok()?.parse::<u32>().ok());
         // These fields describe one limit: the one with the fewest tokens left.
         if told.is_none_or(|told| tightest.remaining < told) {
             headers.insert(X_LIMIT, tightest.limit.into());
             headers.insert(X_REMAINING, tightest.remaining.into());
-            let quota = decision.state.balances().position(|balance| balance.name == tightest.name);
+            let quota = decision
+                .state
+                .balances()
+                .position(|balance| balance.name == tightest.name);
             match until(quota.unwrap_or(0), &tightest) {
                 Some(until) => drop(headers.insert(X_RESET, until.into())),
                 None => drop(headers.remove(X_RESET)),
@@ -233,7 +268,13 @@ fn field(
     for (quota, balance) in state.balances().enumerate() {
         let separator = if field.is_empty() { "\"" } else { ", \"" };
         let (number, other) = numbers(quota, &balance);
-        for part in [separator, balance.name, "\"", parameters[0], digits.format(number)] {
+        for part in [
+            separator,
+            balance.name,
+            "\"",
+            parameters[0],
+            digits.format(number),
+        ] {
             field.extend_from_slice(part.as_bytes());
         }
         if let Some(number) = other {

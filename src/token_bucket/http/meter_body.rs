@@ -64,8 +64,20 @@ impl<F> MeterBody<F> {
     /// counts a usage of 0; one whose data counts nothing costs the estimate.
     #[must_use]
     pub fn frames<F2>(self, frames: F2) -> MeterBody<F2> {
-        let Self { frames: _, field, most, fields, failures_are_free } = self;
-        MeterBody { frames, field, most, fields, failures_are_free }
+        let Self {
+            frames: _,
+            field,
+            most,
+            fields,
+            failures_are_free,
+        } = self;
+        MeterBody {
+            frames,
+            field,
+            most,
+            fields,
+            failures_are_free,
+        }
     }
 }
 
@@ -136,13 +148,20 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
                 hold.usage().complete();
             }
             read(self.field.as_ref(), response.headers(), hold, self.most);
-            self.fields.write(&hold.decision(), true, response.headers_mut());
+            self.fields
+                .write(&hold.decision(), true, response.headers_mut());
         }
         response.map(|body| {
             let has_ended = body.is_end_stream();
             let metered = hold.map(|hold| {
                 let (frames, field) = (self.frames.clone(), self.field.clone());
-                Metered { hold, frames, field, most: self.most, is_empty: F::COUNTS }
+                Metered {
+                    hold,
+                    frames,
+                    field,
+                    most: self.most,
+                    is_empty: F::COUNTS,
+                }
             });
             let mut this = MeteredBody { body, metered };
             if has_ended {
@@ -165,8 +184,15 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
 }
 
 /// Sets the usage to the number in a field. `most`: a larger one is not believed. Returns whether there is a number.
-fn read(field: Option<&HeaderName>, headers: &HeaderMap, hold: &BudgetHold, most: Option<u32>) -> bool {
-    let Some(value) = field.and_then(|field| headers.get(field)) else { return false };
+fn read(
+    field: Option<&HeaderName>,
+    headers: &HeaderMap,
+    hold: &BudgetHold,
+    most: Option<u32>,
+) -> bool {
+    let Some(value) = field.and_then(|field| headers.get(field)) else {
+        return false;
+    };
     let text = value.to_str().unwrap_or("").trim();
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         hold.upstream().inspect(|upstream| upstream.ignored(1));
@@ -177,7 +203,8 @@ fn read(field: Option<&HeaderName>, headers: &HeaderMap, hold: &BudgetHold, most
     let most = most.unwrap_or_else(|| hold.believed());
     let believed = u32::try_from(told).map_or(most, |told| told.min(most));
     if u64::from(believed) < told {
-        hold.upstream().inspect(|upstream| upstream.usage_clamped(told, most));
+        hold.upstream()
+            .inspect(|upstream| upstream.usage_clamped(told, most));
     }
     hold.usage().set(believed);
     true
@@ -230,8 +257,16 @@ impl<B: Body, F: CountFrames<B::Data>> Body for MeteredBody<B, F> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
         let frame = ready!(this.body.as_mut().poll_frame(context));
-        if let (Some(Metered { hold, frames, field, most, is_empty }), Some(Ok(frame))) =
-            (&mut *this.metered, &frame)
+        if let (
+            Some(Metered {
+                hold,
+                frames,
+                field,
+                most,
+                is_empty,
+            }),
+            Some(Ok(frame)),
+        ) = (&mut *this.metered, &frame)
         {
             if let Some(data) = frame.data_ref() {
                 *is_empty = false;
@@ -263,14 +298,20 @@ impl<B: Body, F: CountFrames<B::Data>> Body for MeteredBody<B, F> {
 /// Creates the body of a refusal, which has no hold.
 impl<B: From<String>, F> From<String> for MeteredBody<B, F> {
     fn from(text: String) -> Self {
-        Self { body: text.into(), metered: None }
+        Self {
+            body: text.into(),
+            metered: None,
+        }
     }
 }
 
 /// Creates the body of a refusal, which has no hold.
 impl<B: Default, F> Default for MeteredBody<B, F> {
     fn default() -> Self {
-        Self { body: B::default(), metered: None }
+        Self {
+            body: B::default(),
+            metered: None,
+        }
     }
 }
 

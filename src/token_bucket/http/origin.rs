@@ -35,13 +35,19 @@ const IN_USE: [HeaderName; 3] = [
 
 impl Origin {
     pub(super) fn of(headers: &HeaderMap) -> Self {
-        let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("").trim());
+        let text = |name| {
+            headers
+                .get(name)
+                .map(|value: &HeaderValue| value.to_str().unwrap_or("").trim())
+        };
         let (told_age, told_date) = (text(AGE), text(DATE));
         let age = told_age.map(age);
         let date = told_date.map(|date| httpdate::parse_http_date(date).ok());
         let ignored = u64::from(age == Some(None)) + u64::from(date == Some(None));
         let age = age.flatten().unwrap_or(Duration::ZERO);
-        let made = date.flatten().or_else(|| SystemTime::now().checked_sub(age));
+        let made = date
+            .flatten()
+            .or_else(|| SystemTime::now().checked_sub(age));
         Self {
             made: made.unwrap_or(SystemTime::UNIX_EPOCH),
             age,
@@ -62,11 +68,18 @@ fn age(text: &str) -> Option<Duration> {
 /// Whether a cache says that it had the response.
 fn is_hit(headers: &HeaderMap) -> bool {
     let any = |name: &HeaderName, is_hit: fn(&str) -> bool| {
-        let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        let values = headers
+            .get_all(name)
+            .iter()
+            .filter_map(|value| value.to_str().ok());
         values.flat_map(|value| value.split(',')).any(is_hit)
     };
-    let has_parameter =
-        |cache: &str| cache.split(';').skip(1).any(|parameter| matches!(parameter.trim(), "hit" | "hit=?1"));
+    let has_parameter = |cache: &str| {
+        cache
+            .split(';')
+            .skip(1)
+            .any(|parameter| matches!(parameter.trim(), "hit" | "hit=?1"))
+    };
     any(&CACHE_STATUS, has_parameter) || IN_USE.iter().any(|name| any(name, is_hit_in_use))
 }
 
@@ -75,6 +88,9 @@ fn is_hit(headers: &HeaderMap) -> bool {
 fn is_hit_in_use(value: &str) -> bool {
     let status = value.split_whitespace().next().unwrap_or("");
     let mut words = status.split('_');
-    words.clone().any(|word| ["HIT", "STALE", "UPDATING"].iter().any(|hit| word.eq_ignore_ascii_case(hit)))
-        && !words.any(|word| word.eq_ignore_ascii_case("REFRESH"))
+    words.clone().any(|word| {
+        ["HIT", "STALE", "UPDATING"]
+            .iter()
+            .any(|hit| word.eq_ignore_ascii_case(hit))
+    }) && !words.any(|word| word.eq_ignore_ascii_case("REFRESH"))
 }

@@ -50,7 +50,10 @@ pub struct RetryAfter {
 
 impl Default for RetryAfter {
     fn default() -> Self {
-        Self { longest: Block::LONGEST, statuses: None }
+        Self {
+            longest: Block::LONGEST,
+            statuses: None,
+        }
     }
 }
 
@@ -78,7 +81,10 @@ impl RetryAfter {
     }
 
     pub(super) fn with_longest(self, longest: Duration) -> Result<Self, Error> {
-        Ok(Self { longest: Block::longest(longest)?, ..self })
+        Ok(Self {
+            longest: Block::longest(longest)?,
+            ..self
+        })
     }
 
     /// Sets the statuses that count. Default: all from 400 to 599.
@@ -97,7 +103,10 @@ impl RetryAfter {
     ///
     /// [`is_invalid`](Error::is_invalid) if one of them is not 400 to 599.
     pub fn statuses(self, statuses: impl IntoIterator<Item = StatusCode>) -> Result<Self, Error> {
-        Ok(Self { statuses: Some(Statuses::new(statuses)?), ..self })
+        Ok(Self {
+            statuses: Some(Statuses::new(statuses)?),
+            ..self
+        })
     }
 
     /// Returns the time that the response asks its client to wait.
@@ -107,7 +116,10 @@ impl RetryAfter {
         if !self.counts(status) {
             return block;
         }
-        for (name, unit) in [("retry-after-ms", 1_000_000), ("retry-after", 1_000_000_000)] {
+        for (name, unit) in [
+            ("retry-after-ms", 1_000_000),
+            ("retry-after", 1_000_000_000),
+        ] {
             if !headers.contains_key(name) {
                 continue;
             }
@@ -145,7 +157,10 @@ impl RetryAfter {
         match &self.statuses {
             Some(statuses) => statuses.have(status),
             // GitHub refuses with 403.
-            None => matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::FORBIDDEN),
+            None => matches!(
+                status,
+                StatusCode::TOO_MANY_REQUESTS | StatusCode::FORBIDDEN
+            ),
         }
     }
 }
@@ -160,7 +175,9 @@ impl Statuses {
         for status in statuses {
             let place = Self::place(status).ok_or_else(|| {
                 let status = status.as_u16();
-                Error::invalid(format!("the status of a refusal must be 400 to 599, is {status}"))
+                Error::invalid(format!(
+                    "the status of a refusal must be 400 to 599, is {status}"
+                ))
             })?;
             bits[place / 64] |= 1 << (place % 64);
         }
@@ -168,7 +185,9 @@ impl Statuses {
     }
 
     fn place(status: StatusCode) -> Option<usize> {
-        usize::from(status.as_u16()).checked_sub(400).filter(|place| *place < 200)
+        usize::from(status.as_u16())
+            .checked_sub(400)
+            .filter(|place| *place < 200)
     }
 
     fn have(&self, status: StatusCode) -> bool {

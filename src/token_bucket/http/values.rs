@@ -38,10 +38,18 @@ pub(super) fn value<'a>(headers: &'a HeaderMap, name: &str) -> Option<Option<&'a
 }
 
 /// The values of a field, of which no more than [`MOST_COPIES`] are read. `None`: one cannot be read.
-pub(super) fn texts<'a>(headers: &'a HeaderMap, name: &str) -> impl Iterator<Item = Option<&'a str>> {
+pub(super) fn texts<'a>(
+    headers: &'a HeaderMap,
+    name: &str,
+) -> impl Iterator<Item = Option<&'a str>> {
     let text = |value: &'a HeaderValue| std::str::from_utf8(value.as_bytes()).ok();
-    let texts = headers.get_all(name).iter().map(move |value| text(value).map(str::trim));
-    texts.map(|text| text.filter(|text| text.len() <= LONGEST)).take(MOST_COPIES)
+    let texts = headers
+        .get_all(name)
+        .iter()
+        .map(move |value| text(value).map(str::trim));
+    texts
+        .map(|text| text.filter(|text| text.len() <= LONGEST))
+        .take(MOST_COPIES)
 }
 
 /// A whole number of at most 15 digits. Some upstreams write a fraction of zeros.
@@ -67,7 +75,9 @@ pub(super) fn wait(text: &str, unit: u64, now: SystemTime) -> Option<Duration> {
     if whole.len() > 15 && are_digits(whole) && are_digits(fraction) {
         return Some(Duration::MAX);
     }
-    times(text, unit).or_else(|| span(text)).or_else(|| until(text, now))
+    times(text, unit)
+        .or_else(|| span(text))
+        .or_else(|| until(text, now))
 }
 
 /// The time until a date.
@@ -85,7 +95,8 @@ fn times(text: &str, unit: u64) -> Option<Duration> {
     }
     // Nobody needs more of them.
     let digits = &fraction[..fraction.len().min(9)];
-    let part = u128::from(digits.parse::<u64>().ok()?) * u128::from(unit) / 10_u128.pow(digits.len() as u32);
+    let part = u128::from(digits.parse::<u64>().ok()?) * u128::from(unit)
+        / 10_u128.pow(digits.len() as u32);
     let nanos = whole + part;
     let seconds = u64::try_from(nanos / 1_000_000_000).ok()?;
     Some(Duration::new(seconds, (nanos % 1_000_000_000) as u32))
@@ -98,7 +109,9 @@ pub(super) fn span(text: &str) -> Option<Duration> {
     while !rest.is_empty() {
         let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (amount, after) = rest.split_at(end);
-        let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let end = after
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(after.len());
         let (unit, after) = after.split_at(end);
         let (_, nanos) = UNITS.iter().find(|(name, _)| *name == unit)?;
         sum = sum.checked_add(times(amount, *nanos)?)?;
@@ -128,17 +141,32 @@ pub(super) fn reset(text: &str, now: SystemTime) -> Option<Duration> {
 
 /// A time such as `2026-01-27T12:34:56.789Z` or `2026-01-27T12:34:56+02:00` (RFC 3339).
 fn rfc3339(text: &str) -> Option<SystemTime> {
-    let number = |text: &str, at: std::ops::Range<usize>| i64::try_from(digits(text.get(at)?)?).ok();
+    let number =
+        |text: &str, at: std::ops::Range<usize>| i64::try_from(digits(text.get(at)?)?).ok();
     let bytes = text.as_bytes();
     let is_at = |at: usize, of: &[u8]| bytes.get(at).is_some_and(|byte| of.contains(byte));
-    if ![(4, b"-" as &[u8]), (7, b"-"), (10, b"Tt "), (13, b":"), (16, b":")]
-        .iter()
-        .all(|(at, of)| is_at(*at, of))
+    if ![
+        (4, b"-" as &[u8]),
+        (7, b"-"),
+        (10, b"Tt "),
+        (13, b":"),
+        (16, b":"),
+    ]
+    .iter()
+    .all(|(at, of)| is_at(*at, of))
     {
         return None;
     }
-    let (year, month, day) = (number(text, 0..4)?, number(text, 5..7)?, number(text, 8..10)?);
-    let (hour, minute, second) = (number(text, 11..13)?, number(text, 14..16)?, number(text, 17..19)?);
+    let (year, month, day) = (
+        number(text, 0..4)?,
+        number(text, 5..7)?,
+        number(text, 8..10)?,
+    );
+    let (hour, minute, second) = (
+        number(text, 11..13)?,
+        number(text, 14..16)?,
+        number(text, 17..19)?,
+    );
     let is_date = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
     // A leap second is second 60.
     if !is_date || hour > 23 || minute > 59 || second > 60 {
@@ -164,6 +192,7 @@ fn rfc3339(text: &str) -> Option<SystemTime> {
         _ => return None,
     };
     let days = days_before(year, month) + day - 1;
-    let seconds = u64::try_from(days * 86_400 + hour * 3600 + minute * 60 + second - offset).ok()?;
+    let seconds =
+        u64::try_from(days * 86_400 + hour * 3600 + minute * 60 + second - offset).ok()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds) + nanos)
 }

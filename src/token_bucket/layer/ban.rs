@@ -46,7 +46,11 @@ impl Ban {
     /// that is refused only now and then is not banned.
     #[must_use]
     pub fn after(refusals: u32, span: Duration) -> Self {
-        Self { refusals, span, longest: span }
+        Self {
+            refusals,
+            span,
+            longest: span,
+        }
     }
 
     /// Makes each ban twice as long as the previous one, up to `longest`, which is at least the `span`. Default:
@@ -76,18 +80,47 @@ pub(super) struct Bans {
 
 impl Bans {
     pub(super) fn new(bucket: &TokenBucket, ban: Ban) -> Result<Self, Error> {
-        let Ban { refusals, span, longest } = ban;
-        in_range("the number of refusals before a ban", 1.., "at least 1", refusals)?;
-        in_range("the longest ban", span.., format_args!("at least {span:?}"), longest)?;
+        let Ban {
+            refusals,
+            span,
+            longest,
+        } = ban;
+        in_range(
+            "the number of refusals before a ban",
+            1..,
+            "at least 1",
+            refusals,
+        )?;
+        in_range(
+            "the longest ban",
+            span..,
+            format_args!("at least {span:?}"),
+            longest,
+        )?;
         let told = |error: Error| {
-            Error::invalid(format!("invalid ban after {refusals} refusals for {span:?}: {error}"))
+            Error::invalid(format!(
+                "invalid ban after {refusals} refusals for {span:?}: {error}"
+            ))
         };
-        let refusals = bucket.beside(".refusals", Quota::new(1, span).burst(refusals)).map_err(told)?;
-        let doublings = longest.as_nanos().checked_div(span.as_nanos()).map_or(0, |times| times.ilog2()) + 1;
+        let refusals = bucket
+            .beside(".refusals", Quota::new(1, span).burst(refusals))
+            .map_err(told)?;
+        let doublings = longest
+            .as_nanos()
+            .checked_div(span.as_nanos())
+            .map_or(0, |times| times.ilog2())
+            + 1;
         let forgotten = Quota::new(1, longest.saturating_mul(2)).burst(doublings + 1);
         let bans = bucket.beside(".bans", forgotten).map_err(told)?;
-        let counting = Arc::new(std::array::from_fn(|_| Arc::new(Semaphore::new(MOST_COUNTED))));
-        Ok(Self { ban, refusals, bans, counting })
+        let counting = Arc::new(std::array::from_fn(|_| {
+            Arc::new(Semaphore::new(MOST_COUNTED))
+        }));
+        Ok(Self {
+            ban,
+            refusals,
+            bans,
+            counting,
+        })
     }
 
     /// Counts a refusal in the background.
@@ -100,7 +133,9 @@ impl Bans {
         let mut hasher = DefaultHasher::new();
         key.as_bytes().hash(&mut hasher);
         let permits = &self.counting[hasher.finish() as usize % PLACES];
-        let Ok(permit) = Arc::clone(permits).try_acquire_owned() else { return };
+        let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
+            return;
+        };
         let (this, bucket, key) = (self.clone(), bucket.clone(), key.clone());
         self.refusals.detached(async move {
             // A refusal that cannot be counted is ignored.
@@ -122,7 +157,11 @@ impl Bans {
         let ban = self.bans.count(key.clone()).await?;
         let ban = ban.state.tightest();
         let earlier = (ban.limit - 1).saturating_sub(ban.remaining);
-        let span = self.ban.span.saturating_mul(1 << earlier.min(31)).min(self.ban.longest);
+        let span = self
+            .ban
+            .span
+            .saturating_mul(1 << earlier.min(31))
+            .min(self.ban.longest);
         bucket.block_for(key.clone(), span).await?;
         self.refusals.reset(key).await
     }

@@ -91,7 +91,11 @@ impl ChosenQuotas {
             Self::Ready(quotas) => other.or(|| Self::Ready(quotas)),
             Self::Pending(quotas) => Self::Pending(Box::pin(async move {
                 let quotas = quotas.await;
-                if is_closed(&quotas) { quotas } else { other.or(|| Self::Ready(quotas)).get().await }
+                if is_closed(&quotas) {
+                    quotas
+                } else {
+                    other.or(|| Self::Ready(quotas)).get().await
+                }
             })),
         }
     }
@@ -101,7 +105,9 @@ impl ChosenQuotas {
         let admits = move |quotas: &Quotas| cost <= quotas.max_cost();
         match self {
             Self::Ready(quotas) => Self::Ready(quotas.map(|quotas| quotas.filter(admits))),
-            Self::Pending(quotas) => Self::Pending(Box::pin(async move { Ok(quotas.await?.filter(admits)) })),
+            Self::Pending(quotas) => {
+                Self::Pending(Box::pin(async move { Ok(quotas.await?.filter(admits)) }))
+            }
         }
     }
 
@@ -139,9 +145,11 @@ where
     E: Into<Box<dyn StdError + Send + Sync>>,
 {
     fn into_quotas(self) -> ChosenQuotas {
-        ChosenQuotas::Ready(self.map(Into::into).map_err(|error| match error.into().downcast::<Error>() {
-            Ok(error) => *error,
-            Err(cause) => Error::look_up_failed(cause),
+        ChosenQuotas::Ready(self.map(Into::into).map_err(|error| {
+            match error.into().downcast::<Error>() {
+                Ok(error) => *error,
+                Err(cause) => Error::look_up_failed(cause),
+            }
         }))
     }
 }
@@ -151,6 +159,8 @@ where
     F: Future<Output: IntoQuotas> + Send + ?Sized + 'static,
 {
     fn into_quotas(self) -> ChosenQuotas {
-        ChosenQuotas::Pending(Box::pin(async move { self.await.into_quotas().get().await }))
+        ChosenQuotas::Pending(Box::pin(
+            async move { self.await.into_quotas().get().await },
+        ))
     }
 }

@@ -39,7 +39,10 @@ pub(super) enum Passing {
     Undecided(Key),
     /// The decision has the key. `by_share`: this process decided with its local share. In a box, since most layers need
     /// none.
-    Admitted { decision: Box<Decision>, by_share: bool },
+    Admitted {
+        decision: Box<Decision>,
+        by_share: bool,
+    },
 }
 
 /// The lookup of a key and its quotas. `None`: the request passes without a limit.
@@ -87,16 +90,29 @@ impl<S: Service<Req>, Req> State<S, Req> {
     where
         S: Clone,
     {
-        Self::LookingUp { asked, cost, call: Some(Box::new((take_ready(inner), request))) }
+        Self::LookingUp {
+            asked,
+            cost,
+            call: Some(Box::new((take_ready(inner), request))),
+        }
     }
 
     pub(super) fn asking(acquire: Acquire, inner: S, request: Req) -> Self {
-        Self::Asking { asking: Box::new(Asking { acquire, outage: None, call: Some((inner, request)) }) }
+        Self::Asking {
+            asking: Box::new(Asking {
+                acquire,
+                outage: None,
+                call: Some((inner, request)),
+            }),
+        }
     }
 
     /// Calls the inner service for a request that passes without a limit.
     pub(super) fn unlimited(inner: &mut S, request: Req) -> Self {
-        Self::Calling { future: inner.call(request), passing: Passing::Unlimited }
+        Self::Calling {
+            future: inner.call(request),
+            passing: Passing::Unlimited,
+        }
     }
 }
 
@@ -114,7 +130,9 @@ where
             match this.state.as_mut().project() {
                 StateProjection::LookingUp { asked, cost, call } => {
                     let asked = ready!(asked.as_mut().poll(context));
-                    let (Some(call), Some(layer)) = (call.take(), layer) else { return Poll::Pending };
+                    let (Some(call), Some(layer)) = (call.take(), layer) else {
+                        return Poll::Pending;
+                    };
                     let (settings, (mut inner, request)) = (&layer.settings, *call);
                     let next = match asked {
                         Ok(Some((key, quotas))) => {
@@ -129,13 +147,23 @@ where
                     this.state.set(next);
                 }
                 StateProjection::Asking { asking } => {
-                    let Asking { acquire, outage, call } = &mut **asking;
-                    let Some(layer) = layer.filter(|_| call.is_some()) else { return Poll::Pending };
+                    let Asking {
+                        acquire,
+                        outage,
+                        call,
+                    } = &mut **asking;
+                    let Some(layer) = layer.filter(|_| call.is_some()) else {
+                        return Poll::Pending;
+                    };
                     let settings = &layer.settings;
                     let (decision, outcome) = match ready!(Pin::new(&mut *acquire).poll(context)) {
                         Ok(decision) => {
                             let by_share = decision.is_admitted() && outage.is_some();
-                            let outcome = if by_share { Outcome::LocalShare } else { Outcome::of(&decision) };
+                            let outcome = if by_share {
+                                Outcome::LocalShare
+                            } else {
+                                Outcome::of(&decision)
+                            };
                             (Ok(Some(decision)), outcome)
                         }
                         Err(error) => match (&settings.on_store_failure, outage.take()) {
@@ -143,7 +171,9 @@ where
                             (_, Some(outage)) if !error.is_overloaded() => {
                                 (Err(outage), Outcome::FailedClosed)
                             }
-                            (Away::FailOpen, None) if error.is_away() => (Ok(None), Outcome::FailedOpen),
+                            (Away::FailOpen, None) if error.is_away() => {
+                                (Ok(None), Outcome::FailedOpen)
+                            }
                             (Away::LocalShare(local), None) if error.is_away() => {
                                 acquire.ask_share(local);
                                 *outage = Some(error);
@@ -155,7 +185,9 @@ where
                             }
                         },
                     };
-                    let Some((mut inner, mut request)) = call.take() else { return Poll::Pending };
+                    let Some((mut inner, mut request)) = call.take() else {
+                        return Poll::Pending;
+                    };
                     match layer.settle(decision, outcome, acquire.take_key(), &mut request) {
                         Ok(passing) => {
                             let future = inner.call(request);
@@ -167,7 +199,9 @@ where
                 StateProjection::Refused { refusal } => {
                     // Yields to other tasks now and then, because this path never waits.
                     ready!(pin!(consume_budget()).poll(context));
-                    let (Some(refusal), Some(layer)) = (refusal.take(), layer) else { return Poll::Pending };
+                    let (Some(refusal), Some(layer)) = (refusal.take(), layer) else {
+                        return Poll::Pending;
+                    };
                     return Poll::Ready(layer.refuse::<S::Error>(refusal));
                 }
                 StateProjection::Calling { future, passing } => {

@@ -56,7 +56,8 @@ impl Block {
 
     /// Checks the longest time that is believed.
     pub(crate) fn longest(longest: Duration) -> Result<Duration, Error> {
-        const RANGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(366 * 86_400);
+        const RANGE: RangeInclusive<Duration> =
+            Duration::from_secs(1)..=Duration::from_secs(366 * 86_400);
         in_range(
             "the longest time that an upstream can stop its clients",
             RANGE,
@@ -82,7 +83,10 @@ impl Block {
 
 impl From<Option<Duration>> for Block {
     fn from(duration: Option<Duration>) -> Self {
-        Self { duration, ignored: 0 }
+        Self {
+            duration,
+            ignored: 0,
+        }
     }
 }
 
@@ -137,7 +141,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn on_admit(mut self, on_admit: impl Fn(&Decision, &mut Req) + Send + Sync + 'static) -> Self {
+    pub fn on_admit(
+        mut self,
+        on_admit: impl Fn(&Decision, &mut Req) + Send + Sync + 'static,
+    ) -> Self {
         self.hooks.on_admit.push(Arc::new(on_admit));
         self
     }
@@ -145,7 +152,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// Adds a hook for refused requests: a closure of `(&Req, &Key, &Decision)`. It can log requests, or count
     /// them. It is not called for refusals without a decision, as in an outage.
     #[must_use]
-    pub fn on_refused(mut self, on_refused: impl Fn(&Req, &Key, &Decision) + Send + Sync + 'static) -> Self {
+    pub fn on_refused(
+        mut self,
+        on_refused: impl Fn(&Req, &Key, &Decision) + Send + Sync + 'static,
+    ) -> Self {
         self.hooks.on_refused.push(Arc::new(on_refused));
         self
     }
@@ -171,7 +181,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// Adds a hook for the responses to admitted requests: a closure of `(&Decision, &mut Res)`. The decision
     /// has the [key](Decision::key). For the RateLimit fields of HTTP, use `fields`.
     #[must_use]
-    pub fn on_response(mut self, on_response: impl Fn(&Decision, &mut Res) + Send + Sync + 'static) -> Self {
+    pub fn on_response(
+        mut self,
+        on_response: impl Fn(&Decision, &mut Res) + Send + Sync + 'static,
+    ) -> Self {
         self.hooks.on_response.push(Arc::new(on_response));
         self
     }
@@ -200,7 +213,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn block_on_response(mut self, block: impl BlockOnResponse<Res> + Send + Sync + 'static) -> Self {
+    pub fn block_on_response(
+        mut self,
+        block: impl BlockOnResponse<Res> + Send + Sync + 'static,
+    ) -> Self {
         self.hooks.block_on_response.push(Arc::new(block));
         self
     }

@@ -46,7 +46,10 @@ fn extract_all<Req>(
         if limit == 0 { first(key) } else { key }
     });
     let extracted: SmallVec<[Extracted; 3]> = extracted.collect();
-    if extracted.iter().any(|one| matches!(one, Extracted::Pending(_))) {
+    if extracted
+        .iter()
+        .any(|one| matches!(one, Extracted::Pending(_)))
+    {
         let keys = try_join_all(extracted);
         return Extracted::Pending(Box::pin(async move { Ok(joined(&keys.await?)) }));
     }
@@ -62,7 +65,9 @@ fn extract_all<Req>(
 
 /// Combines the keys for each limit into one key. `None`: no limit has a key.
 fn joined(keys: &[Option<Key>]) -> Option<Key> {
-    keys.iter().any(Option::is_some).then(|| Key::of_some(keys.iter().map(Option::as_ref)))
+    keys.iter()
+        .any(Option::is_some)
+        .then(|| Key::of_some(keys.iter().map(Option::as_ref)))
 }
 
 macro_rules! tuples {

@@ -43,10 +43,12 @@ impl QuotaTable {
         for (name, quotas) in rows {
             let name = name.into();
             let quotas: Result<Quotas, Error> = quotas.try_into().map_err(Error::from);
-            let quotas =
-                quotas.map_err(|error| Error::invalid(format!("the quotas of {name:?}: {error}")))?;
+            let quotas = quotas
+                .map_err(|error| Error::invalid(format!("the quotas of {name:?}: {error}")))?;
             if table.insert(Key::from(&name), quotas).is_some() {
-                return Err(Error::invalid(format!("two rows have the same name {name:?}")));
+                return Err(Error::invalid(format!(
+                    "two rows have the same name {name:?}"
+                )));
             }
         }
         Ok(Self(Arc::new(table)))
@@ -148,13 +150,16 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
 
     /// The quotas of a request with these rows. What was set later is asked first.
     pub(super) fn quotas_of(&self, request: &Req, mut rows: Rows) -> ChosenQuotas {
-        self.quotas.iter().rev().fold(ChosenQuotas::NONE, |chosen, choice| match choice {
-            Choice::By(earlier) => chosen.or(|| earlier.quotas(request)),
-            Choice::InTable(_) => {
-                let row = rows.0.pop().flatten();
-                chosen.or(|| ChosenQuotas::Ready(Ok(row.map(|(_, quotas)| quotas))))
-            }
-        })
+        self.quotas
+            .iter()
+            .rev()
+            .fold(ChosenQuotas::NONE, |chosen, choice| match choice {
+                Choice::By(earlier) => chosen.or(|| earlier.quotas(request)),
+                Choice::InTable(_) => {
+                    let row = rows.0.pop().flatten();
+                    chosen.or(|| ChosenQuotas::Ready(Ok(row.map(|(_, quotas)| quotas))))
+                }
+            })
     }
 }
 
@@ -266,7 +271,9 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     {
         let table = table.into();
         self.quotas.push(Choice::InTable(Arc::new(move |request| {
-            let Some(name) = name(request).into_key()? else { return Ok(None) };
+            let Some(name) = name(request).into_key()? else {
+                return Ok(None);
+            };
             Ok(table.get(&name).map(|quotas| (name, quotas)))
         })));
         self

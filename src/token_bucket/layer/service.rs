@@ -27,8 +27,17 @@ where
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
         let state = self.begin(inner, request);
-        let is_over = matches!(state, State::Calling { passing: Passing::Unlimited, .. });
-        ResponseFuture { layer: (!is_over).then(|| Arc::clone(self)), state }
+        let is_over = matches!(
+            state,
+            State::Calling {
+                passing: Passing::Unlimited,
+                ..
+            }
+        );
+        ResponseFuture {
+            layer: (!is_over).then(|| Arc::clone(self)),
+            state,
+        }
     }
 }
 
@@ -50,14 +59,19 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             pending => {
                 let (limiter, quotas) = (settings.limiter.clone(), self.quotas_of(&request, rows));
                 let asked = async move {
-                    let Some(key) = pending.await? else { return Ok(None) };
+                    let Some(key) = pending.await? else {
+                        return Ok(None);
+                    };
                     let quotas = limiter.learned_or(&key, cost, quotas).get().await?;
                     Ok(Some((key, quotas)))
                 };
                 return State::looking_up(Box::pin(asked), cost, inner, request);
             }
         };
-        let quotas = match settings.limiter.learned_or(&key, cost, self.quotas_of(&request, rows)) {
+        let quotas = match settings
+            .limiter
+            .learned_or(&key, cost, self.quotas_of(&request, rows))
+        {
             ChosenQuotas::Ready(Ok(quotas)) => quotas,
             ChosenQuotas::Ready(Err(error)) => return self.undecided(inner, request, error),
             pending => {
@@ -76,20 +90,32 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         };
         let outcome = decided.as_ref().map_or_else(Outcome::of_error, Outcome::of);
         match self.settle(decided.map(Some), outcome, key, &mut request) {
-            Ok(passing) => State::Calling { future: inner.call(request), passing },
+            Ok(passing) => State::Calling {
+                future: inner.call(request),
+                passing,
+            },
             Err(refusal) => {
                 give_up_ready(inner);
-                State::Refused { refusal: Some(refusal) }
+                State::Refused {
+                    refusal: Some(refusal),
+                }
             }
         }
     }
 
     /// What becomes of a request whose key or quotas cannot be had.
-    fn undecided<S: Service<Req> + Clone>(&self, inner: &mut S, request: Req, error: Error) -> State<S, Req> {
+    fn undecided<S: Service<Req> + Clone>(
+        &self,
+        inner: &mut S,
+        request: Req,
+        error: Error,
+    ) -> State<S, Req> {
         if self.settings.passes_undecided(&error) {
             return State::unlimited(inner, request);
         }
         give_up_ready(inner);
-        State::Refused { refusal: Some(error.into()) }
+        State::Refused {
+            refusal: Some(error.into()),
+        }
     }
 }

@@ -90,14 +90,29 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     /// A request that cannot be admitted now is refused. To let requests wait, set [`max_wait`](Self::max_wait).
     #[must_use]
     pub fn new(bucket: TokenBucket, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
-        Self::of(Limiter::One(bucket.with_max_wait(Duration::ZERO)), Arc::new([Arc::new(key)]))
+        Self::of(
+            Limiter::One(bucket.with_max_wait(Duration::ZERO)),
+            Arc::new([Arc::new(key)]),
+        )
     }
 
     fn of(limiter: Limiter, keys: Arc<[DynKey<Req>]>) -> Self {
         let limiter = limiter.cache_refusals(true);
         let on_store_failure = Away::FailClosed;
-        let settings = Settings { limiter, on_store_failure, shadow: false, ban: None };
-        Self { settings, keys, cost: None, quotas: Vec::new(), hooks: Hooks::default(), reject: AsError }
+        let settings = Settings {
+            limiter,
+            on_store_failure,
+            shadow: false,
+            ban: None,
+        };
+        Self {
+            settings,
+            keys,
+            cost: None,
+            quotas: Vec::new(),
+            hooks: Hooks::default(),
+            reject: AsError,
+        }
     }
 
     /// Creates a layer with several limits, for example one per user, one per tenant and one global limit.
@@ -139,7 +154,10 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     where
         K: KeyExtractors<Req, N>,
     {
-        Self::of(Limiter::All(limits.several().clone()), Arc::new(keys.into_extractors()))
+        Self::of(
+            Limiter::All(limits.several().clone()),
+            Arc::new(keys.into_extractors()),
+        )
     }
 }
 
@@ -174,8 +192,16 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// ```
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
-        let longest = if self.settings.shadow { Duration::ZERO } else { max_wait };
-        self.map_limiter(|limiter| limiter.with_max_wait(longest).cache_refusals(max_wait.is_zero()))
+        let longest = if self.settings.shadow {
+            Duration::ZERO
+        } else {
+            max_wait
+        };
+        self.map_limiter(|limiter| {
+            limiter
+                .with_max_wait(longest)
+                .cache_refusals(max_wait.is_zero())
+        })
     }
 
     /// Sets whether this process caches refusals, and refuses requests without a call to the store; see
@@ -244,7 +270,11 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// ```
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        let Settings { limiter, on_store_failure: away, .. } = &mut self.settings;
+        let Settings {
+            limiter,
+            on_store_failure: away,
+            ..
+        } = &mut self.settings;
         *away = Away::new(on_store_failure, |sharing| limiter.local_share(sharing));
         self
     }
@@ -303,13 +333,31 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// `response::refuse()`; for gRPC, `grpc::refuse()`.
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> RateLimitLayer<Req, Res, R2> {
-        let Self { settings, keys, cost, quotas, hooks, reject: _ } = self;
-        RateLimitLayer { settings, keys, cost, quotas, hooks, reject }
+        let Self {
+            settings,
+            keys,
+            cost,
+            quotas,
+            hooks,
+            reject: _,
+        } = self;
+        RateLimitLayer {
+            settings,
+            keys,
+            cost,
+            quotas,
+            hooks,
+            reject,
+        }
     }
 
     /// Changes the limits, and their local share.
     fn map_limiter(mut self, map: impl Fn(&Limiter) -> Limiter) -> Self {
-        let Settings { limiter, on_store_failure, .. } = &mut self.settings;
+        let Settings {
+            limiter,
+            on_store_failure,
+            ..
+        } = &mut self.settings;
         *limiter = map(limiter);
         if let Away::LocalShare(local) = on_store_failure {
             *local = map(local);

@@ -13,7 +13,11 @@ use crate::{Error, Extracted, Key, Refusal, Reject};
 impl Settings {
     /// The outcome that a request is counted as.
     pub(super) fn counted(&self, outcome: Outcome, may_pass: bool) -> Outcome {
-        if self.shadow && !may_pass { Outcome::Shadowed } else { outcome }
+        if self.shadow && !may_pass {
+            Outcome::Shadowed
+        } else {
+            outcome
+        }
     }
 
     /// Counts a request whose key or quotas cannot be had. Returns whether it passes.
@@ -37,7 +41,9 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     }
 
     pub(super) fn key_of(&self, request: &Req, rows: &Rows) -> Extracted {
-        self.settings.limiter.key_of(&self.keys, request, |first| rows.key(first))
+        self.settings
+            .limiter
+            .key_of(&self.keys, request, |first| rows.key(first))
     }
 
     /// Turns a refusal into a response or an error, with the fields of the layer.
@@ -45,7 +51,9 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     where
         R: Reject<Res, E>,
     {
-        let Some(fields) = &self.hooks.fields else { return refused(&self.reject, refusal) };
+        let Some(fields) = &self.hooks.fields else {
+            return refused(&self.reject, refusal);
+        };
         let kept = refusal.clone();
         let mut response = refused(&self.reject, refusal)?;
         if let Some(decision) = kept.decision() {
@@ -63,7 +71,12 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         request: &mut Req,
     ) -> Result<Passing, Refusal> {
         let (settings, is_shadow) = (&self.settings, self.settings.shadow);
-        let count = |passes| settings.limiter.decisions().count(settings.counted(outcome, passes));
+        let count = |passes| {
+            settings
+                .limiter
+                .decisions()
+                .count(settings.counted(outcome, passes))
+        };
         let mut decision = match decided {
             Ok(Some(decision)) => decision,
             Ok(None) => {
@@ -72,7 +85,11 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             }
             Err(error) => {
                 count(false);
-                return if is_shadow { Ok(Passing::Undecided(key)) } else { Err(error.into()) };
+                return if is_shadow {
+                    Ok(Passing::Undecided(key))
+                } else {
+                    Err(error.into())
+                };
             }
         };
         if decision.is_admitted() {
@@ -81,7 +98,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 return Ok(Passing::Unlimited);
             }
             decision.key = Some(key);
-            self.hooks.on_admit.iter().for_each(|hook| hook(&decision, request));
+            self.hooks
+                .on_admit
+                .iter()
+                .for_each(|hook| hook(&decision, request));
             return Ok(Passing::Admitted {
                 decision: Box::new(decision),
                 by_share: outcome == Outcome::LocalShare,
@@ -90,14 +110,21 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         decision.key = Some(key.clone());
         self.refused(request, &key, &decision);
         count(false);
-        if is_shadow { Ok(Passing::Undecided(key)) } else { Err(decision.into()) }
+        if is_shadow {
+            Ok(Passing::Undecided(key))
+        } else {
+            Err(decision.into())
+        }
     }
 
     /// Calls the hooks for a refused request, and counts the refusal for a ban.
     fn refused(&self, request: &Req, key: &Key, decision: &Decision) {
         let by = self.settings.limiter.refused(key, decision);
         let (limit, key) = by.as_ref().map_or((0, key), |(limit, key)| (*limit, key));
-        self.hooks.on_refused.iter().for_each(|hook| hook(request, key, decision));
+        self.hooks
+            .on_refused
+            .iter()
+            .for_each(|hook| hook(request, key, decision));
         if let Some(bans) = &self.settings.ban
             && !self.settings.shadow
             && limit == 0
@@ -114,9 +141,18 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             Passing::Unlimited => None,
             Passing::Undecided(key) => Some(key),
             Passing::Admitted { decision, by_share } => {
-                hooks.fields.iter().for_each(|hook| hook(decision, self.is_weighted(), response));
-                hooks.on_response.iter().for_each(|hook| hook(decision, response));
-                let tokens = hooks.cost_of_response.iter().map(|hook| hook.cost(response));
+                hooks
+                    .fields
+                    .iter()
+                    .for_each(|hook| hook(decision, self.is_weighted(), response));
+                hooks
+                    .on_response
+                    .iter()
+                    .for_each(|hook| hook(decision, response));
+                let tokens = hooks
+                    .cost_of_response
+                    .iter()
+                    .map(|hook| hook.cost(response));
                 let limiter = match &settings.on_store_failure {
                     Away::LocalShare(local) if *by_share => local,
                     _ => &settings.limiter,
@@ -125,8 +161,19 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 decision.key.as_ref()
             }
         };
-        let learned = hooks.learn.as_ref().filter(|_| key.is_some()).map(|hook| hook.learn(response));
-        if let (Some(learned), Passing::Admitted { decision, by_share: false }) = (&learned, passing) {
+        let learned = hooks
+            .learn
+            .as_ref()
+            .filter(|_| key.is_some())
+            .map(|hook| hook.learn(response));
+        if let (
+            Some(learned),
+            Passing::Admitted {
+                decision,
+                by_share: false,
+            },
+        ) = (&learned, passing)
+        {
             settings.limiter.learn(decision, learned);
         }
         let mut blocks = learned.map_or_else(Block::default, |learned| learned.block());
@@ -136,7 +183,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             blocks.ignored += block.ignored;
         }
         settings.limiter.first().upstream_ignored(blocks.ignored);
-        if let (Some(duration), Some(key)) = (blocks.duration.filter(|block| !block.is_zero()), key) {
+        if let (Some(duration), Some(key)) = (blocks.duration.filter(|block| !block.is_zero()), key)
+        {
             if let Away::LocalShare(local) = &settings.on_store_failure {
                 local.block(key, duration);
             }

@@ -45,7 +45,11 @@ impl Learned {
     /// Returns the name, the limit and the remaining requests, if told, of each policy that has a limit.
     pub fn limits(&self) -> impl Iterator<Item = (&str, u64, Option<u64>)> {
         self.policies.iter().filter_map(|policy| {
-            Some((policy.name.as_deref().unwrap_or("default"), policy.limit?, policy.remaining))
+            Some((
+                policy.name.as_deref().unwrap_or("default"),
+                policy.limit?,
+                policy.remaining,
+            ))
         })
     }
 
@@ -57,11 +61,18 @@ impl Learned {
 
     /// The latest reset of those that may be of a longer window than they seem.
     fn doubtful_reset(&self) -> Option<Duration> {
-        self.policies.iter().filter(|policy| policy.is_doubtful).filter_map(|policy| policy.reset).max()
+        self.policies
+            .iter()
+            .filter(|policy| policy.is_doubtful)
+            .filter_map(|policy| policy.reset)
+            .max()
     }
 
     pub(crate) fn block(&self) -> Block {
-        Block { duration: self.retry_after, ignored: self.ignored }
+        Block {
+            duration: self.retry_after,
+            ignored: self.ignored,
+        }
     }
 
     /// Returns how many header fields or items of a field were ignored, because they are broken or out of range.
@@ -102,7 +113,10 @@ impl Policy {
         let fits = name.as_ref().chars().filter(|c| is_quotable(*c));
         let name: String = fits.take(LONGEST_NAME).collect();
         let name = name.trim();
-        Self { name: (!name.is_empty()).then(|| name.into()), ..Self::default() }
+        Self {
+            name: (!name.is_empty()).then(|| name.into()),
+            ..Self::default()
+        }
     }
 }
 

@@ -18,7 +18,10 @@ pub(crate) struct Planner {
 
 impl Default for Planner {
     fn default() -> Self {
-        Self { burst_percent: 1, longest: Block::LONGEST }
+        Self {
+            burst_percent: 1,
+            longest: Block::LONGEST,
+        }
     }
 }
 
@@ -75,10 +78,19 @@ impl Planner {
         };
         // A token bucket of the upstream's has the burst beside its rate, a window has not.
         let rate = USED * limit - if policy.refills { 0 } else { 100 * beyond_one };
-        let (rate, burst) = (u32::try_from(rate).ok()?, u32::try_from(beyond_one + 1).ok()?);
+        let (rate, burst) = (
+            u32::try_from(rate).ok()?,
+            u32::try_from(beyond_one + 1).ok()?,
+        );
         // A request passes now and then, whatever was told: its response may tell another limit.
-        let window = window.min((self.longest.saturating_mul(rate) / 100).max(*Self::WINDOWS.start()));
-        Some(Numbers { rate, burst, window, is_clamped: limit != told || window != told_window })
+        let window =
+            window.min((self.longest.saturating_mul(rate) / 100).max(*Self::WINDOWS.start()));
+        Some(Numbers {
+            rate,
+            burst,
+            window,
+            is_clamped: limit != told || window != told_window,
+        })
     }
 
     /// The numbers of the quota of a policy, of which `known` was learned before. A guessed window is never shortened: near
@@ -86,20 +98,35 @@ impl Planner {
     fn learned(self, policy: &Policy, known: Option<&Limit>) -> Option<Numbers> {
         let is_known = |numbers: &Numbers| {
             let quotas = Quotas::new([numbers.quota()]);
-            known.is_some_and(|known| quotas.is_ok_and(|quotas| quotas.limits()[0].tokens == known.tokens))
+            known.is_some_and(|known| {
+                quotas.is_ok_and(|quotas| quotas.limits()[0].tokens == known.tokens)
+            })
         };
-        let of_window = |window| self.numbers(&Policy { window: Some(window), ..policy.clone() });
+        let of_window = |window| {
+            self.numbers(&Policy {
+                window: Some(window),
+                ..policy.clone()
+            })
+        };
         let mut longer = policy.longer.iter().filter(|_| known.is_some());
-        longer.find_map(|window| of_window(*window).filter(is_known)).or_else(|| self.numbers(policy))
+        longer
+            .find_map(|window| of_window(*window).filter(is_known))
+            .or_else(|| self.numbers(policy))
     }
 
     /// How many tokens may be left.
     fn most_left(self, policy: &Policy, numbers: &Numbers) -> Option<i64> {
         let remaining = i64::try_from(policy.remaining?).unwrap_or(i64::MAX);
-        let Some(reset) = policy.reset.filter(|_| !policy.refills) else { return Some(remaining) };
+        let Some(reset) = policy.reset.filter(|_| !policy.refills) else {
+            return Some(remaining);
+        };
         // What remains is for the rest of the window, in which tokens come back.
-        let rest = reset.min(numbers.window).min(self.longest).saturating_sub(SECOND);
-        let back = f64::from(numbers.rate) / 100.0 * (rest.as_secs_f64() / numbers.window.as_secs_f64());
+        let rest = reset
+            .min(numbers.window)
+            .min(self.longest)
+            .saturating_sub(SECOND);
+        let back =
+            f64::from(numbers.rate) / 100.0 * (rest.as_secs_f64() / numbers.window.as_secs_f64());
         Some(remaining.saturating_sub(back as i64))
     }
 }
@@ -111,7 +138,9 @@ impl Plan {
         let planner = learned.planner;
         let (mut quotas, mut this) = (Vec::new(), Self::default());
         for policy in &learned.policies {
-            let Some(numbers) = planner.learned(policy, known.get(quotas.len())) else { continue };
+            let Some(numbers) = planner.learned(policy, known.get(quotas.len())) else {
+                continue;
+            };
             this.clamped += u64::from(numbers.is_clamped || quotas.len() == MOST_QUOTAS);
             if quotas.len() < MOST_QUOTAS {
                 quotas.push((numbers.quota(), policy));
@@ -121,10 +150,12 @@ impl Plan {
         // A policy without a name, and names that occur twice, get the names of their positions.
         let names = quotas.iter().map(|(_, policy)| policy.name.as_ref());
         let is_named = names.clone().all(|name| name.is_some()) && repeated(names).is_none();
-        let named = quotas.into_iter().map(|(quota, policy)| match &policy.name {
-            Some(name) if is_named => quota.named(name.clone()),
-            _ => quota,
-        });
+        let named = quotas
+            .into_iter()
+            .map(|(quota, policy)| match &policy.name {
+                Some(name) if is_named => quota.named(name.clone()),
+                _ => quota,
+            });
         let named: Vec<_> = named.collect();
         if !named.is_empty() {
             // The numbers are in range, so this does not fail.
@@ -136,12 +167,16 @@ impl Plan {
     /// For each quota, how many tokens to charge after a request that was decided so: what the bucket had left then and
     /// the upstream had not. Empty if it was decided under other quotas.
     pub(crate) fn missing(&self, decision: &Decision) -> Vec<i64> {
-        let (Some(quotas), state) = (&self.quotas, &decision.state) else { return Vec::new() };
+        let (Some(quotas), state) = (&self.quotas, &decision.state) else {
+            return Vec::new();
+        };
         let levels = || state.bucket.levels.iter().zip(quotas.limits());
         let of_first_limit = state.quotas.limits().iter().zip(quotas.limits());
         let is_same = state.bucket.levels.len() >= quotas.limits().len()
             && state.quotas.limits().len() >= quotas.limits().len()
-            && of_first_limit.clone().all(|(used, learned)| used.tokens == learned.tokens);
+            && of_first_limit
+                .clone()
+                .all(|(used, learned)| used.tokens == learned.tokens);
         if decision.is_local || !is_same {
             return Vec::new();
         }
@@ -158,25 +193,53 @@ mod tests {
     use super::*;
 
     fn policy(limit: u64, seconds: u64) -> Policy {
-        Policy { limit: Some(limit), window: Some(Duration::from_secs(seconds)), ..Policy::named("a") }
+        Policy {
+            limit: Some(limit),
+            window: Some(Duration::from_secs(seconds)),
+            ..Policy::named("a")
+        }
     }
 
     fn plan(policies: impl IntoIterator<Item = Policy>) -> Plan {
-        Plan::of(&Learned { policies: policies.into_iter().collect(), ..Learned::default() }, None)
+        Plan::of(
+            &Learned {
+                policies: policies.into_iter().collect(),
+                ..Learned::default()
+            },
+            None,
+        )
     }
 
     fn text(policies: impl IntoIterator<Item = Policy>) -> String {
-        plan(policies).quotas.map(|quotas| quotas.to_string()).unwrap_or_default()
+        plan(policies)
+            .quotas
+            .map(|quotas| quotas.to_string())
+            .unwrap_or_default()
     }
 
     #[test]
     fn a_window_is_spread_and_a_token_bucket_is_not() {
         assert_eq!(text([policy(20, 1)]), "1164/min, burst 1, named \"a\"");
-        assert_eq!(text([Policy { refills: true, ..policy(60, 60) }]), "3492/h, burst 60, named \"a\"");
+        assert_eq!(
+            text([Policy {
+                refills: true,
+                ..policy(60, 60)
+            }]),
+            "3492/h, burst 60, named \"a\""
+        );
         let twice = [policy(20, 1), policy(5000, 3600)];
         assert_eq!(text(twice.clone()), "1164/min, burst 1; 80/min, burst 51");
         assert_eq!(
-            text([Policy { limit: None, ..policy(1, 1) }, Policy { window: None, ..policy(1, 1) }]),
+            text([
+                Policy {
+                    limit: None,
+                    ..policy(1, 1)
+                },
+                Policy {
+                    window: None,
+                    ..policy(1, 1)
+                }
+            ]),
             ""
         );
     }
@@ -186,38 +249,83 @@ mod tests {
     fn no_quota_admits_more_than_the_limit_in_a_window() {
         for percent in [0, 1, 7, 50, 90] {
             for limit in (1..400).chain([999, 5000, 99_999, Planner::MOST]) {
-                let planner = Planner { burst_percent: percent, ..Planner::default() };
+                let planner = Planner {
+                    burst_percent: percent,
+                    ..Planner::default()
+                };
                 let quota = planner.numbers(&policy(limit, 60)).unwrap().quota();
                 let quotas = Quotas::new([quota]).unwrap();
                 let pace = &quotas.limits()[0];
                 let admitted = pace.burst as f64 + 61.8e6 * pace.den as f64 / pace.num as f64;
                 assert!(admitted.floor() as u64 <= limit, "{limit}: {admitted}");
-                assert!(percent > 1 || admitted >= 0.95 * limit as f64, "{limit}: {admitted}");
+                assert!(
+                    percent > 1 || admitted >= 0.95 * limit as f64,
+                    "{limit}: {admitted}"
+                );
             }
         }
     }
 
     #[test]
     fn what_is_out_of_range_is_clamped_and_counted() {
-        for (limit, seconds) in [(0, 1), (u64::MAX, 1), (10, 0), (10, u64::MAX), (0, 0), (u64::MAX, u64::MAX)]
-        {
+        for (limit, seconds) in [
+            (0, 1),
+            (u64::MAX, 1),
+            (10, 0),
+            (10, u64::MAX),
+            (0, 0),
+            (u64::MAX, u64::MAX),
+        ] {
             for refills in [false, true] {
-                let plan = plan([Policy { refills, ..policy(limit, seconds) }]);
-                assert_eq!((plan.quotas.is_some(), plan.clamped), (true, 1), "{limit} {seconds}");
+                let plan = plan([Policy {
+                    refills,
+                    ..policy(limit, seconds)
+                }]);
+                assert_eq!(
+                    (plan.quotas.is_some(), plan.clamped),
+                    (true, 1),
+                    "{limit} {seconds}"
+                );
             }
         }
-        assert_eq!(text([policy(1, 366 * 86_400)]), "12/h, burst 1, named \"a\"");
+        assert_eq!(
+            text([policy(1, 366 * 86_400)]),
+            "12/h, burst 1, named \"a\""
+        );
         let many = plan((0..20).map(|_| policy(1, 1)));
-        assert_eq!((many.quotas.unwrap().limits().len(), many.most_left.len(), many.clamped), (8, 8, 12));
+        assert_eq!(
+            (
+                many.quotas.unwrap().limits().len(),
+                many.most_left.len(),
+                many.clamped
+            ),
+            (8, 8, 12)
+        );
     }
 
     #[test]
     fn what_remains_is_for_the_rest_of_the_window() {
         let left = |remaining, reset: Option<u64>| {
             let reset = reset.map(Duration::from_secs);
-            plan([Policy { remaining: Some(remaining), reset, ..policy(100, 100) }]).most_left[0].unwrap()
+            plan([Policy {
+                remaining: Some(remaining),
+                reset,
+                ..policy(100, 100)
+            }])
+            .most_left[0]
+                .unwrap()
         };
-        assert_eq!((left(30, None), left(30, Some(1)), left(30, Some(11))), (30, 30, 21));
-        assert_eq!((left(0, Some(50)), left(0, Some(u64::MAX)), left(u64::MAX, None)), (-47, -95, i64::MAX));
+        assert_eq!(
+            (left(30, None), left(30, Some(1)), left(30, Some(11))),
+            (30, 30, 21)
+        );
+        assert_eq!(
+            (
+                left(0, Some(50)),
+                left(0, Some(u64::MAX)),
+                left(u64::MAX, None)
+            ),
+            (-47, -95, i64::MAX)
+        );
     }
 }

@@ -58,7 +58,11 @@ impl Cell for Memory {
 impl Learn {
     /// Only reads what is remembered.
     pub(crate) fn read() -> Self {
-        Self { order: 0, quotas: Arc::default(), corrects: false }
+        Self {
+            order: 0,
+            quotas: Arc::default(),
+            corrects: false,
+        }
     }
 }
 
@@ -86,7 +90,9 @@ impl Operation for Learn {
             ..0 => return Err(WRONG_TYPE),
             corrects => corrects == 1,
         };
-        let Field::Text(quotas) = fields.next()? else { return Err(Garbled("a script returned no text")) };
+        let Field::Text(quotas) = fields.next()? else {
+            return Err(Garbled("a script returned no text"));
+        };
         // A text that is none was forged, and is not a quota.
         let quotas = std::str::from_utf8(quotas).unwrap_or_default().into();
         Ok(Remembered { quotas, corrects })
@@ -110,6 +116,9 @@ impl Operation for Learn {
         if memory.order > 0 || memory.corrected > 0 {
             memory.end = now + REMEMBERED;
         }
-        Remembered { quotas: Arc::clone(&memory.quotas), corrects }
+        Remembered {
+            quotas: Arc::clone(&memory.quotas),
+            corrects,
+        }
     }
 }

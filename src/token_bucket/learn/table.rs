@@ -67,14 +67,19 @@ impl LearnedQuotas {
     /// Those of the buckets of the namespace `name`.
     pub(crate) fn new(store: &Store, name: &str) -> Self {
         let namespace: Namespace<Memory> = Namespace::open(store, &format!("{name}.learned"));
-        Self(Arc::new(Inner { client: namespace.client(), known: Mutex::new(KnownKeys::new(MOST)) }))
+        Self(Arc::new(Inner {
+            client: namespace.client(),
+            known: Mutex::new(KnownKeys::new(MOST)),
+        }))
     }
 
     /// The learned quotas of a key. They are read from the store for the first request, and then now and then in the
     /// background. If the store cannot say, there are none.
     pub(crate) fn of(&self, key: &Key) -> ChosenQuotas {
         if let Some(remembered) = self.0.client.step(key, Learn::read) {
-            return ChosenQuotas::Ready(Ok(remembered.ok().and_then(|remembered| parsed(&remembered))));
+            return ChosenQuotas::Ready(Ok(remembered
+                .ok()
+                .and_then(|remembered| parsed(&remembered))));
         }
         let now = clock::micros();
         let found = lock(&self.0.known).get_mut(key).map(|known| {
@@ -90,8 +95,15 @@ impl LearnedQuotas {
         };
         if let Some(order) = due {
             // What was told all the time is not undone by an older response that another process got late.
-            let confirmed = quotas.as_ref().filter(|_| order > 0).map(|quotas| quotas.to_string().into());
-            let learn = Learn { order, quotas: confirmed.unwrap_or_default(), corrects: false };
+            let confirmed = quotas
+                .as_ref()
+                .filter(|_| order > 0)
+                .map(|quotas| quotas.to_string().into());
+            let learn = Learn {
+                order,
+                quotas: confirmed.unwrap_or_default(),
+                corrects: false,
+            };
             self.send(key.clone(), Call::Read, learn, |_| {});
         }
         ChosenQuotas::Ready(Ok(quotas))
@@ -106,17 +118,27 @@ impl LearnedQuotas {
     }
 
     /// Learns from the response to a request for `key`, which `bucket` has admitted by a decision.
-    pub(crate) fn learn(&self, bucket: &TokenBucket, key: &Key, decision: &Decision, learned: &Learned) {
+    pub(crate) fn learn(
+        &self,
+        bucket: &TokenBucket,
+        key: &Key,
+        decision: &Decision,
+        learned: &Learned,
+    ) {
         let known = self.known(key);
         let plan = Plan::of(learned, known.as_ref());
         bucket.clients.upstream.clamped(plan.clamped);
-        let Some(quotas) = plan.quotas.clone() else { return };
+        let Some(quotas) = plan.quotas.clone() else {
+            return;
+        };
         let (missing, order) = (plan.missing(decision), decision.state.now);
         let (corrects, now) = (missing.iter().any(|missing| *missing > 0), clock::micros());
         let changes = known.as_ref() != Some(&quotas);
         {
             let mut all = lock(&self.0.known);
-            let Some(known) = slot(&mut all, key, now) else { return };
+            let Some(known) = slot(&mut all, key, now) else {
+                return;
+            };
             if !changes {
                 known.confirmed = order.max(known.confirmed);
             } else if let Some(reset) = learned.doubtful_reset()
@@ -124,7 +146,8 @@ impl LearnedQuotas {
             {
                 return;
             }
-            let may_change = changes && (known.changed_at == 0 || now - known.changed_at > CHANGE_AFTER);
+            let may_change =
+                changes && (known.changed_at == 0 || now - known.changed_at > CHANGE_AFTER);
             if !(may_change || corrects) || !known.may_learn(now) {
                 return;
             }
@@ -136,7 +159,11 @@ impl LearnedQuotas {
                 known.quotas.get_or_insert_with(|| quotas.clone());
             }
         }
-        let learn = Learn { order, quotas: quotas.to_string().into(), corrects };
+        let learn = Learn {
+            order,
+            quotas: quotas.to_string().into(),
+            corrects,
+        };
         let (bucket, corrected) = (bucket.clone(), key.clone());
         self.send(key.clone(), Call::Learn, learn, move |may_correct| {
             for (position, tokens) in missing.into_iter().enumerate().filter(|_| may_correct) {
@@ -153,7 +180,9 @@ impl LearnedQuotas {
     fn send(&self, key: Key, call: Call, learn: Learn, then: impl FnOnce(bool) + Send + 'static) {
         let (this, of) = (self.clone(), key.clone());
         self.0.client.send(None, key, learn, move |remembered| {
-            let may_correct = remembered.as_ref().is_ok_and(|remembered| remembered.corrects);
+            let may_correct = remembered
+                .as_ref()
+                .is_ok_and(|remembered| remembered.corrects);
             this.0.answered(&of, call, remembered);
             then(may_correct);
         });
@@ -162,7 +191,12 @@ impl LearnedQuotas {
 
 impl Inner {
     /// Notes what is remembered of a key. In an outage, what this process knows stays.
-    fn answered(&self, key: &Key, call: Call, remembered: Result<Remembered, Error>) -> Option<Quotas> {
+    fn answered(
+        &self,
+        key: &Key,
+        call: Call,
+        remembered: Result<Remembered, Error>,
+    ) -> Option<Quotas> {
         let (now, mut all) = (clock::micros(), lock(&self.known));
         let known = slot(&mut all, key, now);
         match (remembered, known) {
@@ -192,7 +226,11 @@ impl Known {
     /// Whether a window may be longer than it seems by the answer to a request charged at `order`, because it ends in `reset`.
     /// It is as short if it has begun a moment ago: after another such answer, its end, and not much longer.
     fn is_doubtful(&mut self, order: i64, reset: Duration) -> bool {
-        let moment = if reset > SECOND { 20 * SECOND } else { 5 * SECOND };
+        let moment = if reset > SECOND {
+            20 * SECOND
+        } else {
+            5 * SECOND
+        };
         let since = self.next_window.map(|next| order - next);
         let has_begun = since.is_some_and(|since| since > 0 && since <= to_micros(moment));
         if !has_begun && since.is_none_or(|since| since > 0) {
@@ -240,7 +278,11 @@ fn slot<'a>(all: &'a mut KnownKeys<Known>, key: &Key, now: i64) -> Option<&'a mu
 
 /// The quotas of a text. One that another version has written is not understood: then the configured quotas hold.
 fn parsed(remembered: &Remembered) -> Option<Quotas> {
-    if remembered.quotas.is_empty() { None } else { remembered.quotas.parse().ok() }
+    if remembered.quotas.is_empty() {
+        None
+    } else {
+        remembered.quotas.parse().ok()
+    }
 }
 
 debug!(LearnedQuotas);

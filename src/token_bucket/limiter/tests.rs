@@ -3,11 +3,19 @@ use crate::token_bucket::fixtures::one;
 use crate::{Quota, Store};
 
 fn bucket(quota: Quota) -> TokenBucket {
-    TokenBucket::new(&Store::in_memory(), "test", quota).unwrap().with_max_wait(Duration::ZERO)
+    TokenBucket::new(&Store::in_memory(), "test", quota)
+        .unwrap()
+        .with_max_wait(Duration::ZERO)
 }
 
 /// What a request is told at once.
-fn told(limiter: &Limiter, quotas: Option<&Quotas>, key: Key, cost: u32, is_read: bool) -> &'static str {
+fn told(
+    limiter: &Limiter,
+    quotas: Option<&Quotas>,
+    key: Key,
+    cost: u32,
+    is_read: bool,
+) -> &'static str {
     match limiter.begin(quotas, key.clone(), cost, is_read) {
         Begun::Admitted => "admitted",
         Begun::Decided(decided, of) => {
@@ -29,14 +37,29 @@ async fn a_request_is_decided_at_once_in_memory_unless_it_waits() {
     let (limiter, raised) = (Limiter::One(bucket.clone()), one(Quota::per_hour(20)));
     for (is_read, admitted) in [(false, "admitted"), (true, "admitted, with the decision")] {
         let told = |quotas, cost| told(&limiter, quotas, "k".into(), cost, is_read);
-        assert_eq!([told(None, 4), told(None, 7), told(None, 6)], [admitted, "refused", admitted]);
+        assert_eq!(
+            [told(None, 4), told(None, 7), told(None, 6)],
+            [admitted, "refused", admitted]
+        );
         assert_eq!([told(None, 11), told(Some(&raised), 21)], ["impossible"; 2]);
-        assert_eq!([told(Some(&raised), 11), told(Some(&raised), 10)], ["refused", admitted]);
+        assert_eq!(
+            [told(Some(&raised), 11), told(Some(&raised), 10)],
+            ["refused", admitted]
+        );
         bucket.reset("k").await.unwrap();
         let told = |wait, cost| {
-            self::told(&limiter.with_max_wait(Duration::from_secs(wait)), None, "k".into(), cost, is_read)
+            self::told(
+                &limiter.with_max_wait(Duration::from_secs(wait)),
+                None,
+                "k".into(),
+                cost,
+                is_read,
+            )
         };
-        assert_eq!([told(3600, 9), told(3600, 2)], ["admitted, with the decision", "it waits"]);
+        assert_eq!(
+            [told(3600, 9), told(3600, 2)],
+            ["admitted, with the decision", "it waits"]
+        );
         assert_eq!([told(1, 10), told(3600, 11)], ["refused", "impossible"]);
         bucket.reset("k").await.unwrap();
     }
@@ -50,7 +73,10 @@ async fn a_request_that_waits_acts_at_its_time_or_gives_its_tokens_back() {
         Begun::Pending(acquire) => acquire,
         _ => panic!("it does not wait"),
     };
-    assert_eq!(told(&limiter, None, "k".into(), 1, true), "admitted, with the decision");
+    assert_eq!(
+        told(&limiter, None, "k".into(), 1, true),
+        "admitted, with the decision"
+    );
     let (began, first) = (tokio::time::Instant::now(), pending());
     drop(pending());
     let second = limiter.acquire(None, "k".into(), 1);

@@ -88,7 +88,9 @@ impl Entry {
     /// Takes prefetched tokens; see [`Slots::take`].
     pub(super) fn take(&self, now: i64, cost: i64, share: u32) -> Option<Taken> {
         let taken = self.slots.0.take(now, cost, share)?;
-        if taken.left * 4 <= self.batch.load(Ordering::Relaxed) && self.slots.0.left(1 - taken.slot) == 0 {
+        if taken.left * 4 <= self.batch.load(Ordering::Relaxed)
+            && self.slots.0.left(1 - taken.slot) == 0
+        {
             self.want_more();
         }
         Some(taken)

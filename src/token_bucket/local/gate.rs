@@ -53,12 +53,20 @@ impl ThreadLocalEntry {
                     in_flight = current;
                     continue;
                 }
-                let refusal = if is_alone { Some(refusal) } else { self.refused(now, ask, 0) };
+                let refusal = if is_alone {
+                    Some(refusal)
+                } else {
+                    self.refused(now, ask, 0)
+                };
                 return refusal.map_or(ControlFlow::Continue(None), ControlFlow::Break);
             }
             let more = in_flight + ask.cost;
-            match entry.in_flight.compare_exchange_weak(in_flight, more, Ordering::Relaxed, Ordering::Relaxed)
-            {
+            match entry.in_flight.compare_exchange_weak(
+                in_flight,
+                more,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return ControlFlow::Continue(Some(Arc::clone(entry))),
                 Err(current) => in_flight = current,
             }
@@ -80,7 +88,13 @@ impl ThreadLocalEntry {
 impl Entry {
     /// Stores the state in the answer to a request sent at `sent`, unless the answer is outdated, or a later one is stored.
     /// The state bounds the requests to the store until `known_until`.
-    pub(super) fn learn(&self, table: &Table, sent: i64, state: &BucketState, known_until: Option<i64>) {
+    pub(super) fn learn(
+        &self,
+        table: &Table,
+        sent: i64,
+        state: &BucketState,
+        known_until: Option<i64>,
+    ) {
         let _learning = lock(&self.learning);
         if !table.is_outdated(sent)
             && self.last_state.learn(sent, state)
@@ -102,17 +116,24 @@ impl Asked {
     pub(crate) fn answered(mut self, admitted: bool, state: &BucketState) {
         // Before its tokens count in the state.
         let in_flight_of = self.lands();
-        let Some((local, key)) = &self.learns else { return };
+        let Some((local, key)) = &self.learns else {
+            return;
+        };
         if local.table.is_outdated(self.sent) {
             return;
         }
-        let learn = |entry: &Entry| entry.learn(&local.table, self.sent, state, Some(self.sent + LONGEST));
+        let learn =
+            |entry: &Entry| entry.learn(&local.table, self.sent, state, Some(self.sent + LONGEST));
         match &in_flight_of {
             Some(entry) => learn(entry),
             None if !admitted => {
                 // If there is no room for an entry, the answer is not stored.
                 let hash = local.table.hash(key);
-                local.table.entry(hash, key, &state.quotas).iter().for_each(|entry| learn(entry));
+                local
+                    .table
+                    .entry(hash, key, &state.quotas)
+                    .iter()
+                    .for_each(|entry| learn(entry));
             }
             None => {}
         }

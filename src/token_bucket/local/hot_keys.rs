@@ -31,7 +31,11 @@ impl HotKeyCounter {
         let tag = hash & ((1 << TAG_BITS) - 1);
         let this = ((now.div_euclid(span) as u64) << TAG_BITS | tag) & (u64::MAX >> BITS);
         let value = place.load(Ordering::Relaxed);
-        let before = if value >> BITS == this { value & ((1 << BITS) - 1) } else { 0 };
+        let before = if value >> BITS == this {
+            value & ((1 << BITS) - 1)
+        } else {
+            0
+        };
         let after = (before + tokens.unsigned_abs()).min((1 << BITS) - 1);
         // Two threads that count at the same time may lose one of the counts.
         place.store(this << BITS | after, Ordering::Relaxed);
@@ -46,24 +50,34 @@ mod tests {
     #[test]
     fn a_key_is_hot_that_is_asked_for_often_within_a_span() {
         let (hot_keys, span) = (HotKeyCounter::default(), 10_000);
-        let often: Vec<_> = (0..40).filter_map(|at| hot_keys.note(7, 1_000_000 + at, span, 1)).collect();
+        let often: Vec<_> = (0..40)
+            .filter_map(|at| hot_keys.note(7, 1_000_000 + at, span, 1))
+            .collect();
         assert_eq!(often, [16, 32]);
         for key in [7, u64::MAX] {
-            let seldom =
-                (0..1000).filter_map(|at| hot_keys.note(key, 2_000_000 + at * 1000, span, 1)).count();
+            let seldom = (0..1000)
+                .filter_map(|at| hot_keys.note(key, 2_000_000 + at * 1000, span, 1))
+                .count();
             assert_eq!(seldom, 0, "ten in a span");
         }
         assert_eq!(hot_keys.note(7, 5_000_000, span, 100), Some(100));
-        let others = (0..1000).filter_map(|key| hot_keys.note(key, 6_000_000, span, 1)).count();
+        let others = (0..1000)
+            .filter_map(|key| hot_keys.note(key, 6_000_000, span, 1))
+            .count();
         assert_eq!(others, 0, "many keys in one place");
         for bit in 0..TAG_BITS {
-            let two = (0..100).filter_map(|at| hot_keys.note((at % 2) << bit, 6_010_000, span, 1)).count();
+            let two = (0..100)
+                .filter_map(|at| hot_keys.note((at % 2) << bit, 6_010_000, span, 1))
+                .count();
             assert_eq!(two, 0, "two keys in one place");
         }
-        let many =
-            (0..16 * 1000).filter_map(|at| hot_keys.note((at % 1000) << 20, 6_020_000, span, 1)).count();
+        let many = (0..16 * 1000)
+            .filter_map(|at| hot_keys.note((at % 1000) << 20, 6_020_000, span, 1))
+            .count();
         assert_eq!(many, 1000, "keys in many places");
-        let late = (0..40).filter_map(|at| hot_keys.note(7, i64::MAX / 2 + at % 2, 1000, 1)).count();
+        let late = (0..40)
+            .filter_map(|at| hot_keys.note(7, i64::MAX / 2 + at % 2, 1000, 1))
+            .count();
         assert_eq!(late, 2, "so late that a span has a large number");
         let most = (1 << BITS) - 1;
         assert_eq!(hot_keys.note(7, 7_000_000, span, i64::MAX), Some(most));

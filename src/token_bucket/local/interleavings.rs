@@ -40,13 +40,24 @@ pub(crate) fn tokens_keep_the_deadline_of_their_batch() {
         slots.put(0, 2, DEADLINES[0]);
         let takes = {
             let slots = slots.clone();
-            spawn(move || slots.take(0, 2, 63).map(|taken| (taken.count, taken.deadline)))
+            spawn(move || {
+                slots
+                    .take(0, 2, 63)
+                    .map(|taken| (taken.count, taken.deadline))
+            })
         };
         let ended = slots.empty(0);
         slots.put(0, 3, DEADLINES[1]);
         let (first, second) = match takes.join().unwrap() {
             Some((count, deadline)) if deadline == DEADLINES[0] => (count, 0),
-            Some((count, deadline)) => (0, if deadline == DEADLINES[1] { count } else { i64::MAX }),
+            Some((count, deadline)) => (
+                0,
+                if deadline == DEADLINES[1] {
+                    count
+                } else {
+                    i64::MAX
+                },
+            ),
             None => (0, 0),
         };
         assert_eq!((first + ended, second + slots.left(0)), (2, 3));
@@ -59,9 +70,16 @@ fn quotas() -> Quotas {
 
 /// A bucket with so many tokens.
 fn with(quotas: &Quotas, left: i64) -> BucketState {
-    let (now, mut bucket) = (1_000_000_000_000, Bucket::default().fit(quotas, 1_000_000_000_000).0);
+    let (now, mut bucket) = (
+        1_000_000_000_000,
+        Bucket::default().fit(quotas, 1_000_000_000_000).0,
+    );
     bucket.charge(quotas, now, 10 - left);
-    BucketState { quotas: quotas.clone(), now, bucket }
+    BucketState {
+        quotas: quotas.clone(),
+        now,
+        bucket,
+    }
 }
 
 struct Cache {
@@ -76,13 +94,23 @@ impl Cache {
         let cache = Self::empty();
         let (table, key) = (&cache.local.table, &cache.key);
         let entry = table.entry(table.hash(key), key, &cache.quotas).unwrap();
-        cache.asked(None).answered(false, &with(&cache.quotas, left));
+        cache
+            .asked(None)
+            .answered(false, &with(&cache.quotas, left));
         (cache, entry)
     }
 
     fn empty() -> Arc<Self> {
-        let local = Local { refusals: true, ahead: None, table: Arc::new(Table::default()) };
-        Arc::new(Self { local, key: "k".into(), quotas: quotas() })
+        let local = Local {
+            refusals: true,
+            ahead: None,
+            table: Arc::new(Table::default()),
+        };
+        Arc::new(Self {
+            local,
+            key: "k".into(),
+            quotas: quotas(),
+        })
     }
 
     /// A request that asks the store, and is in flight of an entry.
@@ -91,7 +119,12 @@ impl Cache {
             entry.in_flight.fetch_add(1, Ordering::Relaxed);
         }
         let learns = Some((self.local.clone(), self.key.clone()));
-        Asked { learns, in_flight_of, cost: 1, sent: clock::micros() }
+        Asked {
+            learns,
+            in_flight_of,
+            cost: 1,
+            sent: clock::micros(),
+        }
     }
 
     /// Tells that so many tokens are left.
@@ -141,7 +174,10 @@ pub(crate) fn a_refusal_does_not_outlive_the_return_of_tokens() {
         let answer = spawn(cache.answer(asked, false, 0));
         cache.local.forget_refusal(&cache.key, &cache.quotas);
         answer.join().unwrap();
-        assert!(cache.ask().is_some(), "it is refused as if the tokens were gone");
+        assert!(
+            cache.ask().is_some(),
+            "it is refused as if the tokens were gone"
+        );
     });
 }
 
@@ -158,7 +194,10 @@ pub(crate) fn a_first_refusal_does_not_outlive_a_return_or_reset() {
             let answer = spawn(cache.answer(asked, false, 0));
             forget(&cache);
             answer.join().unwrap();
-            assert!(cache.ask().is_some(), "it is refused as if the tokens were gone");
+            assert!(
+                cache.ask().is_some(),
+                "it is refused as if the tokens were gone"
+            );
         });
     }
 }
@@ -176,7 +215,13 @@ pub(crate) fn of_two_answers_the_later_is_kept() {
         learns(1_000_000, 3)();
         earlier.join().unwrap();
         let now = with(&cache.quotas, 0).now;
-        assert_eq!(entry.last_state.bucket(&cache.quotas).free(&cache.quotas, now, 0), 3);
+        assert_eq!(
+            entry
+                .last_state
+                .bucket(&cache.quotas)
+                .free(&cache.quotas, now, 0),
+            3
+        );
     });
 }
 
@@ -187,14 +232,24 @@ pub(crate) fn a_full_window_is_not_taken_for_the_next() {
         let quotas = Quotas::try_from(Quota::per_calendar_day(2)).unwrap();
         let state = Arc::new(LastState::new(&quotas));
         let used = |day, used| {
-            let (now, mut bucket) = (day * DAY + 1, Bucket::default().fit(&quotas, day * DAY + 1).0);
+            let (now, mut bucket) = (
+                day * DAY + 1,
+                Bucket::default().fit(&quotas, day * DAY + 1).0,
+            );
             bucket.charge(&quotas, now, used);
-            BucketState { quotas: quotas.clone(), now, bucket }
+            BucketState {
+                quotas: quotas.clone(),
+                now,
+                bucket,
+            }
         };
         state.learn(1, &used(20_000, 2));
         let (next, reads) = (used(20_001, 1), state.clone());
         let learns = spawn(move || state.learn(DAY, &next));
-        assert!(reads.bucket(&quotas).has(&quotas, 20_001 * DAY + 1, ONE), "one of two is left");
+        assert!(
+            reads.bucket(&quotas).has(&quotas, 20_001 * DAY + 1, ONE),
+            "one of two is left"
+        );
         learns.join().unwrap();
     });
 }
@@ -206,11 +261,15 @@ pub(crate) fn tokens_of_a_forgotten_entry_are_not_used() {
         let now = clock::micros();
         entry.slots.0.put(0, 640, now + 1_000_000);
         let takes = |cache: &Cache| {
-            cache.local.table.with(&cache.key, &cache.quotas, |copy| copy.take(now, ONE).is_some())
+            cache.local.table.with(&cache.key, &cache.quotas, |copy| {
+                copy.take(now, ONE).is_some()
+            })
         };
         // A table without entries is not looked into.
         let (table, another) = (&cache.local.table, Key::from("another"));
-        table.entry(table.hash(&another), &another, &cache.quotas).unwrap();
+        table
+            .entry(table.hash(&another), &another, &cache.quotas)
+            .unwrap();
         // The second time, it takes a share of ten.
         assert_eq!((takes(&cache), takes(&cache)), (Some(true), Some(true)));
         let forgets = {

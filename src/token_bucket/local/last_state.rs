@@ -46,12 +46,17 @@ impl LastState {
         }
         self.answered.store(state.now, Ordering::Relaxed);
         self.offset.store(state.now - sent, Ordering::Relaxed);
-        self.blocked_until.store(state.bucket.blocked_until, Ordering::Relaxed);
+        self.blocked_until
+            .store(state.bucket.blocked_until, Ordering::Relaxed);
         for (stored, level) in self.levels.iter().zip(&state.bucket.levels) {
             // A reader of a level also sees what the caller did before, such as to count a request no longer as in flight.
             stored[0].store(level.tat.whole, Ordering::Release);
             let counts_used = level.quota.num == 0;
-            let part = if counts_used { level.last.whole } else { level.tat.part };
+            let part = if counts_used {
+                level.last.whole
+            } else {
+                level.tat.part
+            };
             stored[1].store(part, Ordering::Release);
         }
         true
@@ -75,9 +80,25 @@ impl LastState {
         for (stored, limit) in self.levels.iter().zip(quotas.limits()) {
             let part = stored[1].load(Ordering::Acquire);
             let whole = stored[0].load(Ordering::Acquire);
-            let tat = if limit.num == 0 { Moment::used(whole) } else { Moment { whole, part } };
-            let last = if limit.num == 0 { Moment { whole: part, part: 0 } } else { tat };
-            levels.push(Level { tat, last, quota: limit.tokens, ..Level::default() });
+            let tat = if limit.num == 0 {
+                Moment::used(whole)
+            } else {
+                Moment { whole, part }
+            };
+            let last = if limit.num == 0 {
+                Moment {
+                    whole: part,
+                    part: 0,
+                }
+            } else {
+                tat
+            };
+            levels.push(Level {
+                tat,
+                last,
+                quota: limit.tokens,
+                ..Level::default()
+            });
         }
         Bucket::new(blocked_until, levels)
     }

@@ -97,7 +97,11 @@ impl Local {
             {
                 return ControlFlow::Break(decision);
             }
-            let in_flight_of = if self.refusals { copy.gate(now, ask, is_alone)? } else { None };
+            let in_flight_of = if self.refusals {
+                copy.gate(now, ask, is_alone)?
+            } else {
+                None
+            };
             if is_alone {
                 copy.entry.missed(ask.cost);
             }
@@ -115,7 +119,12 @@ impl Local {
             PrefetchTask::start(entry, table, clients, *hold, count, now.rem_euclid(*hold));
         }
         let learns = self.refusals.then(|| (self.clone(), key.into_owned()));
-        ControlFlow::Continue(Some(Asked { learns, in_flight_of, cost: ask.cost, sent: now }))
+        ControlFlow::Continue(Some(Asked {
+            learns,
+            in_flight_of,
+            cost: ask.cost,
+            sent: now,
+        }))
     }
 
     /// Removes the cached refusal of a key, because tokens are given back.
@@ -158,28 +167,45 @@ impl Table {
 
     /// Calls `act` with this thread's copy of the entry of a key, if there is an entry.
     #[inline]
-    fn with<R>(&self, key: &Key, quotas: &Quotas, act: impl FnOnce(&mut ThreadLocalEntry) -> R) -> Option<R> {
+    fn with<R>(
+        &self,
+        key: &Key,
+        quotas: &Quotas,
+        act: impl FnOnce(&mut ThreadLocalEntry) -> R,
+    ) -> Option<R> {
         if self.is_empty() {
             return None;
         }
         let find = || {
             let hash = self.hash(key);
-            let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
-            shard.entries.find(hash, |entry| entry.is_of(key, quotas)).cloned()
+            let shard = self
+                .shard(hash)
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
+            shard
+                .entries
+                .find(hash, |entry| entry.is_of(key, quotas))
+                .cloned()
         };
         thread_local_entry::with(self.id, key, quotas, find, act)
     }
 
     /// The entry of a key; created if there is none. `None` if there are too many entries.
     fn entry(&self, hash: u64, key: &Key, quotas: &Quotas) -> Option<Arc<Entry>> {
-        let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self
+            .shard(hash)
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = shard.entries.find(hash, |entry| entry.is_of(key, quotas)) {
             return Some(Arc::clone(entry));
         }
         if shard.entries.len() >= shard.sweep_at.max(SWEEP_AT) {
             let (now, before) = (clock::micros(), shard.entries.len());
-            shard.entries.retain(|entry| !entry.ends_if(|entry| entry.is_idle(now)));
-            self.count.fetch_sub(before - shard.entries.len(), Ordering::Relaxed);
+            shard
+                .entries
+                .retain(|entry| !entry.ends_if(|entry| entry.is_idle(now)));
+            self.count
+                .fetch_sub(before - shard.entries.len(), Ordering::Relaxed);
             shard.sweep_at = (2 * shard.entries.len()).min(MOST);
             let room = shard.sweep_at.max(SWEEP_AT);
             shard.entries.shrink_to(room, |entry| entry.hash);
@@ -188,7 +214,9 @@ impl Table {
             }
         }
         let entry = Arc::new(Entry::new(self.id, hash, key, quotas));
-        shard.entries.insert_unique(hash, Arc::clone(&entry), |entry| entry.hash);
+        shard
+            .entries
+            .insert_unique(hash, Arc::clone(&entry), |entry| entry.hash);
         self.count.fetch_add(1, Ordering::Relaxed);
         // See `outdate`.
         fence(Ordering::SeqCst);
@@ -200,7 +228,10 @@ impl Table {
             return;
         }
         let hash = self.hash(key);
-        let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self
+            .shard(hash)
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         while let Ok(entry) = shard.entries.find_entry(hash, |entry| entry.key == *key) {
             let (entry, _) = entry.remove();
             self.count.fetch_sub(1, Ordering::Relaxed);
@@ -215,8 +246,17 @@ impl Default for Table {
     fn default() -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
         static TABLES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let (id, outdated) = (TABLES.fetch_add(1, Ordering::Relaxed), AtomicI64::new(i64::MIN));
-        Self { id, hasher: RandomState::new(), outdated, count: AtomicUsize::new(0), shards }
+        let (id, outdated) = (
+            TABLES.fetch_add(1, Ordering::Relaxed),
+            AtomicI64::new(i64::MIN),
+        );
+        Self {
+            id,
+            hasher: RandomState::new(),
+            outdated,
+            count: AtomicUsize::new(0),
+            shards,
+        }
     }
 }
 

@@ -45,14 +45,22 @@ impl PrefetchTask {
         count: i64,
         span: i64,
     ) {
-        let Some(background) = clients.store.background().cloned() else { return };
+        let Some(background) = clients.store.background().cloned() else {
+            return;
+        };
         let rests = clock::micros() < entry.no_prefetch_until.load(Ordering::Relaxed);
         if rests || entry.has_prefetch_task.swap(true, Ordering::AcqRel) {
             return;
         }
         entry.missed.store(count, Ordering::Relaxed);
         entry.wants.store(true, Ordering::Relaxed);
-        let task = Self { entry, table, clients: Arc::clone(clients), hold, batches: [None, None] };
+        let task = Self {
+            entry,
+            table,
+            clients: Arc::clone(clients),
+            hold,
+            batches: [None, None],
+        };
         background.spawn(task.run(span));
     }
 
@@ -70,15 +78,27 @@ impl PrefetchTask {
                 let missed = self.entry.missed.swap(0, Ordering::Relaxed);
                 let most = worth(self.hold, now - charged, used, missed, previous);
                 (charged, used) = (now, 0);
-                previous = if most > 0 { self.charge(slot, most, now).await } else { 0 };
+                previous = if most > 0 {
+                    self.charge(slot, most, now).await
+                } else {
+                    0
+                };
                 goes_on = previous > 0;
                 if !goes_on {
-                    self.entry.no_prefetch_until.store(now + self.hold, Ordering::Relaxed);
+                    self.entry
+                        .no_prefetch_until
+                        .store(now + self.hold, Ordering::Relaxed);
                 }
                 continue;
             }
-            let deadlines = self.batches.iter().flatten().map(|batch| batch.sent + self.hold);
-            let Some(deadline) = deadlines.min() else { return };
+            let deadlines = self
+                .batches
+                .iter()
+                .flatten()
+                .map(|batch| batch.sent + self.hold);
+            let Some(deadline) = deadlines.min() else {
+                return;
+            };
             let left = Duration::from_micros((deadline - clock::micros()).max(0).unsigned_abs());
             tokio::select! {
                 () = self.entry.more.notified() => {}
@@ -90,8 +110,13 @@ impl PrefetchTask {
     /// Prefetches tokens. Returns the number of tokens.
     async fn charge(&mut self, slot: usize, most: i64, now: i64) -> i64 {
         let entry = &self.entry;
-        let prefetch = Prefetch { quotas: entry.quotas.clone(), most };
-        let Ok(prefetched) = self.clients.prefetch.run(entry.key.clone(), prefetch).await else { return 0 };
+        let prefetch = Prefetch {
+            quotas: entry.quotas.clone(),
+            most,
+        };
+        let Ok(prefetched) = self.clients.prefetch.run(entry.key.clone(), prefetch).await else {
+            return 0;
+        };
         entry.learn(&self.table, now, &prefetched.state, None);
         let count = prefetched.count;
         if count > 0 && (self.table.is_outdated(now) || entry.is_gone()) {
@@ -100,7 +125,11 @@ impl PrefetchTask {
             return 0;
         }
         if count > 0 {
-            self.batches[slot] = Some(Batch { prefetched, sent: now, used: 0 });
+            self.batches[slot] = Some(Batch {
+                prefetched,
+                sent: now,
+                used: 0,
+            });
             // If the answer came too late, no token can be taken, and all tokens are given back.
             entry.batch.store(count, Ordering::Relaxed);
             entry.slots.0.put(slot, count, now + self.hold);
@@ -114,17 +143,26 @@ impl PrefetchTask {
     fn collect(&mut self, now: i64) -> i64 {
         let (entry, hold) = (&self.entry, self.hold);
         let is_over = |batch: &Batch| now >= batch.sent + hold;
-        let ends =
-            |slot: usize| self.batches[slot].as_ref().is_some_and(is_over) && entry.slots.0.left(slot) > 0;
+        let ends = |slot: usize| {
+            self.batches[slot].as_ref().is_some_and(is_over) && entry.slots.0.left(slot) > 0
+        };
         let all_end = (0..SLOTS).any(ends);
         let (mut used, mut over) = (0, Vec::new());
         // The newest batch first, so that no batch that is given back later depends on one given back earlier.
         let mut order: [usize; SLOTS] = std::array::from_fn(|slot| slot);
-        order.sort_by_key(|slot| std::cmp::Reverse(self.batches[*slot].as_ref().map(|batch| batch.sent)));
+        order.sort_by_key(|slot| {
+            std::cmp::Reverse(self.batches[*slot].as_ref().map(|batch| batch.sent))
+        });
         for slot in order {
-            let Some(batch) = &mut self.batches[slot] else { continue };
+            let Some(batch) = &mut self.batches[slot] else {
+                continue;
+            };
             let ends = all_end || is_over(batch);
-            let left = if ends { entry.slots.0.empty(slot) } else { entry.slots.0.left(slot) };
+            let left = if ends {
+                entry.slots.0.empty(slot)
+            } else {
+                entry.slots.0.left(slot)
+            };
             let so_far = batch.prefetched.count - left;
             used += so_far - batch.used;
             batch.used = so_far;

@@ -39,15 +39,27 @@ impl Slots {
     /// so nothing is taken from a replaced batch.
     pub(super) fn take(&self, now: i64, cost: i64, share: u32) -> Option<Taken> {
         let (tick, cost) = (now.max(0).unsigned_abs() >> TICK_BITS, cost.unsigned_abs());
-        let mut values = [self.0[0].load(Ordering::Acquire), self.0[1].load(Ordering::Acquire)];
+        let mut values = [
+            self.0[0].load(Ordering::Acquire),
+            self.0[1].load(Ordering::Acquire),
+        ];
         let usable = |value: u64| value >> COUNT_BITS > tick && value & COUNT >= cost;
-        let order = if values[1] >> COUNT_BITS < values[0] >> COUNT_BITS { [1, 0] } else { [0, 1] };
+        let order = if values[1] >> COUNT_BITS < values[0] >> COUNT_BITS {
+            [1, 0]
+        } else {
+            [0, 1]
+        };
         for slot in order {
             while usable(values[slot]) {
                 let old = values[slot];
                 let count = cost.max((old & COUNT) >> share);
                 let new = old - count;
-                match self.0[slot].compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Acquire) {
+                match self.0[slot].compare_exchange_weak(
+                    old,
+                    new,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                ) {
                     Ok(_) => {
                         let deadline = ((new >> COUNT_BITS) << TICK_BITS) as i64;
                         return Some(Taken {
@@ -84,7 +96,11 @@ mod tests {
         let slots = Slots::default();
         slots.put(0, 3, 2_000);
         slots.put(1, 3, 1_000);
-        let take = |now, cost| slots.take(now, cost, 6).map(|taken| (taken.slot, taken.left));
+        let take = |now, cost| {
+            slots
+                .take(now, cost, 6)
+                .map(|taken| (taken.slot, taken.left))
+        };
         assert_eq!(take(0, 2), Some((1, 1)));
         assert_eq!(take(0, 2), Some((0, 1)), "none is split");
         assert_eq!(take(0, 2), None);
@@ -92,14 +108,32 @@ mod tests {
         assert_eq!((slots.left(0), slots.empty(1), slots.left(1)), (0, 1, 0));
         slots.put(0, 1, 2_000);
         slots.put(1, 1, 3_000);
-        assert_eq!((take(0, 1), take(0, 1), take(0, 1)), (Some((0, 0)), Some((1, 0)), None));
+        assert_eq!(
+            (take(0, 1), take(0, 1), take(0, 1)),
+            (Some((0, 0)), Some((1, 0)), None)
+        );
         slots.put(0, 1, 2_010);
-        assert!(slots.take(2_000, 1, 6).is_none(), "a tick too soon rather than too late");
-        assert!(slots.take(1_791, 1, 6).is_some_and(|taken| (taken.deadline, taken.count) == (1_792, 1)));
+        assert!(
+            slots.take(2_000, 1, 6).is_none(),
+            "a tick too soon rather than too late"
+        );
+        assert!(
+            slots
+                .take(1_791, 1, 6)
+                .is_some_and(|taken| (taken.deadline, taken.count) == (1_792, 1))
+        );
         slots.put(0, 640, 2_000);
-        assert!(slots.take(0, 1, 6).is_some_and(|taken| (taken.count, taken.left) == (10, 630)));
+        assert!(
+            slots
+                .take(0, 1, 6)
+                .is_some_and(|taken| (taken.count, taken.left) == (10, 630))
+        );
         let century = 100 * 365 * 86_400 * 1_000_000;
         slots.put(0, 1, century + 2_000);
-        assert!(slots.take(century, 1, 6).is_some_and(|taken| taken.deadline > century));
+        assert!(
+            slots
+                .take(century, 1, 6)
+                .is_some_and(|taken| taken.deadline > century)
+        );
     }
 }

@@ -32,10 +32,21 @@ fn the_last_state_knows_its_window() {
     let end = (START / 86_400_000_000 + 1) * 86_400_000_000;
     let ask = Ask { cost: 2, wait: 0 };
     assert!(bucket.take(&quotas, START, ask) && !bucket.has(&quotas, START, ask));
-    last_state.learn(0, &BucketState { quotas: quotas.clone(), now: START, bucket });
+    last_state.learn(
+        0,
+        &BucketState {
+            quotas: quotas.clone(),
+            now: START,
+            bucket,
+        },
+    );
     assert!(!last_state.bucket(&quotas).has(&quotas, end - 1, ask));
     assert!(last_state.bucket(&quotas).take(&quotas, end, ask));
-    assert!(!last_state.bucket(&quotas).has(&quotas, end, Ask { cost: 3, wait: 0 }));
+    assert!(
+        !last_state
+            .bucket(&quotas)
+            .has(&quotas, end, Ask { cost: 3, wait: 0 })
+    );
 }
 
 /// A cached refusal is repeated until it ends. It does not apply to another namespace, or to a handle without the cache.
@@ -44,7 +55,10 @@ async fn namespaces_and_values_know_their_own() {
     let server = RedisServer::start().await;
     let store = patient!(server.url());
     let named = |name: &str| TokenBucket::new(&store, name, Quota::per_hour(1).burst(2)).unwrap();
-    let (sms, mail) = (named("sms").cache_refusals(true), named("mail").cache_refusals(true));
+    let (sms, mail) = (
+        named("sms").cache_refusals(true),
+        named("mail").cache_refusals(true),
+    );
     for bucket in [&sms, &mail] {
         assert!(bucket.allow_n("other", 2).await.unwrap().is_admitted());
         assert!(!bucket.allow("other").await.unwrap().is_admitted());
@@ -56,9 +70,19 @@ async fn namespaces_and_values_know_their_own() {
     other.reset("k").await.unwrap();
     let refused = sms.allow("k").await.unwrap();
     assert!(refused.is_local && !refused.is_admitted() && refused.retry_after().is_some());
-    assert!(mail.allow("k").await.unwrap().is_admitted(), "another namespace");
+    assert!(
+        mail.allow("k").await.unwrap().is_admitted(),
+        "another namespace"
+    );
     assert!(sms.allow("l").await.unwrap().is_admitted(), "another key");
-    assert!(sms.cache_refusals(false).allow_n("k", 2).await.unwrap().is_admitted(), "the cache is off");
+    assert!(
+        sms.cache_refusals(false)
+            .allow_n("k", 2)
+            .await
+            .unwrap()
+            .is_admitted(),
+        "the cache is off"
+    );
     // The cache learns a reset by this handle or its clones at once.
     sms.reset("k").await.unwrap();
     assert!(sms.allow("k").await.unwrap().is_admitted());
@@ -69,7 +93,12 @@ async fn namespaces_and_values_know_their_own() {
 #[tokio::test]
 async fn a_hot_key_is_admitted_from_memory() {
     let server = RedisServer::start().await;
-    let bucket = TokenBucket::new(&patient!(server.url()), "local", Quota::per_second(1_000_000)).unwrap();
+    let bucket = TokenBucket::new(
+        &patient!(server.url()),
+        "local",
+        Quota::per_second(1_000_000),
+    )
+    .unwrap();
     let local = bucket.prefetch(Duration::from_millis(100)).unwrap();
     let mut from_memory = 0;
     while from_memory < 1000 {
@@ -84,7 +113,10 @@ async fn a_hot_key_is_admitted_from_memory() {
     local.block_for("k", Duration::from_secs(60)).await.unwrap();
     assert!(!local.allow("k").await.unwrap().is_admitted());
     let error = bucket.prefetch(Duration::ZERO).unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("1 ms to 1 s"), "{error}");
+    assert!(
+        error.is_invalid() && error.to_string().contains("1 ms to 1 s"),
+        "{error}"
+    );
 }
 
 /// Processes that prefetch, with the operations of the store, in virtual time.
@@ -119,24 +151,36 @@ impl Fleet {
         let mut cost = rng.random_range(1..=3);
         match rng.random_range(0..13) {
             0..3 => {
-                let wait = if self.reserves { *[0, 0, 5_000, 100_000].choose(rng).unwrap() } else { 0 };
+                let wait = if self.reserves {
+                    *[0, 0, 5_000, 100_000].choose(rng).unwrap()
+                } else {
+                    0
+                };
                 if rng.random_bool(0.5) {
                     // Takes all available tokens.
                     let (bucket, _) = self.bucket.fitted(&self.quotas, self.now);
-                    cost =
-                        bucket.free(&self.quotas, self.now, wait).clamp(1, i64::from(self.quotas.max_cost()));
+                    cost = bucket
+                        .free(&self.quotas, self.now, wait)
+                        .clamp(1, i64::from(self.quotas.max_cost()));
                 }
                 let ask = Ask { cost, wait };
-                let decision = self.step(Reserve { quotas: self.quotas.clone(), ask });
+                let decision = self.step(Reserve {
+                    quotas: self.quotas.clone(),
+                    ask,
+                });
                 if decision.is_admitted() {
                     let act = decision.act().max(self.now);
                     let rule = Rule::ActsAt { act, since: 1 };
-                    self.reservations.push((act, Cancel::new(&decision.state, cost, rule)));
+                    self.reservations
+                        .push((act, Cancel::new(&decision.state, cost, rule)));
                 }
             }
             3..5 => {
                 let most = rng.random_range(8..60);
-                let prefetched = self.step(Prefetch { quotas: self.quotas.clone(), most });
+                let prefetched = self.step(Prefetch {
+                    quotas: self.quotas.clone(),
+                    most,
+                });
                 let count = prefetched.count;
                 if count > 0 {
                     // The prefetch was sent a little before it was charged.
@@ -147,7 +191,8 @@ impl Fleet {
             5..9 => {
                 let now = self.now;
                 let all = rng.random_bool(0.3);
-                let usable = |(_, left, until): &&mut (Prefetched, i64, i64)| *left > 0 && now < *until;
+                let usable =
+                    |(_, left, until): &&mut (Prefetched, i64, i64)| *left > 0 && now < *until;
                 if let Some((_, left, _)) = self.held[process].iter_mut().find(usable) {
                     let used = if all { *left } else { cost.min(*left) };
                     *left -= used;
@@ -157,9 +202,13 @@ impl Fleet {
             12 => {
                 // Another limit refuses the request.
                 let ask = Ask { cost, wait: 0 };
-                let decision = self.step(Reserve { quotas: self.quotas.clone(), ask });
+                let decision = self.step(Reserve {
+                    quotas: self.quotas.clone(),
+                    ask,
+                });
                 if decision.is_admitted() {
-                    self.give_backs.push(Cancel::unused(&decision.state, cost, 0));
+                    self.give_backs
+                        .push(Cancel::unused(&decision.state, cost, 0));
                 }
             }
             9 => {
@@ -185,7 +234,11 @@ impl Fleet {
                 }
             }
         }
-        let held = self.held.iter().flatten().filter(|(_, _, until)| self.now < *until);
+        let held = self
+            .held
+            .iter()
+            .flatten()
+            .filter(|(_, _, until)| self.now < *until);
         self.most_held = self.most_held.max(held.map(|(_, left, _)| left).sum());
     }
 
@@ -194,11 +247,15 @@ impl Fleet {
         for held in &mut self.held {
             for (prefetched, left, _) in held.extract_if(.., |(_, _, until)| *until <= self.now) {
                 if left > 0 {
-                    self.give_backs.push(Cancel::unused(&prefetched.state, left, 0));
+                    self.give_backs
+                        .push(Cancel::unused(&prefetched.state, left, 0));
                 }
             }
         }
-        for (act, cancel) in self.reservations.extract_if(.., |(act, _)| *act <= self.now) {
+        for (act, cancel) in self
+            .reservations
+            .extract_if(.., |(act, _)| *act <= self.now)
+        {
             self.acted.push((act, cancel.cost));
         }
     }
@@ -206,13 +263,19 @@ impl Fleet {
     /// Checks that in every interval, requests worth at most `burst + rate·t + min(rate·hold, K)` tokens act.
     fn check(&mut self, told: &str) {
         let reservations = std::mem::take(&mut self.reservations);
-        self.acted.extend(reservations.into_iter().map(|(act, cancel)| (act, cancel.cost)));
+        self.acted.extend(
+            reservations
+                .into_iter()
+                .map(|(act, cancel)| (act, cancel.cost)),
+        );
         let limit = &self.quotas.limits()[0];
         // Rounded up, because a part of a token counts.
         let held = (self.hold * limit.den / limit.num + 1).min(self.most_held);
         // A waiter acts at a whole µs, up to 1 µs after the tokens are available.
         let more = (held, i64::from(self.reserves));
-        check_intervals(&self.quotas, &mut self.acted, more, || format!("K {}: {told}", self.most_held));
+        check_intervals(&self.quotas, &mut self.acted, more, || {
+            format!("K {}: {told}", self.most_held)
+        });
     }
 }
 
@@ -237,7 +300,11 @@ fn the_bound_holds_in_every_interval_whatever_happens() {
         };
         for _ in 0..120 {
             fleet.random_step(&mut rng);
-            fleet.pass(*[0, 0, 0, 100, 1_000, 5_000, 10_000, 40_000].choose(&mut rng).unwrap());
+            fleet.pass(
+                *[0, 0, 0, 100, 1_000, 5_000, 10_000, 40_000]
+                    .choose(&mut rng)
+                    .unwrap(),
+            );
         }
         fleet.check(&format!("run {run}, SEED={seed}, {:?}", fleet.quotas));
     }

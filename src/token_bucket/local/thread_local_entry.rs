@@ -52,7 +52,13 @@ pub(super) fn with<R>(
         }) {
             let entry = find()?;
             let quotas = entry.quotas.copy();
-            *place = Some(ThreadLocalEntry { entry, quotas, tokens: 0, deadline: 0, stays: false });
+            *place = Some(ThreadLocalEntry {
+                entry,
+                quotas,
+                tokens: 0,
+                deadline: 0,
+                stays: false,
+            });
         }
         place.as_mut().map(act)
     };
@@ -64,11 +70,16 @@ pub(super) fn with<R>(
 fn place(table: u64, key: &Key, quotas: &Quotas) -> usize {
     let bytes = key.as_bytes();
     let last = bytes.last_chunk::<8>().map_or_else(
-        || bytes.iter().fold(0, |mixed, byte| mixed << 8 | u64::from(*byte)),
+        || {
+            bytes
+                .iter()
+                .fold(0, |mixed, byte| mixed << 8 | u64::from(*byte))
+        },
         |last| u64::from_le_bytes(*last),
     );
     let owner = (table << 32) ^ (quotas.id() as u64 >> 4) ^ bytes.len() as u64;
-    let mixed = (last.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ owner).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed =
+        (last.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ owner).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 60) as usize % PLACES
 }
 
@@ -81,22 +92,41 @@ impl ThreadLocalEntry {
             return None;
         }
         if self.tokens < ask.cost || now >= self.deadline {
-            let share = if self.stays { SHARE_BITS } else { u64::BITS - 1 };
+            let share = if self.stays {
+                SHARE_BITS
+            } else {
+                u64::BITS - 1
+            };
             let taken = self.entry.take(now, ask.cost, share)?;
             // Keeps the rest of an earlier share of the same batch.
-            let kept = if taken.deadline == self.deadline { self.tokens } else { 0 };
+            let kept = if taken.deadline == self.deadline {
+                self.tokens
+            } else {
+                0
+            };
             (self.tokens, self.deadline, self.stays) = (kept + taken.count, taken.deadline, true);
         }
         self.tokens -= ask.cost;
         let (mut bucket, slots) = (last_state.bucket(&self.quotas), &self.entry.slots.0);
-        bucket.hold(&self.quotas, last_state.time(now), self.tokens + slots.left(0) + slots.left(1));
+        bucket.hold(
+            &self.quotas,
+            last_state.time(now),
+            self.tokens + slots.left(0) + slots.left(1),
+        );
         Some(self.decision(ask, true, now, bucket))
     }
 
     #[inline]
     pub(super) fn decision(&self, ask: Ask, admitted: bool, now: i64, bucket: Bucket) -> Decision {
-        let state = BucketState { quotas: self.quotas.clone(), now: self.entry.last_state.time(now), bucket };
-        Decision { is_local: true, ..Decision::new(ask.cost, admitted, state) }
+        let state = BucketState {
+            quotas: self.quotas.clone(),
+            now: self.entry.last_state.time(now),
+            bucket,
+        };
+        Decision {
+            is_local: true,
+            ..Decision::new(ask.cost, admitted, state)
+        }
     }
 }
 
@@ -110,14 +140,23 @@ mod tests {
     #[test]
     fn entries_use_many_places() {
         let quotas = |burst| Quotas::new([Quota::per_second(3).burst(burst)]).unwrap();
-        let (key, set, sets) = (Key::from("k"), quotas(1), (1..200).map(quotas).collect::<Vec<_>>());
+        let (key, set, sets) = (
+            Key::from("k"),
+            quotas(1),
+            (1..200).map(quotas).collect::<Vec<_>>(),
+        );
         let key_of = |n: u64, length: usize| Key::from(format!("{n:x>length$}"));
         let many = [
-            (0..200).map(|n| place(1, &key_of(n, 3), &set)).collect::<HashSet<_>>(),
+            (0..200)
+                .map(|n| place(1, &key_of(n, 3), &set))
+                .collect::<HashSet<_>>(),
             (0..200).map(|n| place(1, &key_of(n, 20), &set)).collect(),
             (0..200).map(|table| place(table, &key, &set)).collect(),
             sets.iter().map(|set| place(1, &key, set)).collect(),
         ];
-        assert!(many.iter().all(|places| places.len() > PLACES / 2), "{many:?}");
+        assert!(
+            many.iter().all(|places| places.len() > PLACES / 2),
+            "{many:?}"
+        );
     }
 }

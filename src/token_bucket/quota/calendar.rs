@@ -104,7 +104,11 @@ impl Unit {
 }
 
 impl Settings {
-    pub(super) const NONE: Self = Self { starting: None, offset: None, ahead: false };
+    pub(super) const NONE: Self = Self {
+        starting: None,
+        offset: None,
+        ahead: false,
+    };
 
     /// The code of the calendar.
     pub(super) fn code(self, unit: Unit) -> Result<i64, String> {
@@ -112,7 +116,9 @@ impl Settings {
         let start = match (self.starting, most) {
             (None, _) => 1,
             (Some(start), 0) => {
-                return Err(format!("a calendar day has no start, is {start}: use at_offset"));
+                return Err(format!(
+                    "a calendar day has no start, is {start}: use at_offset"
+                ));
             }
             (Some(start), _) if (1..=most).contains(&start) => i64::from(start),
             (Some(start), _) => {
@@ -124,7 +130,9 @@ impl Settings {
         };
         let offset = i64::from(self.offset.unwrap_or(0));
         if offset.abs() >= 1440 {
-            return Err(format!("the offset from UTC must be -1439 to 1439 minutes, is {offset}"));
+            return Err(format!(
+                "the offset from UTC must be -1439 to 1439 minutes, is {offset}"
+            ));
         }
         let ahead = if self.ahead { AHEAD } else { 0 };
         Ok((ahead + base + start) * OFFSETS + 1440 + offset)
@@ -135,7 +143,11 @@ impl Calendar {
     /// The calendar of a quota; `None` for a quota that refills, or never does.
     #[inline]
     pub(crate) fn of(tokens: &Tokens) -> Option<Self> {
-        if tokens.num == 0 && tokens.den > 1 { Self::from_code(tokens.den) } else { None }
+        if tokens.num == 0 && tokens.den > 1 {
+            Self::from_code(tokens.den)
+        } else {
+            None
+        }
     }
 
     fn from_code(code: i64) -> Option<Self> {
@@ -148,7 +160,11 @@ impl Calendar {
             61..=72 => Length::Months(12, (start - YEARS + 9) % 12, 1),
             _ => return None,
         };
-        (ahead <= 1 && offset > -1440).then_some(Self { length, offset, ahead: ahead == 1 })
+        (ahead <= 1 && offset > -1440).then_some(Self {
+            length,
+            offset,
+            ahead: ahead == 1,
+        })
     }
 
     /// The number of the window at a time, µs.
@@ -196,9 +212,15 @@ fn month_of(day: i64) -> i64 {
 fn first_day(month: i64, start: i64) -> i64 {
     let first = |month: i64| {
         let (year, month) = (month.div_euclid(12), month.rem_euclid(12));
-        365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + (153 * month + 2) / 5
+        365 * year + year.div_euclid(4) - year.div_euclid(100)
+            + year.div_euclid(400)
+            + (153 * month + 2) / 5
     };
-    if start == 1 { first(month) } else { (first(month) + start).min(first(month + 1)) - 1 }
+    if start == 1 {
+        first(month)
+    } else {
+        (first(month) + start).min(first(month + 1)) - 1
+    }
 }
 
 /// The days from 1970 to the first of a month from 1 to 12.
@@ -261,10 +283,15 @@ impl Quota {
     /// The code of the calendar; `None` if it is another quota.
     pub(super) fn calendar_code(&self) -> Result<Option<i64>, String> {
         match (self.rate, self.burst) {
-            (Rate::Calendar(..), Some(burst)) => Err(format!("a calendar quota has no burst, is {burst}")),
+            (Rate::Calendar(..), Some(burst)) => {
+                Err(format!("a calendar quota has no burst, is {burst}"))
+            }
             (Rate::Calendar(_, unit), _) => self.calendar.code(unit).map(Some),
             _ if self.calendar == Settings::NONE => Ok(None),
-            _ => Err("only a calendar quota has a start, an offset and later windows to reserve".to_owned()),
+            _ => Err(
+                "only a calendar quota has a start, an offset and later windows to reserve"
+                    .to_owned(),
+            ),
         }
     }
 
@@ -326,15 +353,31 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, unit: Unit, settings: Settings) 
         let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
         write!(f, "{sign}{:02}:{:02}", minutes / 60, minutes % 60)?;
     }
-    f.write_str(if settings.ahead { ", reserve ahead" } else { "" })
+    f.write_str(if settings.ahead {
+        ", reserve ahead"
+    } else {
+        ""
+    })
 }
 
 /// The unit and the settings of a code, as short as possible.
 pub(super) fn described(tokens: &Tokens) -> Option<(Unit, Settings)> {
     let Calendar { offset, ahead, .. } = Calendar::of(tokens)?;
     let start = tokens.den / OFFSETS % AHEAD;
-    let unit = Unit::ALL.into_iter().rfind(|unit| start >= unit.starts().1).unwrap_or(Unit::Day);
-    let starting = u8::try_from(start - unit.starts().1).ok().filter(|start| *start != 1);
+    let unit = Unit::ALL
+        .into_iter()
+        .rfind(|unit| start >= unit.starts().1)
+        .unwrap_or(Unit::Day);
+    let starting = u8::try_from(start - unit.starts().1)
+        .ok()
+        .filter(|start| *start != 1);
     let offset = i16::try_from(offset).ok().filter(|offset| *offset != 0);
-    Some((unit, Settings { starting, offset, ahead }))
+    Some((
+        unit,
+        Settings {
+            starting,
+            offset,
+            ahead,
+        },
+    ))
 }

@@ -26,7 +26,14 @@ pub(super) fn set(limits: SmallVec<[Limit; 1]>) -> Arc<Set> {
     let (hasher, known) = &*KNOWN;
     let mut hash = hasher.build_hasher();
     for limit in &limits {
-        (&limit.name, limit.burst, limit.num, limit.den, limit.is_closed).hash(&mut hash);
+        (
+            &limit.name,
+            limit.burst,
+            limit.num,
+            limit.den,
+            limit.is_closed,
+        )
+            .hash(&mut hash);
     }
     let hash = hash.finish();
     let mut known = lock(known);
@@ -45,7 +52,9 @@ pub(super) fn set(limits: SmallVec<[Limit; 1]>) -> Arc<Set> {
         known.sets.shrink_to(room, |(hash, _)| *hash);
     }
     let set = Arc::new(Set::of(limits));
-    known.sets.insert_unique(hash, (hash, Arc::downgrade(&set)), |(hash, _)| *hash);
+    known
+        .sets
+        .insert_unique(hash, (hash, Arc::downgrade(&set)), |(hash, _)| *hash);
     set
 }
 
@@ -60,7 +69,10 @@ mod tests {
         for burst in 1..=20_000 {
             drop(Quotas::new([Quota::per_minute(77).burst(1000 + burst)]).unwrap());
         }
-        assert_eq!(Quotas::new([Quota::per_minute(77)]).unwrap().id(), kept.id());
+        assert_eq!(
+            Quotas::new([Quota::per_minute(77)]).unwrap().id(),
+            kept.id()
+        );
         assert!(lock(&KNOWN.1).sets.len() < 10_000);
     }
 }

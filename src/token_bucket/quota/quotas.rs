@@ -79,7 +79,9 @@ impl Quotas {
             .map(|(position, quota)| quota.check(position, of))
             .collect::<Result<_, _>>()?;
         if let Some(name) = repeated(limits.iter().map(|limit| &limit.name)) {
-            return Err(Error::invalid(format!("two quotas have the same name {name:?}")));
+            return Err(Error::invalid(format!(
+                "two quotas have the same name {name:?}"
+            )));
         }
         Ok(Self(equal::set(limits)))
     }
@@ -88,10 +90,18 @@ impl Quotas {
     /// quota has a name, or is one of several quotas of the limit, the new name is `limit.name`.
     pub(crate) fn joined<'a>(limits: impl Iterator<Item = (&'a str, &'a Self)>) -> Self {
         let limits = limits.flat_map(|(limit, quotas)| {
-            let is_unnamed = quotas.limits().len() == 1 && *quotas.limits()[0].name == *DEFAULT_NAME;
+            let is_unnamed =
+                quotas.limits().len() == 1 && *quotas.limits()[0].name == *DEFAULT_NAME;
             quotas.limits().iter().map(move |quota| {
-                let name = if is_unnamed { limit.into() } else { format!("{limit}.{}", quota.name).into() };
-                Limit { name, ..quota.clone() }
+                let name = if is_unnamed {
+                    limit.into()
+                } else {
+                    format!("{limit}.{}", quota.name).into()
+                };
+                Limit {
+                    name,
+                    ..quota.clone()
+                }
             })
         });
         Self(equal::set(limits.collect()))
@@ -101,7 +111,12 @@ impl Quotas {
     pub(crate) fn stored(tokens: impl ExactSizeIterator<Item = Tokens>) -> Option<Self> {
         let of = tokens.len();
         let limit = |(position, tokens): (usize, Tokens)| {
-            Limit::new(Quota::default_name(position, of), tokens.burst, tokens.num, tokens.den)
+            Limit::new(
+                Quota::default_name(position, of),
+                tokens.burst,
+                tokens.num,
+                tokens.den,
+            )
         };
         (of > 0).then(|| Self(equal::set(tokens.enumerate().map(limit).collect())))
     }
@@ -135,13 +150,20 @@ impl Quotas {
     /// The value of the policy header field, written at first use; or each time, because windows differ in length.
     #[cfg(feature = "http")]
     pub(crate) fn policy(&self, write: impl FnOnce() -> http::HeaderValue) -> http::HeaderValue {
-        if self.0.have_windows { write() } else { self.0.policy.get_or_init(write).clone() }
+        if self.0.have_windows {
+            write()
+        } else {
+            self.0.policy.get_or_init(write).clone()
+        }
     }
 
     /// The arguments of scripts, as `lua/level.lua` reads them, written at first use.
     pub(crate) fn arguments(&self) -> &(Arc<str>, Arc<[u8]>) {
         self.0.arguments.get_or_init(|| {
-            let each = self.limits().iter().flat_map(|limit| [limit.num, limit.den, limit.burst]);
+            let each = self
+                .limits()
+                .iter()
+                .flat_map(|limit| [limit.num, limit.den, limit.burst]);
             let text = match self.limits() {
                 [Limit { pace, .. }] => format!("{} {} {}", pace.num, pace.den, pace.burst),
                 _ => String::new(),
@@ -164,7 +186,11 @@ impl Quotas {
     pub(crate) fn share(&self, parts: NonZeroU32) -> Self {
         let (of, share) = self.0.share.get_or_init(|| (parts, self.divided(parts)));
         // A layer always uses the same number of parts, so one cached share is enough.
-        if *of == parts { share.clone() } else { self.divided(parts) }
+        if *of == parts {
+            share.clone()
+        } else {
+            self.divided(parts)
+        }
     }
 
     fn divided(&self, parts: NonZeroU32) -> Self {
@@ -175,7 +201,10 @@ impl Quotas {
             }
             let burst = (limit.burst / parts).max(1);
             // At least one token per bucket, and at most 35 years to refill.
-            let num = limit.num.saturating_mul(parts).min((MAX_SPAN / burst).saturating_mul(limit.den));
+            let num = limit
+                .num
+                .saturating_mul(parts)
+                .min((MAX_SPAN / burst).saturating_mul(limit.den));
             Limit::new(limit.name.clone(), burst, num, limit.den)
         });
         Self(equal::set(limits.collect()))
@@ -185,7 +214,9 @@ impl Quotas {
 /// The first of these names that occurs twice.
 pub(crate) fn repeated<T: PartialEq>(names: impl Iterator<Item = T> + Clone) -> Option<T> {
     let earlier = names.clone();
-    names.enumerate().find_map(|(nth, name)| earlier.clone().take(nth).find(|other| *other == name))
+    names
+        .enumerate()
+        .find_map(|(nth, name)| earlier.clone().take(nth).find(|other| *other == name))
 }
 
 impl TryFrom<Quota> for Quotas {

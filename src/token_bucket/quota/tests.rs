@@ -12,7 +12,10 @@ fn interval(quota: Quota) -> (i64, i64) {
     let quotas = Quotas::new([quota]).unwrap();
     let Tokens { burst, num, den } = quotas.limits()[0].tokens;
     let all = i128::from(burst) * MOST_REPEATS as i128 * i128::from(den);
-    assert!(i128::from(num) * i128::from(den) < 1 << 53 && den <= 1 << 20, "{num}/{den}");
+    assert!(
+        i128::from(num) * i128::from(den) < 1 << 53 && den <= 1 << 20,
+        "{num}/{den}"
+    );
     assert!(den == 1 || all <= 1 << 53, "{burst} of {num}/{den}");
     (num, den)
 }
@@ -32,14 +35,26 @@ fn intervals_are_exact_fractions() {
 
 #[test]
 fn the_ceiling_of_a_fraction_is_the_nearest_above() {
-    let small = (1..40).flat_map(|p| (1..40).flat_map(move |q| (1..14).map(move |most| (p, q, most))));
-    for (p, q, most) in small.chain([(1_000_000, 7, 100), (1, 1000, 999), (355, 113, 100), (355, 113, 113)]) {
+    let small =
+        (1..40).flat_map(|p| (1..40).flat_map(move |q| (1..14).map(move |most| (p, q, most))));
+    for (p, q, most) in small.chain([
+        (1_000_000, 7, 100),
+        (1, 1000, 999),
+        (355, 113, 100),
+        (355, 113, 113),
+    ]) {
         let (num, den) = ceiling(p, q, most);
-        assert!((1..=most).contains(&den) && num * q >= p * den, "{num}/{den}");
+        assert!(
+            (1..=most).contains(&den) && num * q >= p * den,
+            "{num}/{den}"
+        );
         for other in 1..=most {
             let above = (p * other + q - 1) / q;
             let is_nearer = above * den < num * other || above * den == num * other && other < den;
-            assert!(!is_nearer, "{above}/{other} is nearer to {p}/{q} than {num}/{den}");
+            assert!(
+                !is_nearer,
+                "{above}/{other} is nearer to {p}/{q} than {num}/{den}"
+            );
         }
     }
 }
@@ -51,19 +66,30 @@ fn any_fractional_rate_has_the_interval_just_above_its_own() {
     for rate in [88e8 / 86_400.0, 1e-9, 1e9].into_iter().chain(random) {
         let (num, den) = interval(Quota::per_second_f64(rate).burst(1));
         let ratio = num as f64 / den as f64 * rate / 1e6;
-        assert!((1.0 - 1e-6..1.0 + 1e-5).contains(&ratio), "{rate}: {num}/{den} is {ratio} of it");
+        assert!(
+            (1.0 - 1e-6..1.0 + 1e-5).contains(&ratio),
+            "{rate}: {num}/{den} is {ratio} of it"
+        );
     }
 }
 
 #[test]
 fn what_does_not_fit_is_rounded_to_the_slower_side_and_hardly() {
-    for (rate, period) in [(86_400_007, 86_400), (999_999_937, 1), (u32::MAX, 7), (4_294_967_291, 3600)] {
+    for (rate, period) in [
+        (86_400_007, 86_400),
+        (999_999_937, 1),
+        (u32::MAX, 7),
+        (4_294_967_291, 3600),
+    ] {
         let (num, den) = interval(Quota::new(rate, Duration::from_secs(period)));
         let exact = i128::from(period) * 1_000_000 * i128::from(den);
         let rounded = i128::from(num) * i128::from(rate);
         assert!(rounded >= exact, "{rate} per {period} s became faster");
         let small = (rounded - exact) as f64 / (exact as f64);
-        assert!(small < 0.01, "{rate} per {period} s became slower by {small}");
+        assert!(
+            small < 0.01,
+            "{rate} per {period} s became slower by {small}"
+        );
     }
     let (num, den) = interval(Quota::new(86_400_007, Duration::from_secs(86_400)).burst(1000));
     let exact = 86_400e6 / 86_400_007.0;
@@ -74,13 +100,20 @@ fn what_does_not_fit_is_rounded_to_the_slower_side_and_hardly() {
 fn a_quota_of_zero_is_closed_whatever_its_period() {
     for text in "0/s|0/day|5/s, burst 0|0/s, burst 5|0 in all|0/month|0.0/min".split('|') {
         let quotas: Quotas = text.parse().unwrap();
-        assert_eq!((quotas.to_string().as_str(), quotas.max_cost()), ("0/s", 0), "{text}");
+        assert_eq!(
+            (quotas.to_string().as_str(), quotas.max_cost()),
+            ("0/s", 0),
+            "{text}"
+        );
         assert_eq!(quotas.to_string().parse::<Quotas>().unwrap(), quotas);
         assert!(quotas.limits()[0].is_closed && quotas.limits()[0].are_valid());
         assert_eq!(quotas.share(NonZeroU32::new(3).unwrap()), quotas);
     }
     let set: Quotas = "5/s; 0/h, named \"exports\"".parse().unwrap();
-    assert_eq!((set.to_string().as_str(), set.max_cost()), ("5/s; 0/s, named \"exports\"", 0));
+    assert_eq!(
+        (set.to_string().as_str(), set.max_cost()),
+        ("5/s; 0/s, named \"exports\"", 0)
+    );
     assert_ne!("0/s".parse::<Quotas>().unwrap(), "1/s".parse().unwrap());
 }
 
@@ -88,38 +121,91 @@ fn a_quota_of_zero_is_closed_whatever_its_period() {
 fn what_makes_no_sense_cannot_be_built_and_is_told_in_a_sentence() {
     let century = Duration::from_secs(86_400 * 36_525);
     for (quota, named) in [
-        (Quota::new(5, Duration::ZERO), "period must be at least 1 µs"),
-        (Quota::new(5, Duration::from_nanos(999)), "period must be at least 1 µs"),
+        (
+            Quota::new(5, Duration::ZERO),
+            "period must be at least 1 µs",
+        ),
+        (
+            Quota::new(5, Duration::from_nanos(999)),
+            "period must be at least 1 µs",
+        ),
         (Quota::new(1, century), "35 years"),
         (Quota::new(1, Duration::MAX), "35 years"),
         (Quota::per_second_f64(f64::NAN), "1e-9 to 1e9"),
         (Quota::per_second_f64(-1.0), "1e-9 to 1e9"),
         (Quota::per_second_f64(f64::INFINITY), "1e-9 to 1e9"),
         (Quota::per_second_f64(1e-9).burst(10), "35 years"),
-        (Quota::new(0, Duration::ZERO), "period must be at least 1 µs"),
-        (Quota::per_calendar_month(0).starting(40), "must be 1 to 31, is 40"),
-        (Quota::per_calendar_week(1).starting(8), "the start of a calendar week must be 1 to 7, is 8"),
-        (Quota::per_calendar_month(1).starting(0), "must be 1 to 31, is 0"),
-        (Quota::per_calendar_year(1).starting(13), "must be 1 to 12, is 13"),
-        (Quota::per_calendar_day(1).starting(1), "a calendar day has no start, is 1: use at_offset"),
-        (Quota::per_calendar_day(1).at_offset(1440), "must be -1439 to 1439 minutes, is 1440"),
-        (Quota::per_calendar_day(1).at_offset(i16::MIN), "minutes, is -32768"),
-        (Quota::per_calendar_day(5).burst(5), "a calendar quota has no burst, is 5"),
-        (Quota::per_day(5).starting(1), "only a calendar quota has a start"),
-        (Quota::per_day(5).at_offset(0), "only a calendar quota has a start"),
-        (Quota::non_refilling(5).reserve_ahead(true), "later windows to reserve"),
+        (
+            Quota::new(0, Duration::ZERO),
+            "period must be at least 1 µs",
+        ),
+        (
+            Quota::per_calendar_month(0).starting(40),
+            "must be 1 to 31, is 40",
+        ),
+        (
+            Quota::per_calendar_week(1).starting(8),
+            "the start of a calendar week must be 1 to 7, is 8",
+        ),
+        (
+            Quota::per_calendar_month(1).starting(0),
+            "must be 1 to 31, is 0",
+        ),
+        (
+            Quota::per_calendar_year(1).starting(13),
+            "must be 1 to 12, is 13",
+        ),
+        (
+            Quota::per_calendar_day(1).starting(1),
+            "a calendar day has no start, is 1: use at_offset",
+        ),
+        (
+            Quota::per_calendar_day(1).at_offset(1440),
+            "must be -1439 to 1439 minutes, is 1440",
+        ),
+        (
+            Quota::per_calendar_day(1).at_offset(i16::MIN),
+            "minutes, is -32768",
+        ),
+        (
+            Quota::per_calendar_day(5).burst(5),
+            "a calendar quota has no burst, is 5",
+        ),
+        (
+            Quota::per_day(5).starting(1),
+            "only a calendar quota has a start",
+        ),
+        (
+            Quota::per_day(5).at_offset(0),
+            "only a calendar quota has a start",
+        ),
+        (
+            Quota::non_refilling(5).reserve_ahead(true),
+            "later windows to reserve",
+        ),
         (Quota::per_second(5).named(""), "name must be printable"),
         (Quota::per_second(5).named("a\"b"), "name must be printable"),
         (Quota::per_second(5).named("a\nb"), "name must be printable"),
     ] {
         let error = Quotas::new([quota.clone()]).unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(named), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(named),
+            "{error}"
+        );
         let begin = format!("invalid quota \"{quota}\": ");
         assert!(error.to_string().starts_with(&begin), "{error}");
     }
     assert!(Quotas::new([]).unwrap_err().to_string().contains("is 0"));
-    assert!(Quotas::new(vec![Quota::per_second(1); 9]).unwrap_err().to_string().contains("is 9"));
-    let twice = Quotas::new([Quota::per_second(1).named("a"), Quota::per_hour(1).named("a")]);
+    assert!(
+        Quotas::new(vec![Quota::per_second(1); 9])
+            .unwrap_err()
+            .to_string()
+            .contains("is 9")
+    );
+    let twice = Quotas::new([
+        Quota::per_second(1).named("a"),
+        Quota::per_hour(1).named("a"),
+    ]);
     assert!(twice.unwrap_err().to_string().contains("\"a\""));
 }
 
@@ -127,7 +213,11 @@ fn what_makes_no_sense_cannot_be_built_and_is_told_in_a_sentence() {
 fn a_share_is_no_more_than_its_part() {
     let whole = Quotas::new([Quota::per_second(100).burst(50), Quota::non_refilling(10)]).unwrap();
     let share = whole.share(NonZeroU32::new(4).unwrap());
-    let parts: Vec<_> = share.limits().iter().map(|limit| (limit.burst, limit.num, limit.den)).collect();
+    let parts: Vec<_> = share
+        .limits()
+        .iter()
+        .map(|limit| (limit.burst, limit.num, limit.den))
+        .collect();
     assert_eq!(parts, [(12, 40_000, 1), (2, 0, 1)]);
     assert_eq!(whole.share(NonZeroU32::MAX).max_cost(), 1);
     // It refills within 35 years.
@@ -136,9 +226,15 @@ fn a_share_is_no_more_than_its_part() {
         let share = slow.share(NonZeroU32::new(parts).unwrap());
         assert!(share.limits()[0].are_valid(), "{parts}: {share}");
     }
-    assert!(slow.share(NonZeroU32::MAX).limits()[0].num > MAX_SPAN / 2, "no sooner");
+    assert!(
+        slow.share(NonZeroU32::MAX).limits()[0].num > MAX_SPAN / 2,
+        "no sooner"
+    );
     let whole = Quotas::new([Quota::per_calendar_month(10).starting(17)]).unwrap();
-    assert_eq!(whole.share(NonZeroU32::new(4).unwrap()).to_string(), "2/month@17");
+    assert_eq!(
+        whole.share(NonZeroU32::new(4).unwrap()).to_string(),
+        "2/month@17"
+    );
 }
 
 #[test]
@@ -151,7 +247,11 @@ fn tokens_take_their_time_to_come_back() {
         (Quota::non_refilling(10), f64::INFINITY, 0),
     ] {
         let limit = Quotas::new([quota]).unwrap().limits()[0].clone();
-        assert_eq!((limit.interval(), limit.span), (interval, span), "{limit:?}");
+        assert_eq!(
+            (limit.interval(), limit.span),
+            (interval, span),
+            "{limit:?}"
+        );
     }
     let per_second = Quotas::new([Quota::per_second(1)]).unwrap().limits()[0].tokens;
     let most = MAX_SPAN / 1_000_000;
@@ -162,12 +262,20 @@ fn tokens_take_their_time_to_come_back() {
 fn stored_numbers_are_those_of_a_quota_or_refused() {
     let are_valid = |burst, num, den| Tokens { burst, num, den }.are_valid();
     let (most, span) = (i64::from(u32::MAX), MAX_SPAN);
-    assert!(are_valid(1, 1, 1) && are_valid(most, 1, 1) && are_valid(1, 0, 1) && are_valid(1, 1, 1 << 20));
+    assert!(
+        are_valid(1, 1, 1)
+            && are_valid(most, 1, 1)
+            && are_valid(1, 0, 1)
+            && are_valid(1, 1, 1 << 20)
+    );
     assert!(!are_valid(0, 1, 1) && !are_valid(most + 1, 1, 1) && !are_valid(1, -1, 1));
     assert!(!are_valid(1, 1, 0) && !are_valid(1, 1, (1 << 20) + 1) && !are_valid(1, 0, 3));
     // All tokens together.
     assert!(
-        are_valid(1, span, 1) && are_valid(2, span / 2, 1) && are_valid(2, span, 2) && are_valid(4, span, 4)
+        are_valid(1, span, 1)
+            && are_valid(2, span / 2, 1)
+            && are_valid(2, span, 2)
+            && are_valid(4, span, 4)
     );
     assert!(!are_valid(1, span + 1, 1) && !are_valid(2, span / 2 + 1, 1) && !are_valid(3, span, 2));
     assert!(!are_valid(most, i64::MAX, 1) && !are_valid(4, span, 3));

@@ -50,9 +50,16 @@ impl FromStr for Quota {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let mut reader = Reader { whole: text, rest: text };
+        let mut reader = Reader {
+            whole: text,
+            rest: text,
+        };
         let quota = reader.quota()?;
-        if reader.rest.is_empty() { Ok(quota) } else { Err(reader.unexpected()) }
+        if reader.rest.is_empty() {
+            Ok(quota)
+        } else {
+            Err(reader.unexpected())
+        }
     }
 }
 
@@ -71,12 +78,19 @@ impl FromStr for Quotas {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let mut reader = Reader { whole: text, rest: text };
+        let mut reader = Reader {
+            whole: text,
+            rest: text,
+        };
         let mut quotas = vec![reader.quota()?];
         while reader.skip(";") {
             quotas.push(reader.quota()?);
         }
-        if reader.rest.is_empty() { Self::new(quotas) } else { Err(reader.unexpected()) }
+        if reader.rest.is_empty() {
+            Self::new(quotas)
+        } else {
+            Err(reader.unexpected())
+        }
     }
 }
 
@@ -116,7 +130,9 @@ impl<'a> Reader<'a> {
                 let burst = self.take(|c| c.is_ascii_digit());
                 quota = quota.burst(self.number(burst)?);
             } else if self.skip("named") && self.skip("\"") {
-                let Some((name, rest)) = self.rest.split_once('"') else { return Err(self.unexpected()) };
+                let Some((name, rest)) = self.rest.split_once('"') else {
+                    return Err(self.unexpected());
+                };
                 self.rest = rest.trim_start();
                 quota = quota.named(name);
             } else if self.skip("reserve") && self.skip("ahead") {
@@ -132,14 +148,21 @@ impl<'a> Reader<'a> {
         if number.bytes().all(|byte| byte.is_ascii_digit()) {
             return Ok(Quota::new(self.number(number)?, period));
         }
-        let rate = number.parse().ok().filter(|rate: &f64| !rate.is_sign_negative());
+        let rate = number
+            .parse()
+            .ok()
+            .filter(|rate: &f64| !rate.is_sign_negative());
         let rate = rate.ok_or_else(|| self.no_number(number))?;
         Ok(Quota::per_second_f64(rate / period.as_secs_f64()))
     }
 
     /// Reads a unit of time, and returns `count` times this unit. An empty `count` means one.
     fn period(&mut self, count: &str) -> Result<Duration, Error> {
-        let count = if count.is_empty() { 1 } else { self.number::<u64>(count)? };
+        let count = if count.is_empty() {
+            1
+        } else {
+            self.number::<u64>(count)?
+        };
         let at = self.rest;
         let unit = self.take(char::is_alphabetic);
         let known = UNITS.iter().find(|(names, _)| names.contains(&unit));
@@ -215,7 +238,9 @@ impl fmt::Display for Quota {
         if let Some(burst) = self.burst.filter(|_| self.rate != Rate::Never) {
             write!(f, ", burst {burst}")?;
         }
-        self.name.as_ref().map_or(Ok(()), |name| write!(f, ", named \"{name}\""))
+        self.name
+            .as_ref()
+            .map_or(Ok(()), |name| write!(f, ", named \"{name}\""))
     }
 }
 
@@ -230,7 +255,11 @@ impl fmt::Display for Quotas {
             }
             let is_default = *limit.name == *Quota::default_name(position, limits.len());
             let name = (!is_default).then(|| limit.name.clone());
-            Quota { name, ..described(limit) }.fmt(f)?;
+            Quota {
+                name,
+                ..described(limit)
+            }
+            .fmt(f)?;
         }
         Ok(())
     }
@@ -243,7 +272,10 @@ fn described(limit: &Limit) -> Quota {
     }
     let burst = u32::try_from(limit.burst).unwrap_or(u32::MAX);
     if let Some((unit, calendar)) = calendar::described(limit) {
-        return Quota { calendar, ..Quota::calendar(burst, unit) };
+        return Quota {
+            calendar,
+            ..Quota::calendar(burst, unit)
+        };
     }
     if limit.num == 0 {
         return Quota::non_refilling(burst);
@@ -251,14 +283,22 @@ fn described(limit: &Limit) -> Quota {
     let (num, den) = (i128::from(limit.num), i128::from(limit.den));
     let per = |span: Duration| {
         let tokens = span.as_micros().cast_signed() * den;
-        u32::try_from(tokens / num).ok().filter(|_| tokens % num == 0)
+        u32::try_from(tokens / num)
+            .ok()
+            .filter(|_| tokens % num == 0)
     };
-    let whole = UNITS[..4].iter().rev().find_map(|(_, span)| Some((per(*span)?, *span)));
+    let whole = UNITS[..4]
+        .iter()
+        .rev()
+        .find_map(|(_, span)| Some((per(*span)?, *span)));
     let (rate, period) = whole.unwrap_or_else(|| {
         let period = Duration::from_micros(limit.num.unsigned_abs());
         (u32::try_from(limit.den).unwrap_or(u32::MAX), period)
     });
-    Quota { burst: (burst != rate).then_some(burst), ..Quota::new(rate, period) }
+    Quota {
+        burst: (burst != rate).then_some(burst),
+        ..Quota::new(rate, period)
+    }
 }
 
 /// Writes a span with the largest unit of which it is a multiple.
@@ -267,7 +307,9 @@ struct Span(Duration);
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanos = self.0.as_nanos();
-        let unit = UNITS.iter().find(|(_, span)| nanos > 0 && nanos.is_multiple_of(span.as_nanos()));
+        let unit = UNITS
+            .iter()
+            .find(|(_, span)| nanos > 0 && nanos.is_multiple_of(span.as_nanos()));
         let (names, span) = unit.unwrap_or(&UNITS[3]);
         match nanos / span.as_nanos() {
             1 => f.write_str(names[0]),

@@ -34,7 +34,10 @@ impl Several {
             return Err(Error::invalid(text)).into();
         }
         if matches!(price, Price::Each(_)) {
-            let free = keys.iter_mut().enumerate().filter(|(limit, _)| price.of(*limit) == 0);
+            let free = keys
+                .iter_mut()
+                .enumerate()
+                .filter(|(limit, _)| price.of(*limit) == 0);
             free.for_each(|(_, key)| *key = None);
         }
         if keys.iter().all(Option::is_none) {
@@ -44,8 +47,11 @@ impl Several {
             return self.decide_all(key, keys.into_iter().flatten().collect(), price);
         }
         let some = self.with_keys(&keys);
-        let price =
-            Price::new((0..limits).filter(|limit| keys[*limit].is_some()).map(|limit| price.of(limit)));
+        let price = Price::new(
+            (0..limits)
+                .filter(|limit| keys[*limit].is_some())
+                .map(|limit| price.of(limit)),
+        );
         let there: SmallVec<[Key; 3]> = keys.into_iter().flatten().collect();
         some.decide_all(&Key::of(&there), there, price)
     }
@@ -62,7 +68,9 @@ impl Several {
             Together::InMemory(cells) => self.decide_in(cells, &keys, price).into(),
             _ => {
                 let this = self.clone();
-                Decide::Later(Box::pin(async move { this.decide_in_order(&keys, price).await }))
+                Decide::Later(Box::pin(
+                    async move { this.decide_in_order(&keys, price).await },
+                ))
             }
         }
     }
@@ -70,10 +78,13 @@ impl Several {
     /// The decision on a cost of zero, on any other of a closed limit, and the error of a cost above the burst.
     fn without_state(&self, price: Price) -> Option<Result<Decision, Error>> {
         let terms = &self.limits.terms;
-        let closed =
-            (0..terms.each.len()).find(|limit| price.of(*limit) > 0 && terms.each[*limit].are_closed());
+        let closed = (0..terms.each.len())
+            .find(|limit| price.of(*limit) > 0 && terms.each[*limit].are_closed());
         if let Some(limit) = closed {
-            return Some(Ok(self.alone(limit, Decision::closed(&terms.each[limit], price.of(limit)))));
+            return Some(Ok(self.alone(
+                limit,
+                Decision::closed(&terms.each[limit], price.of(limit)),
+            )));
         }
         match price {
             Price::Same(cost) => Decision::without_state(&terms.all, cost),
@@ -86,8 +97,9 @@ impl Several {
 
     /// Whether one script may access all keys.
     pub(super) fn are_in_one_place(&self, keys: &[Key]) -> bool {
-        let slot =
-            |(bucket, key): (&TokenBucket, &Key)| -> Option<u16> { bucket.clients.namespace.slot(key) };
+        let slot = |(bucket, key): (&TokenBucket, &Key)| -> Option<u16> {
+            bucket.clients.namespace.slot(key)
+        };
         let mut slots = self.limits.buckets.iter().zip(keys).map(slot);
         let first = slots.next();
         slots.all(|slot| Some(slot) == first)
@@ -105,26 +117,53 @@ impl Several {
         let (mut asked, mut ends) = (SmallVec::new(), SmallVec::<[_; 1]>::new());
         for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate() {
             ends.extend(bucket.clients.returning.end(&key));
-            let ask = Ask { cost: price.of(limit).into(), wait: 0 };
-            match bucket.local.answer(&bucket.clients, &bucket.quotas, Cow::Owned(key), || now, ask, false) {
+            let ask = Ask {
+                cost: price.of(limit).into(),
+                wait: 0,
+            };
+            match bucket.local.answer(
+                &bucket.clients,
+                &bucket.quotas,
+                Cow::Owned(key),
+                || now,
+                ask,
+                false,
+            ) {
                 ControlFlow::Break(refusal) => return Ok(self.alone(limit, refusal)).into(),
                 ControlFlow::Continue(one) => asked.push(one),
             }
         }
-        let reserve = ReserveAll { terms: Arc::clone(&self.limits.terms), price };
+        let reserve = ReserveAll {
+            terms: Arc::clone(&self.limits.terms),
+            price,
+        };
         Decide::Asking(client.run(key.clone(), reserve), asked).after(ends)
     }
 
     /// Decides in memory.
-    fn decide_in(&self, cells: &[Arc<Cells<Bucket>>], keys: &[Key], price: Price) -> Result<Decision, Error> {
-        let reserve = ReserveAll { terms: Arc::clone(&self.limits.terms), price };
+    fn decide_in(
+        &self,
+        cells: &[Arc<Cells<Bucket>>],
+        keys: &[Key],
+        price: Price,
+    ) -> Result<Decision, Error> {
+        let reserve = ReserveAll {
+            terms: Arc::clone(&self.limits.terms),
+            price,
+        };
         let take_back = |limit: usize, decided: &Decided| {
             if decided.admitted {
                 let (state, sent) = (&decided.states[limit], clock::micros());
-                self.limits.buckets[limit].take_back(&keys[limit], state, price.of(limit).into(), sent);
+                self.limits.buckets[limit].take_back(
+                    &keys[limit],
+                    state,
+                    price.of(limit).into(),
+                    sent,
+                );
             }
         };
-        self.step(cells, keys, &reserve, take_back).map(|decided| decided.decision())
+        self.step(cells, keys, &reserve, take_back)
+            .map(|decided| decided.decision())
     }
 
     /// Runs one operation with the states of all buckets locked. In a full store, `take_back` is called for the limits
@@ -144,9 +183,12 @@ impl Several {
         for _ in 0..2 {
             let mut buckets = Buckets((0..keys.len()).map(|_| Bucket::default()).collect());
             let mut reply = None;
-            let mut apply = |buckets: &mut Buckets, now| reply = Some(operation.clone().apply(buckets, now));
+            let mut apply =
+                |buckets: &mut Buckets, now| reply = Some(operation.clone().apply(buckets, now));
             let stepped = step_all(&order, cells, keys, &mut buckets, 0, &mut apply);
-            let Err((error, changed)) = stepped else { return reply.ok_or(full) };
+            let Err((error, changed)) = stepped else {
+                return reply.ok_or(full);
+            };
             full = error;
             let Some(reply) = reply else { continue };
             for limit in &order[order.len() - changed..] {
@@ -159,7 +201,11 @@ impl Several {
 
     /// Asks one limit after the other.
     async fn decide_in_order(&self, keys: &[Key], price: Price) -> Result<Decision, Error> {
-        let mut charged = Charged { of: self, keys, decisions: SmallVec::new() };
+        let mut charged = Charged {
+            of: self,
+            keys,
+            decisions: SmallVec::new(),
+        };
         for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate() {
             let sent = clock::micros();
             let decision = Decide::begin(bucket, &bucket.quotas, key, price.of(limit), 0).await?;
@@ -169,9 +215,18 @@ impl Several {
             charged.decisions.push((decision, sent));
         }
         let decisions = std::mem::take(&mut charged.decisions);
-        let states = decisions.into_iter().map(|(decision, _)| decision.state).collect();
+        let states = decisions
+            .into_iter()
+            .map(|(decision, _)| decision.state)
+            .collect();
         let terms = Arc::clone(&self.limits.terms);
-        Ok(Decided { terms, price, admitted: true, states }.decision())
+        Ok(Decided {
+            terms,
+            price,
+            admitted: true,
+            states,
+        }
+        .decision())
     }
 
     /// Asks again when there may be tokens, until `max_wait` has passed.
@@ -180,7 +235,9 @@ impl Several {
         loop {
             let decision = self.decide_once(&key, price).await?;
             match decision.retry_after() {
-                Some(after) if began.elapsed() + after <= self.max_wait => timer::sleep(after).await,
+                Some(after) if began.elapsed() + after <= self.max_wait => {
+                    timer::sleep(after).await
+                }
                 _ => return Ok(decision),
             }
         }
@@ -220,7 +277,13 @@ struct Charged<'a> {
 
 impl Drop for Charged<'_> {
     fn drop(&mut self) {
-        let charged = self.of.limits.buckets.iter().zip(self.keys).zip(&self.decisions);
+        let charged = self
+            .of
+            .limits
+            .buckets
+            .iter()
+            .zip(self.keys)
+            .zip(&self.decisions);
         for ((bucket, key), (decision, sent)) in charged {
             bucket.take_back(key, &decision.state, decision.cost.into(), *sent);
         }

@@ -74,6 +74,10 @@ impl Price {
 
     /// How many costs there are for so many limits.
     pub(super) fn count(self, limits: usize) -> usize {
-        if matches!(self, Self::Same(_)) { 1 } else { limits }
+        if matches!(self, Self::Same(_)) {
+            1
+        } else {
+            limits
+        }
     }
 }

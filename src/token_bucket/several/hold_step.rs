@@ -77,27 +77,53 @@ impl Operation for HoldAllStep {
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
         call.integer(self.all_or_none.into());
-        self.steps.iter().for_each(|step| step.write(iter::empty(), call));
+        self.steps
+            .iter()
+            .for_each(|step| step.write(iter::empty(), call));
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<HoldAllReply, Garbled> {
-        let each = self.steps.into_iter().map(|step| step.decode(0, now, fields.one()?));
-        Ok(HoldAllReply { terms: self.terms, each: each.collect::<Result<_, _>>()? })
+        let each = self
+            .steps
+            .into_iter()
+            .map(|step| step.decode(0, now, fields.one()?));
+        Ok(HoldAllReply {
+            terms: self.terms,
+            each: each.collect::<Result<_, _>>()?,
+        })
     }
 
     fn apply(self, cells: &mut Buckets, now: i64) -> HoldAllReply {
-        let Self { terms, steps, all_or_none } = self;
+        let Self {
+            terms,
+            steps,
+            all_or_none,
+        } = self;
         cells.0.resize(terms.each.len(), Bucket::default());
-        let mut after = if all_or_none { cells.clone() } else { std::mem::take(cells) };
-        let each = after.0.iter_mut().zip(&steps).map(|(bucket, step)| step.clone().apply(bucket, now));
-        let mut reply = HoldAllReply { terms, each: each.collect() };
+        let mut after = if all_or_none {
+            cells.clone()
+        } else {
+            std::mem::take(cells)
+        };
+        let each = after
+            .0
+            .iter_mut()
+            .zip(&steps)
+            .map(|(bucket, step)| step.clone().apply(bucket, now));
+        let mut reply = HoldAllReply {
+            terms,
+            each: each.collect(),
+        };
         if !all_or_none || reply.is_held() {
             *cells = after;
             return reply;
         }
         for ((bucket, step), reply) in cells.0.iter_mut().zip(steps).zip(&mut reply.each) {
             // A step that changes nothing by itself.
-            let nothing = HoldStep { verb: Verb::Extend { amount: 0, ttl: 0 }, ..step };
+            let nothing = HoldStep {
+                verb: Verb::Extend { amount: 0, ttl: 0 },
+                ..step
+            };
             reply.state = nothing.apply(bucket, now).state;
         }
         reply
@@ -105,9 +131,18 @@ impl Operation for HoldAllStep {
 
     fn undo(replies: &[HoldAllReply]) -> Option<Self> {
         // A run is one step.
-        let [HoldAllReply { terms, each }] = replies else { return None };
-        let steps = each.iter().map(|reply| HoldStep::undo(slice::from_ref(reply))).collect::<Option<_>>()?;
-        Some(Self { terms: Arc::clone(terms), steps, all_or_none: false })
+        let [HoldAllReply { terms, each }] = replies else {
+            return None;
+        };
+        let steps = each
+            .iter()
+            .map(|reply| HoldStep::undo(slice::from_ref(reply)))
+            .collect::<Option<_>>()?;
+        Some(Self {
+            terms: Arc::clone(terms),
+            steps,
+            all_or_none: false,
+        })
     }
 }
 
@@ -128,13 +163,21 @@ impl Several {
         steps: Steps,
         all_or_none: bool,
     ) -> Result<HoldAllReply, Error> {
-        let step = HoldAllStep { terms: Arc::clone(&self.limits.terms), steps, all_or_none };
+        let step = HoldAllStep {
+            terms: Arc::clone(&self.limits.terms),
+            steps,
+            all_or_none,
+        };
         match &self.limits.places.together {
             Together::Redis(_, client) => client.run(Key::of(keys), step).await,
             Together::InMemory(cells) => self.step(cells, keys, &step, |limit, reply| {
                 let release = HoldStep::undo(slice::from_ref(&reply.each[limit]));
                 if let Some(release) = release.filter(|_| reply.is_held()) {
-                    self.limits.buckets[limit].clients.holds.client.detach(keys[limit].clone(), release);
+                    self.limits.buckets[limit]
+                        .clients
+                        .holds
+                        .client
+                        .detach(keys[limit].clone(), release);
                 }
             }),
             Together::No => Err(Error::invalid("the limits are in different stores")),
@@ -149,9 +192,15 @@ impl Several {
         steps: impl FnOnce() -> Steps,
         then: impl FnOnce(Result<HoldAllReply, Error>) + Send + 'static,
     ) -> bool {
-        let Together::Redis(_, client) = &self.limits.places.together else { return false };
+        let Together::Redis(_, client) = &self.limits.places.together else {
+            return false;
+        };
         let terms = Arc::clone(&self.limits.terms);
-        let step = HoldAllStep { terms, steps: steps(), all_or_none: false };
+        let step = HoldAllStep {
+            terms,
+            steps: steps(),
+            all_or_none: false,
+        };
         client.send(Handle::try_current().ok(), Key::of(keys), step, then);
         true
     }
@@ -165,6 +214,12 @@ impl Several {
         states: impl Iterator<Item = BucketState>,
     ) -> Decision {
         let (terms, states) = (Arc::clone(&self.limits.terms), states.collect());
-        super::Decided { terms, price, admitted: refused.is_none(), states }.decision_by(refused)
+        super::Decided {
+            terms,
+            price,
+            admitted: refused.is_none(),
+            states,
+        }
+        .decision_by(refused)
     }
 }

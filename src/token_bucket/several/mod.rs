@@ -150,11 +150,18 @@ impl<const N: usize> TokenBuckets<N> {
     ///
     /// The errors of [`allow`](Self::allow); [`is_exceeds_limit`](Error::is_exceeds_limit) if a cost is above the
     /// burst of a quota of its limit.
-    pub async fn allow_n<K: IntoKey>(&self, keys: [K; N], n: impl Costs<N>) -> Result<Decision, Error> {
+    pub async fn allow_n<K: IntoKey>(
+        &self,
+        keys: [K; N],
+        n: impl Costs<N>,
+    ) -> Result<Decision, Error> {
         let key = Key::of_some(extracted(keys)?.iter().map(Option::as_ref));
         // Yields to other tasks now and then, before anything is charged: in memory, nothing else waits.
         consume_budget().await;
-        counted(self.0.decisions(), self.0.decide(&key, Price::new(n.each())).await)
+        counted(
+            self.0.decisions(),
+            self.0.decide(&key, Price::new(n.each())).await,
+        )
     }
 
     pub(crate) fn several(&self) -> &Several {
@@ -172,7 +179,9 @@ pub(super) fn extracted<K: IntoKey>(keys: impl IntoIterator<Item = K>) -> Result
 
 /// Splits a combined key into the keys of each limit.
 pub(super) fn keys_of(key: &Key) -> Keys {
-    parts(key.as_bytes()).map(|part| part.map(Key::from)).collect()
+    parts(key.as_bytes())
+        .map(|part| part.map(Key::from))
+        .collect()
 }
 
 /// Several limits. Cloning is cheap.
@@ -225,7 +234,14 @@ impl Several {
             )));
         }
         let this = Self::new_places(buckets.iter().map(TokenBucket::as_one_of_several).collect());
-        if let Some(name) = repeated(this.limits.terms.all.limits().iter().map(|limit| &limit.name)) {
+        if let Some(name) = repeated(
+            this.limits
+                .terms
+                .all
+                .limits()
+                .iter()
+                .map(|limit| &limit.name),
+        ) {
             return Err(Error::invalid(format!(
                 "two quotas of the limits have the same name {name:?}: name one of them differently"
             )));
@@ -239,33 +255,71 @@ impl Several {
     }
 
     fn of(buckets: Box<[TokenBucket]>, places: Arc<Places>) -> Self {
-        let limits = Arc::new(Limits { terms: Arc::new(Terms::new(&buckets)), buckets, places });
-        Self { limits, max_wait: Duration::ZERO }
+        let limits = Arc::new(Limits {
+            terms: Arc::new(Terms::new(&buckets)),
+            buckets,
+            places,
+        });
+        Self {
+            limits,
+            max_wait: Duration::ZERO,
+        }
     }
 
     /// The limits that have a key.
     pub(super) fn with_keys(&self, keys: &Keys) -> Self {
-        let bits = keys.iter().enumerate().map(|(limit, key)| u8::from(key.is_some()) << limit).sum();
-        let some = self.limits.buckets.iter().zip(keys).filter(|(_, key)| key.is_some());
+        let bits = keys
+            .iter()
+            .enumerate()
+            .map(|(limit, key)| u8::from(key.is_some()) << limit)
+            .sum();
+        let some = self
+            .limits
+            .buckets
+            .iter()
+            .zip(keys)
+            .filter(|(_, key)| key.is_some());
         let buckets: Box<[_]> = some.map(|(bucket, _)| bucket.clone()).collect();
         let new = || Arc::new(Places::new(&buckets));
-        let places = Arc::clone(lock(&self.limits.places.some).entry(bits).or_insert_with(new));
+        let places = Arc::clone(
+            lock(&self.limits.places.some)
+                .entry(bits)
+                .or_insert_with(new),
+        );
         Self::of(buckets, places)
     }
 
     pub(crate) fn with_max_wait(&self, max_wait: Duration) -> Self {
-        Self { max_wait, ..self.clone() }
+        Self {
+            max_wait,
+            ..self.clone()
+        }
     }
 
     pub(crate) fn local_share(&self, sharing: Sharing) -> Self {
-        let buckets = self.limits.buckets.iter().map(|bucket| bucket.local_share(sharing));
-        Self { max_wait: self.max_wait, ..Self::new_places(buckets.collect()) }
+        let buckets = self
+            .limits
+            .buckets
+            .iter()
+            .map(|bucket| bucket.local_share(sharing));
+        Self {
+            max_wait: self.max_wait,
+            ..Self::new_places(buckets.collect())
+        }
     }
 
     pub(crate) fn map(&self, map: impl Fn(usize, &TokenBucket) -> TokenBucket) -> Self {
-        let buckets = self.limits.buckets.iter().enumerate().map(|(limit, bucket)| map(limit, bucket));
+        let buckets = self
+            .limits
+            .buckets
+            .iter()
+            .enumerate()
+            .map(|(limit, bucket)| map(limit, bucket));
         let this = Self::of(buckets.collect(), Arc::clone(&self.limits.places));
-        Self { max_wait: self.max_wait, ..this }
+        Self {
+            max_wait: self.max_wait,
+            ..this
+        }
     }
 
     /// The decision on a request that no limit is asked for.
@@ -288,8 +342,14 @@ impl Several {
         let mut end = quotas.limits().len();
         for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate().rev() {
             let Some(key) = key else { continue };
-            let start = if limit == 0 { 0 } else { end.saturating_sub(bucket.quotas().limits().len()) };
-            bucket.with_quotas(&quotas.part(start..end)).charge_detached(key, tokens);
+            let start = if limit == 0 {
+                0
+            } else {
+                end.saturating_sub(bucket.quotas().limits().len())
+            };
+            bucket
+                .with_quotas(&quotas.part(start..end))
+                .charge_detached(key, tokens);
             end = start;
         }
     }
@@ -297,20 +357,35 @@ impl Several {
     /// Converts the decision of one limit to a decision of all limits, which contains the quotas of this limit
     /// only.
     pub(super) fn alone(&self, limit: usize, decision: Decision) -> Decision {
-        let refuser =
-            (!decision.admitted).then(|| Refuser::new(limit, 0, &decision.state, decision.cost.into()));
+        let refuser = (!decision.admitted)
+            .then(|| Refuser::new(limit, 0, &decision.state, decision.cost.into()));
         let quotas = self.limits.terms.alone[limit].clone();
-        Decision { by: refuser, state: BucketState { quotas, ..decision.state }, ..decision }
+        Decision {
+            by: refuser,
+            state: BucketState {
+                quotas,
+                ..decision.state
+            },
+            ..decision
+        }
     }
 }
 
 impl Terms {
     pub(crate) fn new(buckets: &[TokenBucket]) -> Self {
-        let named = |bucket: &TokenBucket| Quotas::joined([(bucket.name(), bucket.quotas())].into_iter());
+        let named =
+            |bucket: &TokenBucket| Quotas::joined([(bucket.name(), bucket.quotas())].into_iter());
         Self {
-            each: buckets.iter().map(|bucket| bucket.quotas().clone()).collect(),
+            each: buckets
+                .iter()
+                .map(|bucket| bucket.quotas().clone())
+                .collect(),
             alone: buckets.iter().map(named).collect(),
-            all: Quotas::joined(buckets.iter().map(|bucket| (bucket.name(), bucket.quotas()))),
+            all: Quotas::joined(
+                buckets
+                    .iter()
+                    .map(|bucket| (bucket.name(), bucket.quotas())),
+            ),
         }
     }
 }
@@ -319,21 +394,34 @@ impl Places {
     fn new(buckets: &[TokenBucket]) -> Self {
         let names: Vec<_> = buckets.iter().map(TokenBucket::name).collect();
         let decisions = Decisions::new("token_bucket", &names.join("+"));
-        Self { together: Together::new(buckets), decisions, some: Mutex::default() }
+        Self {
+            together: Together::new(buckets),
+            decisions,
+            some: Mutex::default(),
+        }
     }
 }
 
 impl Together {
     fn new(buckets: &[TokenBucket]) -> Self {
-        let namespaces: Vec<_> = buckets.iter().map(|bucket| bucket.clients.namespace.clone()).collect();
+        let namespaces: Vec<_> = buckets
+            .iter()
+            .map(|bucket| bucket.clients.namespace.clone())
+            .collect();
         if let Some(joined) = Namespace::joined(&namespaces) {
             return Self::Redis(joined.client(), joined.client());
         }
         let store = buckets.first().map(|bucket| &bucket.clients.store);
-        if buckets.iter().any(|bucket| store.is_none_or(|store| !bucket.clients.store.is_same(store))) {
+        if buckets
+            .iter()
+            .any(|bucket| store.is_none_or(|store| !bucket.clients.store.is_same(store)))
+        {
             return Self::No;
         }
-        let cells: Option<_> = namespaces.iter().map(|namespace| namespace.cells().cloned()).collect();
+        let cells: Option<_> = namespaces
+            .iter()
+            .map(|namespace| namespace.cells().cloned())
+            .collect();
         cells.map_or(Self::No, Self::InMemory)
     }
 }

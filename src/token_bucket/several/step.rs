@@ -10,7 +10,9 @@ use crate::store::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, 
 use crate::token_bucket::bucket_state::BucketState;
 use crate::token_bucket::cancel::Cancel;
 use crate::token_bucket::decision::{Decision, Refuser};
-use crate::token_bucket::operations::{PARTS, RESERVE, charged, read_bucket, read_count, write_limits};
+use crate::token_bucket::operations::{
+    PARTS, RESERVE, charged, read_bucket, read_count, write_limits,
+};
 use crate::token_bucket::quota::{MOST_REPEATS, Quotas};
 use crate::token_bucket::state::{Ask, Bucket};
 
@@ -80,22 +82,49 @@ impl Operation for ReserveAll {
     }
 
     fn own(&self, count: usize, call: &mut Arguments<'_>) {
-        let costs = (0..self.price.count(self.terms.each.len())).map(|limit| i64::from(self.price.of(limit)));
-        call.bytes(packed([count as i64, 0].into_iter().chain(costs)).as_slice().into());
+        let costs = (0..self.price.count(self.terms.each.len()))
+            .map(|limit| i64::from(self.price.of(limit)));
+        call.bytes(
+            packed([count as i64, 0].into_iter().chain(costs))
+                .as_slice()
+                .into(),
+        );
     }
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decided, Garbled> {
         let nth = nth as i64;
         // Without numbers, all are admitted to the only bucket, which was full.
         let is_short = fields.len() == 0;
-        let admitted = if is_short { nth + 1 } else { read_count(&mut fields)? };
+        let admitted = if is_short {
+            nth + 1
+        } else {
+            read_count(&mut fields)?
+        };
         let mut states = SmallVec::new();
         for (limit, quotas) in self.terms.each.iter().enumerate() {
-            let before = if is_short { Bucket::full(quotas) } else { read_bucket(quotas, now, &mut fields)? };
-            let bucket = charged(before, quotas, now, (self.price.of(limit).into(), admitted, nth));
-            states.push(BucketState { quotas: quotas.clone(), now, bucket });
+            let before = if is_short {
+                Bucket::full(quotas)
+            } else {
+                read_bucket(quotas, now, &mut fields)?
+            };
+            let bucket = charged(
+                before,
+                quotas,
+                now,
+                (self.price.of(limit).into(), admitted, nth),
+            );
+            states.push(BucketState {
+                quotas: quotas.clone(),
+                now,
+                bucket,
+            });
         }
-        Ok(Decided { terms: self.terms, price: self.price, admitted: nth < admitted, states })
+        Ok(Decided {
+            terms: self.terms,
+            price: self.price,
+            admitted: nth < admitted,
+            states,
+        })
     }
 
     fn apply(self, cells: &mut Buckets, now: i64) -> Decided {
@@ -107,11 +136,16 @@ impl Operation for ReserveAll {
             let (bucket, is_new) = bucket.fitted(quotas, now);
             after.push((quotas, bucket, is_new || swept));
         }
-        let ask = |limit| Ask { cost: price.of(limit).into(), wait: 0 };
+        let ask = |limit| Ask {
+            cost: price.of(limit).into(),
+            wait: 0,
+        };
         let mut each = after.iter().enumerate();
         let admitted = each.all(|(limit, (quotas, bucket, _))| bucket.has(quotas, now, ask(limit)));
         let mut states = SmallVec::new();
-        for (limit, (cell, (quotas, mut bucket, is_new))) in cells.0.iter_mut().zip(after).enumerate() {
+        for (limit, (cell, (quotas, mut bucket, is_new))) in
+            cells.0.iter_mut().zip(after).enumerate()
+        {
             if admitted {
                 bucket.charge(quotas, now, price.of(limit).into());
             }
@@ -119,13 +153,25 @@ impl Operation for ReserveAll {
             if admitted || is_new {
                 cell.write(&bucket, now);
             }
-            states.push(BucketState { quotas: quotas.clone(), now, bucket });
+            states.push(BucketState {
+                quotas: quotas.clone(),
+                now,
+                bucket,
+            });
         }
-        Decided { terms, price, admitted, states }
+        Decided {
+            terms,
+            price,
+            admitted,
+            states,
+        }
     }
 
     fn undo(replies: &[Decided]) -> Option<CancelAll> {
-        let count = replies.iter().take_while(|decided| decided.admitted).count();
+        let count = replies
+            .iter()
+            .take_while(|decided| decided.admitted)
+            .count();
         let (first, last) = (replies.first()?, replies[..count].last()?);
         let states = first.states.iter().zip(&last.states).enumerate();
         let cancels = states.map(|(limit, (first, state))| {
@@ -138,7 +184,8 @@ impl Operation for ReserveAll {
 impl Decided {
     /// The decision that the caller gets.
     pub(crate) fn decision(&self) -> Decision {
-        let mut refused = (0..self.states.len()).filter(|limit| !self.admitted && !self.has(*limit));
+        let mut refused =
+            (0..self.states.len()).filter(|limit| !self.admitted && !self.has(*limit));
         self.decision_by(refused.next())
     }
 
@@ -165,22 +212,37 @@ impl Decided {
                 bucket.levels.push(level);
             }
         }
-        let state = BucketState { quotas: self.terms.all.clone(), now, bucket };
+        let state = BucketState {
+            quotas: self.terms.all.clone(),
+            now,
+            bucket,
+        };
         let cost = refused.map_or_else(|| self.price.most(), |limit| self.price.of(limit));
-        Decision { by: refuser, costs: self.costs(), ..Decision::new(cost.into(), self.admitted, state) }
+        Decision {
+            by: refuser,
+            costs: self.costs(),
+            ..Decision::new(cost.into(), self.admitted, state)
+        }
     }
 
     /// The cost for each quota, if the limits have different ones.
     fn costs(&self) -> Option<Arc<[u32]>> {
-        let Price::Each(costs) = self.price else { return None };
+        let Price::Each(costs) = self.price else {
+            return None;
+        };
         let each = costs.into_iter().zip(&self.terms.each);
-        Some(each.flat_map(|(cost, quotas)| quotas.limits().iter().map(move |_| cost)).collect())
+        Some(
+            each.flat_map(|(cost, quotas)| quotas.limits().iter().map(move |_| cost))
+                .collect(),
+        )
     }
 
     /// Whether the limit at this position has the tokens.
     pub(super) fn has(&self, limit: usize) -> bool {
         let (state, cost) = (&self.states[limit], self.price.of(limit).into());
-        state.bucket.has(&state.quotas, state.now, Ask { cost, wait: 0 })
+        state
+            .bucket
+            .has(&state.quotas, state.now, Ask { cost, wait: 0 })
     }
 }
 

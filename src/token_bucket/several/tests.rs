@@ -21,14 +21,25 @@ fn bucket(store: &Store, name: &str, tokens: u32) -> TokenBucket {
 #[test]
 fn a_call_has_fewer_requests_under_more_quotas() {
     let store = Store::in_memory();
-    for (limits, requests, steps) in
-        [(1, 40, MOST_SLOW_RUNS), (3, 40, MOST_SLOW_RUNS / 3), (8, 15, MOST_SLOW_RUNS / 8)]
-    {
-        let buckets: Vec<_> = (0..limits).map(|n| bucket(&store, &format!("b{n}"), 1)).collect();
+    for (limits, requests, steps) in [
+        (1, 40, MOST_SLOW_RUNS),
+        (3, 40, MOST_SLOW_RUNS / 3),
+        (8, 15, MOST_SLOW_RUNS / 8),
+    ] {
+        let buckets: Vec<_> = (0..limits)
+            .map(|n| bucket(&store, &format!("b{n}"), 1))
+            .collect();
         let terms = Arc::new(Terms::new(&buckets));
-        let reserve = ReserveAll { terms: Arc::clone(&terms), price: Price::Same(1) };
+        let reserve = ReserveAll {
+            terms: Arc::clone(&terms),
+            price: Price::Same(1),
+        };
         assert_eq!(reserve.most_runs(), requests);
-        let hold = HoldAllStep { terms, steps: Steps::new(), all_or_none: true };
+        let hold = HoldAllStep {
+            terms,
+            steps: Steps::new(),
+            all_or_none: true,
+        };
         assert_eq!(hold.most_runs(), steps);
     }
 }
@@ -40,12 +51,21 @@ fn what_cannot_be_put_together_is_told() {
     let hourly = TokenBucket::new(&store, "users", Quota::per_hour(1).named("hourly")).unwrap();
     let nine: [_; 9] = std::array::from_fn(|n| bucket(&store, &format!("b{n}"), 1));
     for (error, told) in [
-        (TokenBuckets::new([bucket(&store, "a", 1), bucket(&store, "a", 2)]).unwrap_err(), "\"a\""),
+        (
+            TokenBuckets::new([bucket(&store, "a", 1), bucket(&store, "a", 2)]).unwrap_err(),
+            "\"a\"",
+        ),
         (TokenBuckets::new([]).unwrap_err(), "is 0"),
         (TokenBuckets::new(nine).unwrap_err(), "is 9"),
-        (TokenBuckets::new([hourly, bucket(&store, "users.hourly", 1)]).unwrap_err(), "\"users.hourly\""),
+        (
+            TokenBuckets::new([hourly, bucket(&store, "users.hourly", 1)]).unwrap_err(),
+            "\"users.hourly\"",
+        ),
     ] {
-        assert!(error.is_invalid() && error.to_string().contains(told), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(told),
+            "{error}"
+        );
     }
 }
 
@@ -56,8 +76,12 @@ fn what_may_run_twice_gives_back_once() {
     let (mut bucket, now) = (Bucket::default(), START);
     let take = |bucket: &mut Bucket| reserve(bucket, &quotas, now, (2, 0));
     let decision = take(&mut bucket);
-    let left =
-        |bucket: &Bucket| bucket.pairs(&quotas).map(|(level, limit)| level.tokens(limit, now)).collect();
+    let left = |bucket: &Bucket| {
+        bucket
+            .pairs(&quotas)
+            .map(|(level, limit)| level.tokens(limit, now))
+            .collect()
+    };
     for expected in [[9, 7], [9, 7]] {
         Cancel::safe_to_repeat(&decision.state, decision.cost.into()).apply(&mut bucket, now);
         let left: Vec<i64> = left(&bucket);
@@ -108,15 +132,26 @@ fn threads_that_share_some_keys_charge_all_or_none() {
         }
     });
     for (bucket, admitted) in buckets.iter().zip(&*admitted) {
-        let left = futures::executor::block_on(bucket.peek(0_usize)).unwrap().remaining() as usize;
-        assert_eq!(10_000 - left, admitted.load(Ordering::Relaxed), "{}", bucket.name());
+        let left = futures::executor::block_on(bucket.peek(0_usize))
+            .unwrap()
+            .remaining() as usize;
+        assert_eq!(
+            10_000 - left,
+            admitted.load(Ordering::Relaxed),
+            "{}",
+            bucket.name()
+        );
     }
 }
 
 #[tokio::test]
 async fn a_full_store_charges_none() {
     let store = StoreBuilder::default().max_keys(2).in_memory().unwrap();
-    let (a, b, c) = (bucket(&store, "a", 9), bucket(&store, "b", 9), bucket(&store, "c", 9));
+    let (a, b, c) = (
+        bucket(&store, "a", 9),
+        bucket(&store, "b", 9),
+        bucket(&store, "c", 9),
+    );
     let limits = TokenBuckets::new([a.clone(), b.clone(), c]).unwrap();
     let error = limits.allow(["x", "y", "z"]).await.unwrap_err();
     assert!(error.is_overloaded(), "{error}");
@@ -133,12 +168,21 @@ async fn holds_under_other_quotas_leave_in_other_calls() {
     let store = patient!(server.url());
     let limits = Several::new(&[bucket(&store, "users", 1), bucket(&store, "all", 1000)]).unwrap();
     let more = Quotas::new([Quota::non_refilling(5)]).unwrap();
-    let richer =
-        limits.map(|limit, bucket| if limit == 0 { bucket.with_quotas(&more) } else { bucket.clone() });
+    let richer = limits.map(|limit, bucket| {
+        if limit == 0 {
+            bucket.with_quotas(&more)
+        } else {
+            bucket.clone()
+        }
+    });
     let (limits, richer) = (TokenBuckets::<2>(limits), TokenBuckets::<2>(richer));
     // The first leaves alone.
     let hold = |user: u64| {
-        let (limits, n) = if user.is_multiple_of(2) { (&richer, 5) } else { (&limits, 1) };
+        let (limits, n) = if user.is_multiple_of(2) {
+            (&richer, 5)
+        } else {
+            (&limits, 1)
+        };
         limits.authorize([Key::from(user), Key::from("-")], [n, 1])
     };
     for hold in join_all((0..40).map(hold)).await {

@@ -4,11 +4,17 @@ use crate::Quota;
 /// The product of the time and the rate is more than 64 bits can hold.
 #[test]
 fn a_share_of_very_few_tokens_is_counted() {
-    let mut pace = Quotas::new([Quota::per_second(10).burst(5)]).unwrap().limits()[0].pace;
+    let mut pace = Quotas::new([Quota::per_second(10).burst(5)])
+        .unwrap()
+        .limits()[0]
+        .pace;
     (pace.tokens.num, pace.tokens.den) = (1 << 62, 1000);
-    for (span, part, tokens) in
-        [(1 << 61, 0, 500), (1 << 61, 1, 499), (3 << 61, 0, 1500), (-(1 << 61), 1, -501)]
-    {
+    for (span, part, tokens) in [
+        (1 << 61, 0, 500),
+        (1 << 61, 1, 499),
+        (3 << 61, 0, 1500),
+        (-(1 << 61), 1, -501),
+    ] {
         assert_eq!(tokens_in(&pace, span, part), tokens, "{span} {part}");
     }
 }

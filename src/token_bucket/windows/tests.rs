@@ -16,8 +16,12 @@ const DAY: i64 = 86_400_000_000;
 
 fn quotas(rng: &mut StdRng, tokens: u32) -> Quotas {
     let ahead = rng.random();
-    let day = Quota::per_calendar_day(tokens).at_offset(rng.random_range(-1439..=1439)).reserve_ahead(ahead);
-    let week = Quota::per_calendar_week(tokens + 3).starting(4).reserve_ahead(ahead);
+    let day = Quota::per_calendar_day(tokens)
+        .at_offset(rng.random_range(-1439..=1439))
+        .reserve_ahead(ahead);
+    let week = Quota::per_calendar_week(tokens + 3)
+        .starting(4)
+        .reserve_ahead(ahead);
     let slow = Quota::new(1, Duration::from_secs(5 * 3600)).burst(tokens.min(3));
     let sets: [&[Quota]; 4] = [
         std::slice::from_ref(&day),
@@ -42,7 +46,9 @@ async fn no_window_sees_more_than_its_tokens() {
         let bucket = TokenBucket::new(&store, "windows", quotas.clone()).unwrap();
         let (mut now, mut acts, mut pending) = (START, Vec::new(), Vec::new());
         for _ in 0..40 {
-            now += *[0, 0, 1, 3_600_000_000, 5 * 3_600_000_000, DAY / 2, DAY].choose(&mut rng).unwrap();
+            now += *[0, 0, 1, 3_600_000_000, 5 * 3_600_000_000, DAY / 2, DAY]
+                .choose(&mut rng)
+                .unwrap();
             clock.set(now);
             match rng.random_range(0..10) {
                 0 if !pending.is_empty() => {
@@ -57,13 +63,20 @@ async fn no_window_sees_more_than_its_tokens() {
                 }
                 1 => {
                     let span = rng.random_range(0..2 * DAY).unsigned_abs();
-                    bucket.block_for(sequence, Duration::from_micros(span)).await.unwrap();
+                    bucket
+                        .block_for(sequence, Duration::from_micros(span))
+                        .await
+                        .unwrap();
                 }
                 _ => {
                     let cost = rng.random_range(1..=quotas.max_cost());
-                    let wait = *[0, DAY / 4, DAY, 3 * DAY, MAX_SPAN].choose(&mut rng).unwrap();
+                    let wait = *[0, DAY / 4, DAY, 3 * DAY, MAX_SPAN]
+                        .choose(&mut rng)
+                        .unwrap();
                     let bucket = bucket.with_max_wait(Duration::from_micros(wait.unsigned_abs()));
-                    let Ok(reservation) = bucket.reserve_n(sequence, cost).await else { continue };
+                    let Ok(reservation) = bucket.reserve_n(sequence, cost).await else {
+                        continue;
+                    };
                     let act = now + i64::try_from(reservation.delay().as_micros()).unwrap();
                     assert!(act <= now + wait, "SEED={seed}");
                     pending.push((act, cost.into(), reservation));
@@ -72,12 +85,17 @@ async fn no_window_sees_more_than_its_tokens() {
         }
         acts.extend(pending.into_iter().map(|(act, cost, _)| (act, cost)));
         for limit in quotas.limits() {
-            let Some(calendar) = Calendar::of(limit) else { continue };
+            let Some(calendar) = Calendar::of(limit) else {
+                continue;
+            };
             let mut windows: BTreeMap<i64, i64> = BTreeMap::new();
             for (act, cost) in &acts {
                 *windows.entry(calendar.window(*act)).or_default() += cost;
             }
-            assert!(windows.values().all(|sum| *sum <= limit.burst), "SEED={seed}, {quotas}: {windows:?}");
+            assert!(
+                windows.values().all(|sum| *sum <= limit.burst),
+                "SEED={seed}, {quotas}: {windows:?}"
+            );
             later += windows.len();
         }
     }
@@ -94,7 +112,10 @@ async fn each_window_gives_its_tokens_once_whatever_the_clock_does() {
     let border = (START / DAY + 1) * DAY;
     for sequence in 0..2_000 {
         let most = rng.random_range(1..=10);
-        let quotas = [Quota::per_calendar_day(most), Quota::per_second(1000).burst(most)];
+        let quotas = [
+            Quota::per_calendar_day(most),
+            Quota::per_second(1000).burst(most),
+        ];
         let quotas = &quotas[..rng.random_range(1..=2)];
         let quotas = Quotas::new(quotas.iter().cloned()).unwrap();
         let bucket = TokenBucket::new(&store, "steps", quotas).unwrap();
@@ -105,11 +126,16 @@ async fn each_window_gives_its_tokens_once_whatever_the_clock_does() {
             let cost = rng.random_range(1..=most);
             let decision = bucket.allow_n(sequence, cost).await.unwrap();
             if decision.is_admitted() {
-                *admitted.entry(decision.state.bucket.levels[0].last.whole).or_default() += cost;
+                *admitted
+                    .entry(decision.state.bucket.levels[0].last.whole)
+                    .or_default() += cost;
             }
             bucket.peek(sequence).await.unwrap();
         }
         assert!(admitted.len() <= 2, "SEED={seed}: {admitted:?}");
-        assert!(admitted.values().all(|sum| *sum <= most), "SEED={seed}, {most}: {admitted:?}");
+        assert!(
+            admitted.values().all(|sum| *sum <= most),
+            "SEED={seed}, {most}: {admitted:?}"
+        );
     }
 }

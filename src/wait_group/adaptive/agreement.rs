@@ -62,9 +62,19 @@ fn report(rng: &mut StdRng) -> Adapt {
     let (min, max) = [(1, 1000), (1, 1), (5, 20), (3, 1_000_000)][rng.random_range(0..4)];
     let window = [10_000, 100_000, 1_000_000][rng.random_range(0..3)];
     let [known, start] = [(); 2].map(|()| rng.random_range(min..=max));
-    let rules = Rules { follows: rng.random_bool(0.7), min, max, start, window };
+    let rules = Rules {
+        follows: rng.random_bool(0.7),
+        min,
+        max,
+        start,
+        window,
+    };
     if rng.random_bool(0.1) {
-        return Adapt { rules, known, seen: Seen::default() };
+        return Adapt {
+            rules,
+            known,
+            seen: Seen::default(),
+        };
     }
     let mut number = |usual: i64, most: i64| match rng.random_range(0..20) {
         0 => 0,
@@ -72,10 +82,28 @@ fn report(rng: &mut StdRng) -> Adapt {
         2 => rng.random_range(0..=most),
         _ => rng.random_range(0..=usual),
     };
-    let (ok, peak, span) = (number(100, 1 << 32), number(40, 1_000_000), number(200_000, 3_600_000_000));
-    let overloads = if number(10, 10) > 8 { number(20, 1 << 32) } else { 0 };
+    let (ok, peak, span) = (
+        number(100, 1 << 32),
+        number(40, 1_000_000),
+        number(200_000, 3_600_000_000),
+    );
+    let overloads = if number(10, 10) > 8 {
+        number(20, 1 << 32)
+    } else {
+        0
+    };
     let latency = ok * number(30_000, 200_000);
-    Adapt { rules, known, seen: Seen { ok, overloads, latency, peak, span } }
+    Adapt {
+        rules,
+        known,
+        seen: Seen {
+            ok,
+            overloads,
+            latency,
+            peak,
+            span,
+        },
+    }
 }
 
 #[tokio::test]
@@ -95,19 +123,29 @@ async fn lua_and_rust_agree_on_every_sequence() {
             0 => [3_600_000_000, 3_599_999_000, -3_600_000_000, -1][rng.random_range(0..4)],
             _ => rng.random_range(0..120_000),
         };
-        client.query::<()>(redis::cmd("SET").arg("clock").arg(now)).unwrap();
+        client
+            .query::<()>(redis::cmd("SET").arg("clock").arg(now))
+            .unwrap();
         let first = rng.random_range(0..6);
         let key = |nth: usize| Key::from(format!("k{}", (first + nth) % 6));
         if rng.random_bool(0.02) {
             let forged = FORGED[rng.random_range(0..FORGED.len())];
             let name = format!("td:{{agreement:k{first}}}:permits:limit");
-            client.query::<()>(redis::cmd("SET").arg(&name).arg(forged)).unwrap();
-            client.query::<()>(redis::cmd("HDEL").arg("ends").arg(&name)).unwrap();
+            client
+                .query::<()>(redis::cmd("SET").arg(&name).arg(forged))
+                .unwrap();
+            client
+                .query::<()>(redis::cmd("HDEL").arg("ends").arg(&name))
+                .unwrap();
             cells.insert(key(0), Adapted::parse(forged).unwrap_or_default());
         }
         // Several keys may be in one call.
-        let reports: Vec<_> = (0..rng.random_range(1..5)).map(|nth| (key(nth), report(&mut rng))).collect();
-        let sent = reports.iter().map(|(key, report)| namespace.client().run(key.clone(), report.clone()));
+        let reports: Vec<_> = (0..rng.random_range(1..5))
+            .map(|nth| (key(nth), report(&mut rng)))
+            .collect();
+        let sent = reports
+            .iter()
+            .map(|(key, report)| namespace.client().run(key.clone(), report.clone()));
         let lua = join_all(sent).await;
         for ((key, report), lua) in reports.into_iter().zip(lua) {
             let cell = cells.entry(key.clone()).or_default();
@@ -116,9 +154,18 @@ async fn lua_and_rust_agree_on_every_sequence() {
                 cell.clear();
             }
             let rust = report.clone().apply(cell, now);
-            assert_eq!(lua.unwrap(), rust, "SEED={seed}, step {step} at {now}: {report:?}, {cell:?}");
-            let looked: Option<AdaptiveState> = namespace.client().run(key, LookAtLimit).await.unwrap();
-            assert_eq!(looked, LookAtLimit.apply(cell, now), "SEED={seed}, step {step}");
+            assert_eq!(
+                lua.unwrap(),
+                rust,
+                "SEED={seed}, step {step} at {now}: {report:?}, {cell:?}"
+            );
+            let looked: Option<AdaptiveState> =
+                namespace.client().run(key, LookAtLimit).await.unwrap();
+            assert_eq!(
+                looked,
+                LookAtLimit.apply(cell, now),
+                "SEED={seed}, step {step}"
+            );
         }
     }
 }
@@ -131,11 +178,28 @@ async fn a_key_of_another_type_is_replaced() {
     let name = "td:{api:k}:permits:limit";
     server.cli(&["SADD", name, "a"]);
     let adapt = |ok| {
-        let rules = Rules { follows: true, min: 1, max: 100, start: 20, window: 100_000 };
-        Adapt { rules, known: 20, seen: Seen { ok, ..Seen::default() } }
+        let rules = Rules {
+            follows: true,
+            min: 1,
+            max: 100,
+            start: 20,
+            window: 100_000,
+        };
+        Adapt {
+            rules,
+            known: 20,
+            seen: Seen {
+                ok,
+                ..Seen::default()
+            },
+        }
     };
     assert_eq!(client.run("k".into(), adapt(0)).await.unwrap().limit, 20);
-    assert_eq!(server.cli(&["TYPE", name]).trim(), "set", "a look changes nothing");
+    assert_eq!(
+        server.cli(&["TYPE", name]).trim(),
+        "set",
+        "a look changes nothing"
+    );
     assert_eq!(client.run("k".into(), adapt(1)).await.unwrap().limit, 20);
     assert_eq!(server.cli(&["TYPE", name]).trim(), "string");
     let ttl: i64 = server.cli(&["PTTL", name]).trim().parse().unwrap();

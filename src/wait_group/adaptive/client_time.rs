@@ -106,9 +106,10 @@ impl ClientTime {
         match state.upload {
             // A stream in both directions: the handler answers what it has read so far.
             Upload::Open => ServiceTime::Unknown,
-            Upload::Over => {
-                ServiceTime::Known(now.saturating_duration_since(began).saturating_sub(state.waited))
-            }
+            Upload::Over => ServiceTime::Known(
+                now.saturating_duration_since(began)
+                    .saturating_sub(state.waited),
+            ),
             Upload::Failed => ServiceTime::BrokenOff,
         }
     }
@@ -152,7 +153,11 @@ mod tests {
     /// What the handler waits for a frame is the client's; what it is late to read it, is the service's.
     #[test]
     fn only_the_time_until_the_handler_is_woken_is_the_clients() {
-        let (time, began, waker) = (Arc::new(ClientTime::default()), Instant::now(), Waker::noop());
+        let (time, began, waker) = (
+            Arc::new(ClientTime::default()),
+            Instant::now(),
+            Waker::noop(),
+        );
         let client = Client::Upload(Arc::clone(&time));
         let at = |after| began + ms(after);
         time.asks(waker, at(100));
@@ -162,13 +167,23 @@ mod tests {
         lock(&time.0).woken = Some(at(700));
         time.asks(waker, at(1000));
         time.has_come(at(1000));
-        assert_eq!(client.of_response(began, at(1000)), ServiceTime::Unknown, "the upload goes on");
+        assert_eq!(
+            client.of_response(began, at(1000)),
+            ServiceTime::Unknown,
+            "the upload goes on"
+        );
         assert_eq!(client.of_dropped(began, at(9000)), ServiceTime::BrokenOff);
         time.asks(waker, at(1100));
         time.has_come(at(1100));
         time.ends(Upload::Over, at(1100));
         time.ends(Upload::Failed, at(1100));
-        assert_eq!(client.of_response(began, at(2000)), ServiceTime::Known(ms(1100)));
-        assert_eq!(client.of_dropped(began, at(2000)), ServiceTime::Known(ms(1100)));
+        assert_eq!(
+            client.of_response(began, at(2000)),
+            ServiceTime::Known(ms(1100))
+        );
+        assert_eq!(
+            client.of_dropped(began, at(2000)),
+            ServiceTime::Known(ms(1100))
+        );
     }
 }

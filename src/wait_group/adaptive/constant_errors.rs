@@ -24,7 +24,11 @@ struct Service {
 
 /// A service of 10 ms for each request.
 fn service(capacity: i64, fails: u64) -> Service {
-    Service { capacity, fails, latency: 10_000 }
+    Service {
+        capacity,
+        fails,
+        latency: 10_000,
+    }
 }
 
 /// A limit before a service, with so many callers that each send a request after the other.
@@ -37,8 +41,16 @@ struct Run {
 impl Run {
     fn new(follows: bool, callers: i64, seed: u64) -> Self {
         let mut limit = Limit::new(follows, 1, 1000);
-        limit.rules = Rules { start: 100, window: WINDOW, ..limit.rules };
-        Self { limit, callers, rng: StdRng::seed_from_u64(seed) }
+        limit.rules = Rules {
+            start: 100,
+            window: WINDOW,
+            ..limit.rules
+        };
+        Self {
+            limit,
+            callers,
+            rng: StdRng::seed_from_u64(seed),
+        }
     }
 
     /// Returns how many requests succeeded in so many windows.
@@ -56,7 +68,13 @@ impl Run {
             let ok = i64::try_from(ok).unwrap();
             self.limit.now += length;
             let latency = ok * service.latency;
-            self.limit.report(Seen { ok, overloads: done - ok, latency, peak: in_flight, span: length });
+            self.limit.report(Seen {
+                ok,
+                overloads: done - ok,
+                latency,
+                peak: in_flight,
+                span: length,
+            });
             served += ok;
         }
         served
@@ -71,11 +89,21 @@ fn errors_at_any_load_do_not_steer() {
             for fails in [10, 20, 50, 200] {
                 let served = |fails| {
                     let mut run = Run::new(follows, callers, SEED);
-                    run.windows(1000, Service { capacity: i64::MAX, fails, latency })
+                    run.windows(
+                        1000,
+                        Service {
+                            capacity: i64::MAX,
+                            fails,
+                            latency,
+                        },
+                    )
                 };
                 let (without, with) = (served(0), served(fails));
                 let least = without * (1000 - i64::try_from(fails).unwrap()) / 1000 * 85 / 100;
-                assert!(with >= least, "{callers} {follows} {fails}: {with} of {without}");
+                assert!(
+                    with >= least,
+                    "{callers} {follows} {fails}: {with} of {without}"
+                );
             }
         }
     }
@@ -104,9 +132,15 @@ fn the_limit_follows_the_capacity_beside_errors() {
                 run.windows(300, service(capacity, fails));
                 let served = run.windows(300, service(capacity, fails));
                 let all = 300 * capacity * 5 * (1000 - i64::try_from(fails).unwrap()) / 1000;
-                assert!(served >= all * 55 / 100, "{follows} {fails} {capacity}: {served} of {all}");
+                assert!(
+                    served >= all * 55 / 100,
+                    "{follows} {fails} {capacity}: {served} of {all}"
+                );
                 let limit = run.limit.cell.limit / 1000;
-                assert!(limit <= capacity * 2 + 4, "{follows} {fails} {capacity}: {limit}");
+                assert!(
+                    limit <= capacity * 2 + 4,
+                    "{follows} {fails} {capacity}: {limit}"
+                );
             }
         }
     }
@@ -116,7 +150,11 @@ fn the_limit_follows_the_capacity_beside_errors() {
 /// at any load, until the share is measured again, 100 windows later.
 #[test]
 fn a_small_service_is_not_taken_for_one_that_fails_at_any_load() {
-    let service = |capacity| Service { capacity, fails: 0, latency: WINDOW };
+    let service = |capacity| Service {
+        capacity,
+        fails: 0,
+        latency: WINDOW,
+    };
     let shrunk = |follows, seed| {
         let mut run = Run::new(follows, 80, seed);
         run.windows(100, service(40));
@@ -126,7 +164,11 @@ fn a_small_service_is_not_taken_for_one_that_fails_at_any_load() {
     for follows in [false, true] {
         for seed in 0..40 {
             let run = shrunk(follows, seed);
-            assert!(run.limit.cell.limit <= 9000, "seed {seed}, {follows}: {:?}", run.limit.cell);
+            assert!(
+                run.limit.cell.limit <= 9000,
+                "seed {seed}, {follows}: {:?}",
+                run.limit.cell
+            );
         }
     }
     let mut unlucky = shrunk(true, 956_886_849_868_314_337);

@@ -41,15 +41,39 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
         self,
         adaptive: Adaptive<C>,
     ) -> Result<ConcurrencyLimitLayer<Req, H, R, Adaptive<C>>, Error> {
-        let Self { key, provide: Leased { from, hold }, max_wait, on_lease, cancel_when_lost, reject } = self;
-        let provide = Leased { from: from.adaptive(adaptive)?, hold };
-        Ok(ConcurrencyLimitLayer { key, provide, max_wait, on_lease, cancel_when_lost, reject })
+        let Self {
+            key,
+            provide: Leased { from, hold },
+            max_wait,
+            on_lease,
+            cancel_when_lost,
+            reject,
+        } = self;
+        let provide = Leased {
+            from: from.adaptive(adaptive)?,
+            hold,
+        };
+        Ok(ConcurrencyLimitLayer {
+            key,
+            provide,
+            max_wait,
+            on_lease,
+            cancel_when_lost,
+            reject,
+        })
     }
 }
 
 impl<Req> RequestPermits<Req> {
     fn adaptive<C>(self, adaptive: Adaptive<C>) -> Result<RequestPermits<Req, Adaptive<C>>, Error> {
-        let Self { mut source, weight, limit, turn, watch, observer: () } = self;
+        let Self {
+            mut source,
+            weight,
+            limit,
+            turn,
+            watch,
+            observer: (),
+        } = self;
         let group = &source.group;
         let (rules, timeout) = (adaptive.rules(group.limit())?, adaptive.timeout);
         if adaptive.is_http && watch.is_none() {
@@ -60,7 +84,14 @@ impl<Req> RequestPermits<Req> {
         }
         let limits = AdaptiveLimits::new(group.store(), group.name(), rules, timeout);
         source.adaptive = Some(limits);
-        Ok(RequestPermits { source, weight, limit, turn, watch, observer: adaptive })
+        Ok(RequestPermits {
+            source,
+            weight,
+            limit,
+            turn,
+            watch,
+            observer: adaptive,
+        })
     }
 }
 
@@ -80,13 +111,24 @@ impl<Req, C> Observes for RequestPermits<Req, Adaptive<C>> {
 
 impl<Req, C: Classify<Res, E>, Res, E> Observe<Req, Res, E> for RequestPermits<Req, Adaptive<C>> {
     fn began(&self, lease: &Lease, request: Req) -> (Option<Sample>, Req) {
-        let Some(limits) = self.source.adaptive.clone() else { return (None, request) };
+        let Some(limits) = self.source.adaptive.clone() else {
+            return (None, request);
+        };
         let (request, client) = match &self.watch {
             Some(watch) => watch(request),
             None => (request, Client::Nothing),
         };
         let (key, began) = (lease.key().clone(), Instant::now());
-        (Some(Sample { limits, key, began, client, is_noted: false }), request)
+        (
+            Some(Sample {
+                limits,
+                key,
+                began,
+                client,
+                is_noted: false,
+            }),
+            request,
+        )
     }
 
     fn ended(&self, sample: Option<Sample>, outcome: &Result<Res, E>) {

@@ -44,7 +44,8 @@ pub struct AdaptiveState {
 impl AdaptiveState {
     fn of(adapted: &Adapted) -> Self {
         let count = |number: i64| u32::try_from(number).unwrap_or(u32::MAX);
-        let micros = |span: i64| Duration::from_micros(u64::try_from(span.min(LONGEST)).unwrap_or(0));
+        let micros =
+            |span: i64| Duration::from_micros(u64::try_from(span.min(LONGEST)).unwrap_or(0));
         Self {
             limit: count(adapted.limit / 1000),
             in_flight: count(adapted.permits_in_flight()),
@@ -69,8 +70,14 @@ impl Operation for LookAtLimit {
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
         fields.integer()?;
         // A key of another type, and text in another form, are no limit: the next report replaces them.
-        let Field::Text(text) = fields.next()? else { return Err(Garbled("a script returned no text")) };
-        Ok(std::str::from_utf8(text).ok().and_then(Adapted::parse).as_ref().map(AdaptiveState::of))
+        let Field::Text(text) = fields.next()? else {
+            return Err(Garbled("a script returned no text"));
+        };
+        Ok(std::str::from_utf8(text)
+            .ok()
+            .and_then(Adapted::parse)
+            .as_ref()
+            .map(AdaptiveState::of))
     }
 
     fn apply(self, cell: &mut Adapted, now: i64) -> Self::Reply {
@@ -80,7 +87,10 @@ impl Operation for LookAtLimit {
 }
 
 /// Reads the limit of a key; `None` if none is stored.
-pub(crate) async fn look(namespace: &Namespace<Adapted>, key: Key) -> Result<Option<AdaptiveState>, Error> {
+pub(crate) async fn look(
+    namespace: &Namespace<Adapted>,
+    key: Key,
+) -> Result<Option<AdaptiveState>, Error> {
     namespace.client().run(key, LookAtLimit).await
 }
 
@@ -90,7 +100,9 @@ mod tests {
 
     #[test]
     fn a_limit_is_shown_in_whole_permits() {
-        let of = |base| Adapted::parse(&format!("20999 {base} 7 0 1 2 3 4 5 1500 1600 0 0 0 0 1")).unwrap();
+        let of = |base| {
+            Adapted::parse(&format!("20999 {base} 7 0 1 2 3 4 5 1500 1600 0 0 0 0 1")).unwrap()
+        };
         let state = LookAtLimit.apply(&mut of(3999), 1).unwrap();
         assert_eq!((state.limit, state.in_flight), (20, 2));
         let [latency, base] = [1600, 3].map(Duration::from_micros);

@@ -2,7 +2,10 @@
 
 #[cfg(test)]
 mod agreement;
-#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only requests of HTTP are uploaded"))]
+#[cfg_attr(
+    not(feature = "http"),
+    allow(dead_code, reason = "only requests of HTTP are uploaded")
+)]
 mod client_time;
 #[cfg(test)]
 mod constant_errors;
@@ -200,23 +203,64 @@ impl<C> Adaptive<C> {
     /// # drop(adaptive);
     /// ```
     pub fn classify<C2>(self, classify: C2) -> Adaptive<C2> {
-        let Self { follows, min, max, start, window, timeout, is_http: _, classify: _ } = self;
-        Adaptive { follows, min, max, start, window, timeout, is_http: false, classify }
+        let Self {
+            follows,
+            min,
+            max,
+            start,
+            window,
+            timeout,
+            is_http: _,
+            classify: _,
+        } = self;
+        Adaptive {
+            follows,
+            min,
+            max,
+            start,
+            window,
+            timeout,
+            is_http: false,
+            classify,
+        }
     }
 
     /// Returns the rules, if all settings are in range. `limit`: that of the WaitGroup.
     fn rules(&self, limit: u32) -> Result<Rules, Error> {
         const MOST: u32 = 1_000_000;
-        let &Self { follows, min, max, window, timeout, .. } = self;
+        let &Self {
+            follows,
+            min,
+            max,
+            window,
+            timeout,
+            ..
+        } = self;
         let start = self.start.unwrap_or(limit);
         in_range("the lowest limit", 1..=MOST, "1 to 1000000", min)?;
-        in_range("the highest limit", min..=MOST, format_args!("{min} (the lowest) to 1000000"), max)?;
-        in_range("the start value", min..=max, format_args!("{min} to {max}"), start)?;
+        in_range(
+            "the highest limit",
+            min..=MOST,
+            format_args!("{min} (the lowest) to 1000000"),
+            max,
+        )?;
+        in_range(
+            "the start value",
+            min..=max,
+            format_args!("{min} to {max}"),
+            start,
+        )?;
         let windows = Duration::from_millis(10)..=Duration::from_secs(10);
         in_range("the window", windows, "10 ms to 10 s", window)?;
         let timeouts = Duration::from_millis(1)..=Duration::from_secs(3600);
         in_range("the timeout", timeouts, "1 ms to 1 h", timeout)?;
         let window = micros(window);
-        Ok(Rules { follows, min: min.into(), max: max.into(), start: start.into(), window })
+        Ok(Rules {
+            follows,
+            min: min.into(),
+            max: max.into(),
+            start: start.into(),
+            window,
+        })
     }
 }

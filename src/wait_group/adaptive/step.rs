@@ -145,11 +145,26 @@ fn noise(share: i64, samples: i64, factor: i64) -> i64 {
 impl Adapted {
     /// Reads what is stored. `None` for text in another form.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let is_known = text.bytes().all(|byte| byte == b' ' || byte.is_ascii_digit());
+        let is_known = text
+            .bytes()
+            .all(|byte| byte == b' ' || byte.is_ascii_digit());
         let words = text.split(' ').filter(|word| !word.is_empty());
         let numbers = words.map(|word| word.parse().unwrap_or(i64::MAX).min(1 << 52));
         let numbers: [i64; 16] = numbers.take(17).collect::<Vec<_>>().try_into().ok()?;
-        let [limit, base, age, probe, since, ok, overloads, latency, busy, in_flight, mean, ..] = numbers;
+        let [
+            limit,
+            base,
+            age,
+            probe,
+            since,
+            ok,
+            overloads,
+            latency,
+            busy,
+            in_flight,
+            mean,
+            ..,
+        ] = numbers;
         let [.., usual, tried, sure, cuts, sampled] = numbers;
         let this = Self {
             limit,
@@ -191,9 +206,25 @@ impl Adapted {
     fn rest(&mut self, seen: &Seen, rules: &Rules, now: i64) {
         let mean = self.mean.max((seen.latency / seen.ok.max(1)).min(LONGEST));
         if now - self.sampled > QUIET.max(rules.window * 10).max(mean * 2) {
-            let Self { base, mean, usual, sampled, end, .. } = *self;
+            let Self {
+                base,
+                mean,
+                usual,
+                sampled,
+                end,
+                ..
+            } = *self;
             let limit = rules.bound(rules.start * 1000);
-            *self = Self { limit, base, mean, usual, sampled, end, since: now, ..Self::default() };
+            *self = Self {
+                limit,
+                base,
+                mean,
+                usual,
+                sampled,
+                end,
+                since: now,
+                ..Self::default()
+            };
         }
     }
 
@@ -208,7 +239,11 @@ impl Adapted {
         // What was in flight before the window began counts for the length of a window.
         let busy = seen.peak * seen.span.min(lasts.max(rules.window)) / 1000;
         self.busy = (self.busy + busy).min(BUSIEST);
-        let mean = if self.ok > 0 { (self.latency / self.ok).min(LONGEST) } else { 0 };
+        let mean = if self.ok > 0 {
+            (self.latency / self.ok).min(LONGEST)
+        } else {
+            0
+        };
         if self.is_over(lasts, rules.window.max((mean * 2).min(rules.window * 10))) {
             if self.probe < DRAIN {
                 let in_flight = self.busy * 1000 / (lasts / 1000).max(1);
@@ -308,7 +343,11 @@ impl Adapted {
     fn learn(&mut self, share: i64, samples: i64, rules: &Rules) {
         if rules.follows {
             let short = (self.mean * 1000).max(1);
-            self.base = if self.base == 0 { short } else { (self.base + short) / 2 };
+            self.base = if self.base == 0 {
+                short
+            } else {
+                (self.base + short) / 2
+            };
         }
         let all_depend = self.tried.min(ALL - self.tried);
         let margin = noise(self.tried, samples, 6).min((all_depend / 2).max(ALL / 10));
@@ -323,9 +362,21 @@ impl Adapted {
     }
 
     fn told(&self, rules: &Rules) -> Told {
-        let used = if self.in_flight > 0 { self.limit.min(self.in_flight) } else { self.limit };
-        let limit = if self.probe >= DRAIN { rules.min.max(used / 2000) } else { self.limit / 1000 };
-        Told { limit, in_flight: self.permits_in_flight(), mean: self.mean }
+        let used = if self.in_flight > 0 {
+            self.limit.min(self.in_flight)
+        } else {
+            self.limit
+        };
+        let limit = if self.probe >= DRAIN {
+            rules.min.max(used / 2000)
+        } else {
+            self.limit / 1000
+        };
+        Told {
+            limit,
+            in_flight: self.permits_in_flight(),
+            mean: self.mean,
+        }
     }
 
     pub(super) fn permits_in_flight(&self) -> i64 {
@@ -364,22 +415,51 @@ impl Operation for Adapt {
     const SAME_ONCE: bool = false;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        let Self { rules: Rules { follows, min, max, start, window }, known, seen } = self;
-        let Seen { ok, overloads, latency, peak, span } = seen;
+        let Self {
+            rules:
+                Rules {
+                    follows,
+                    min,
+                    max,
+                    start,
+                    window,
+                },
+            known,
+            seen,
+        } = self;
+        let Seen {
+            ok,
+            overloads,
+            latency,
+            peak,
+            span,
+        } = seen;
         let rules = [i64::from(*follows), *min, *max, *known, *start, *window];
-        for number in rules.into_iter().chain([*ok, *overloads, *latency, *peak, *span]) {
+        for number in rules
+            .into_iter()
+            .chain([*ok, *overloads, *latency, *peak, *span])
+        {
             call.integer(number);
         }
     }
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Told, Garbled> {
         let (limit, in_flight, mean) = (fields.integer()?, fields.integer()?, fields.integer()?);
-        Ok(Told { limit: limit.clamp(self.rules.min, self.rules.max), in_flight, mean })
+        Ok(Told {
+            limit: limit.clamp(self.rules.min, self.rules.max),
+            in_flight,
+            mean,
+        })
     }
 
     fn apply(self, cell: &mut Adapted, now: i64) -> Told {
         let Self { rules, known, seen } = self;
-        let fresh = Adapted { limit: known * 1000, since: now, sampled: now, ..Adapted::default() };
+        let fresh = Adapted {
+            limit: known * 1000,
+            since: now,
+            sampled: now,
+            ..Adapted::default()
+        };
         let mut state = if cell.is_idle(now) { fresh } else { *cell };
         state.bound(&rules, now);
         state.rest(&seen, &rules, now);

@@ -62,7 +62,13 @@ impl AdaptiveLimits {
     pub(super) fn new(store: &Store, name: &str, rules: Rules, timeout: Duration) -> Self {
         let namespace: Namespace<Adapted> = Namespace::open(store, name);
         let (client, told) = (namespace.client(), AdaptiveLimit::new(name));
-        Self(Arc::new(Inner { client, rules, timeout, known: Mutex::new(KnownKeys::new(MOST)), told }))
+        Self(Arc::new(Inner {
+            client,
+            rules,
+            timeout,
+            known: Mutex::new(KnownKeys::new(MOST)),
+            told,
+        }))
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -71,7 +77,9 @@ impl AdaptiveLimits {
 
     /// Returns the weight and the limit for a request that weighs `weight`, for which the user has chosen the limit `most`.
     pub(crate) async fn bounded(&self, key: &Key, weight: u32, most: u32) -> (u32, u32) {
-        let highest = u32::try_from(self.0.rules.max).unwrap_or(u32::MAX).min(most);
+        let highest = u32::try_from(self.0.rules.max)
+            .unwrap_or(u32::MAX)
+            .min(most);
         if weight > highest {
             return (weight, highest);
         }
@@ -88,18 +96,28 @@ impl AdaptiveLimits {
         let now = Instant::now();
         let known = slot(&self.0, &mut lock(&self.0.known), key, now).and_then(|known| {
             known.used_at = now;
-            let is_fresh = known.heard_at.is_some_and(|heard| now.duration_since(heard) < STALE);
+            let is_fresh = known
+                .heard_at
+                .is_some_and(|heard| now.duration_since(heard) < STALE);
             is_fresh.then(|| (known.limit, self.0.due(known, now)))
         });
         if let Some((limit, due)) = known {
             self.send(key, due);
             return Ok(limit);
         }
-        let read = || Adapt { rules: self.0.rules, known: self.0.rules.start, seen: Seen::default() };
+        let read = || Adapt {
+            rules: self.0.rules,
+            known: self.0.rules.start,
+            seen: Seen::default(),
+        };
         if let Some(told) = self.0.client.step(key, read) {
             return Ok(self.0.hear(key, &told));
         }
-        let (this, asking, key) = (self.clone(), self.0.client.run(key.clone(), read()), key.clone());
+        let (this, asking, key) = (
+            self.clone(),
+            self.0.client.run(key.clone(), read()),
+            key.clone(),
+        );
         Err(Box::pin(async move { this.0.hear(&key, &asking.await) }))
     }
 
@@ -107,11 +125,17 @@ impl AdaptiveLimits {
     pub(crate) fn in_flight(&self, lease: Lease, weight: u32) -> Lease {
         let key = lease.key().clone();
         let mut all = lock(&self.0.known);
-        let Some(known) = all.get_mut(&key) else { return lease };
+        let Some(known) = all.get_mut(&key) else {
+            return lease;
+        };
         known.in_flight = known.in_flight.saturating_add(weight);
         known.seen.peak = known.seen.peak.max(known.in_flight.into());
         drop(all);
-        lease.beside(InFlight { limits: self.clone(), key, weight })
+        lease.beside(InFlight {
+            limits: self.clone(),
+            key,
+            weight,
+        })
     }
 
     /// Notes how a request has ended.
@@ -123,7 +147,11 @@ impl AdaptiveLimits {
         let due = lock(&self.0.known).get_mut(key).and_then(|known| {
             match signal {
                 Signal::Success => {
-                    let most = if known.mean.is_zero() { Duration::MAX } else { known.mean * OUTLIER };
+                    let most = if known.mean.is_zero() {
+                        Duration::MAX
+                    } else {
+                        known.mean * OUTLIER
+                    };
                     known.seen.ok += 1;
                     known.seen.latency += micros(latency.min(most));
                 }
@@ -164,10 +192,27 @@ impl Inner {
         // If the store has lost the limit, it goes on with what this process knows, if that is of samples.
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| now.duration_since(at) < STALE);
         let knows = is_recent(known.heard_at) && is_recent(known.sampled_at);
-        let limit = if knows { known.limit.into() } else { self.rules.start };
+        let limit = if knows {
+            known.limit.into()
+        } else {
+            self.rules.start
+        };
         let peak = known.in_flight.into();
-        let seen = std::mem::replace(&mut known.seen, Seen { peak, ..Seen::default() });
-        Some(Adapt { rules: self.rules, known: limit, seen: Seen { span: micros(span), ..seen } })
+        let seen = std::mem::replace(
+            &mut known.seen,
+            Seen {
+                peak,
+                ..Seen::default()
+            },
+        );
+        Some(Adapt {
+            rules: self.rules,
+            known: limit,
+            seen: Seen {
+                span: micros(span),
+                ..seen
+            },
+        })
     }
 
     /// Notes what the store tells of a key, and returns its limit. In an outage, what this process knows stays.
@@ -178,7 +223,9 @@ impl Inner {
             // After a failure, not again at once.
             (known.heard_at, known.is_unanswered) = (Some(now), false);
         }
-        let Ok(told) = told else { return known.map_or(self.start(), |known| known.limit) };
+        let Ok(told) = told else {
+            return known.map_or(self.start(), |known| known.limit);
+        };
         let limit = u32::try_from(told.limit).unwrap_or(u32::MAX);
         if let Some(known) = known {
             known.limit = limit;
@@ -191,7 +238,12 @@ impl Inner {
 }
 
 /// What is known of a key. `None`: there are too many.
-fn slot<'a>(limits: &Inner, all: &'a mut KnownKeys<Known>, key: &Key, now: Instant) -> Option<&'a mut Known> {
+fn slot<'a>(
+    limits: &Inner,
+    all: &'a mut KnownKeys<Known>,
+    key: &Key,
+    now: Instant,
+) -> Option<&'a mut Known> {
     let new = || Known {
         limit: limits.start(),
         mean: Duration::ZERO,
@@ -203,11 +255,15 @@ fn slot<'a>(limits: &Inner, all: &'a mut KnownKeys<Known>, key: &Key, now: Insta
         in_flight: 0,
         seen: Seen::default(),
     };
-    all.entry(key, new, |known| known.in_flight == 0 && now.duration_since(known.used_at) >= UNUSED)
+    all.entry(key, new, |known| {
+        known.in_flight == 0 && now.duration_since(known.used_at) >= UNUSED
+    })
 }
 
 fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(LONGEST).min(LONGEST)
+    i64::try_from(span.as_micros())
+        .unwrap_or(LONGEST)
+        .min(LONGEST)
 }
 
 /// A permit in flight.

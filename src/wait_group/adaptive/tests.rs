@@ -17,7 +17,13 @@ const WINDOW: i64 = 100_000;
 const HOUR: i64 = 3_600_000_000;
 
 fn seen(ok: i64, latency: i64, peak: i64, span: i64) -> Seen {
-    Seen { ok, latency, peak, span, ..Seen::default() }
+    Seen {
+        ok,
+        latency,
+        peak,
+        span,
+        ..Seen::default()
+    }
 }
 
 /// A key whose limit begins with 20, and the time.
@@ -29,12 +35,27 @@ pub(super) struct Limit {
 
 impl Limit {
     pub(super) fn new(follows: bool, min: i64, max: i64) -> Self {
-        let rules = Rules { follows, min, max, start: 20, window: WINDOW };
-        Self { cell: Adapted::default(), now: START, rules }
+        let rules = Rules {
+            follows,
+            min,
+            max,
+            start: 20,
+            window: WINDOW,
+        };
+        Self {
+            cell: Adapted::default(),
+            now: START,
+            rules,
+        }
     }
 
     pub(super) fn report(&mut self, seen: Seen) -> Told {
-        Adapt { rules: self.rules, known: self.rules.start, seen }.apply(&mut self.cell, self.now)
+        Adapt {
+            rules: self.rules,
+            known: self.rules.start,
+            seen,
+        }
+        .apply(&mut self.cell, self.now)
     }
 
     pub(super) fn limit(&mut self) -> i64 {
@@ -54,7 +75,10 @@ impl Limit {
         let failed = done * overloads / 100;
         let ok = done - failed;
         let seen = seen(ok, ok * latency, in_flight, length);
-        self.report(Seen { overloads: failed, ..seen });
+        self.report(Seen {
+            overloads: failed,
+            ..seen
+        });
     }
 
     /// So long behind a service that handles `capacity` requests at once, in `service` µs each.
@@ -71,7 +95,11 @@ impl Limit {
     fn comes_to(&mut self, limits: Range<i64>, span: i64, capacity: i64, service: i64) {
         self.run(span, capacity, service);
         let stored = self.cell.limit / 1000;
-        assert!(limits.contains(&stored), "{stored} of {capacity} at {}", self.now - START);
+        assert!(
+            limits.contains(&stored),
+            "{stored} of {capacity} at {}",
+            self.now - START
+        );
     }
 }
 
@@ -84,12 +112,23 @@ fn additive_increase_multiplicative_decrease() {
     assert_eq!(limit.limit(), 21, "the first report begins a window");
     limit.window(1000, 20);
     limit.window(1000, 20);
-    assert!(limit.limit() <= 10 && limit.cell.limit == 21_000, "half of the load");
+    assert!(
+        limit.limit() <= 10 && limit.cell.limit == 21_000,
+        "half of the load"
+    );
     limit.window(1000, 0);
     limit.window(1000, 0);
-    assert_eq!((limit.limit(), limit.cell.limit), (18, 18_900), "it has helped");
+    assert_eq!(
+        (limit.limit(), limit.cell.limit),
+        (18, 18_900),
+        "it has helped"
+    );
     limit.window(1000, 20);
-    assert_eq!((limit.limit(), limit.cell.limit), (17, 17_010), "it is known to");
+    assert_eq!(
+        (limit.limit(), limit.cell.limit),
+        (17, 17_010),
+        "it is known to"
+    );
 }
 
 /// Without samples a limit returns to its start, wherever it was, and whatever is asked for meanwhile.
@@ -154,7 +193,11 @@ fn a_limit_that_is_not_used_does_not_grow() {
         limit.report(seen(10, 100_000, 9, HOUR));
         assert_eq!(limit.limit(), 20);
         limit.run(20_000_000, 1000, 10_000);
-        assert!(limit.limit() > 40, "{follows}: it is used: {}", limit.limit());
+        assert!(
+            limit.limit() > 40,
+            "{follows}: it is used: {}",
+            limit.limit()
+        );
     }
 }
 
@@ -167,7 +210,12 @@ fn the_limit_follows_the_capacity() {
     constant.run(60_000_000, 32, 10_000);
     (0..24).for_each(|_| constant.comes_to(30..60, HOUR, 32, 10_000));
     for capacity in [64, 16, 128, 32].repeat(20) {
-        changing.comes_to(capacity * 9 / 10..capacity * 2 + 8, 30_000_000, capacity, 10_000);
+        changing.comes_to(
+            capacity * 9 / 10..capacity * 2 + 8,
+            30_000_000,
+            capacity,
+            10_000,
+        );
     }
     slower.run(60_000_000, 32, 10_000);
     slower.comes_to(30..60, 120_000_000, 32, 50_000);
@@ -203,7 +251,10 @@ fn a_report_that_arrives_twice_moves_the_limit_once() {
         let mut limit = Limit::new(follows, 1, 100);
         limit.window(10_000, 0);
         limit.now += WINDOW;
-        let bad = Seen { overloads: 100, ..seen(0, 0, 20, WINDOW) };
+        let bad = Seen {
+            overloads: 100,
+            ..seen(0, 0, 20, WINDOW)
+        };
         limit.report(bad);
         let once = limit.limit();
         limit.report(bad);
@@ -224,7 +275,12 @@ fn what_is_known_of_a_service_is_kept_for_an_hour() {
     assert_eq!(limit.limit(), 20, "the start value");
     // A store that has lost the limit goes on with what a process knows.
     let seen = seen(1, 0, 0, 0);
-    let told = Adapt { rules: limit.rules, known: moved, seen }.apply(&mut Adapted::default(), limit.now);
+    let told = Adapt {
+        rules: limit.rules,
+        known: moved,
+        seen,
+    }
+    .apply(&mut Adapted::default(), limit.now);
     assert_eq!(told.limit, moved);
 }
 
@@ -236,13 +292,21 @@ fn no_report_and_no_clock_brings_the_limit_out_of_its_bounds() {
         let (low, high) = (rng.random_range(1..50), rng.random_range(50..1_000_000));
         let mut limit = Limit::new(rng.random_bool(0.5), low, high);
         for _ in 0..100 {
-            limit.now += [0, 1, WINDOW, -WINDOW, HOUR, -HOUR, 90 * 24 * HOUR][rng.random_range(0..7)];
-            let mut number = |most: i64| [0, 1, rng.random_range(0..=most), most][rng.random_range(0..4)];
+            limit.now +=
+                [0, 1, WINDOW, -WINDOW, HOUR, -HOUR, 90 * 24 * HOUR][rng.random_range(0..7)];
+            let mut number =
+                |most: i64| [0, 1, rng.random_range(0..=most), most][rng.random_range(0..4)];
             let (ok, overloads, latency) = (number(1 << 32), number(1 << 32), number(1 << 50));
             let (peak, span) = (number(1 << 32).min(1_000_000), number(HOUR));
-            let told = limit.report(Seen { overloads, ..seen(ok, latency, peak, span) });
+            let told = limit.report(Seen {
+                overloads,
+                ..seen(ok, latency, peak, span)
+            });
             assert!((low..=high).contains(&told.limit), "{seed}: {told:?}");
-            assert!(told.in_flight >= 0 && (0..=HOUR).contains(&told.mean), "{seed}: {told:?}");
+            assert!(
+                told.in_flight >= 0 && (0..=HOUR).contains(&told.mean),
+                "{seed}: {told:?}"
+            );
         }
     }
 }
@@ -250,10 +314,22 @@ fn no_report_and_no_clock_brings_the_limit_out_of_its_bounds() {
 #[test]
 fn settings_are_checked() {
     let (ms, nano) = (Duration::from_millis, Duration::from_nanos(1));
-    let usual = Rules { follows: false, min: 1, max: 1000, start: 20, window: 100_000 };
+    let usual = Rules {
+        follows: false,
+        min: 1,
+        max: 1000,
+        start: 20,
+        window: 100_000,
+    };
     assert_eq!(Adaptive::aimd().rules(20).unwrap(), usual);
     let adaptive = Adaptive::gradient().min(4).max(500).start(7).window(ms(50));
-    let rules = Rules { follows: true, min: 4, max: 500, start: 7, window: 50_000 };
+    let rules = Rules {
+        follows: true,
+        min: 4,
+        max: 500,
+        start: 7,
+        window: 50_000,
+    };
     assert_eq!(adaptive.rules(20).unwrap(), rules);
     let (aimd, hour) = (Adaptive::aimd, ms(3_600_000));
     for (adaptive, is_good) in [
@@ -272,6 +348,10 @@ fn settings_are_checked() {
         (aimd().timeout(hour + nano), false),
     ] {
         let refused = adaptive.rules(20).err();
-        assert_eq!(refused.map(|error| error.is_invalid()), (!is_good).then_some(true), "{adaptive:?}");
+        assert_eq!(
+            refused.map(|error| error.is_invalid()),
+            (!is_good).then_some(true),
+            "{adaptive:?}"
+        );
     }
 }

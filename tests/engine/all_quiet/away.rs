@@ -52,13 +52,22 @@ impl Each {
         let guard = Mutex::new(&other, "m").unwrap().lock("k").await.unwrap();
         let mutex = Mutex::new(&store, "m").unwrap();
         let held = mutex.lock("mine").await.unwrap();
-        let waiter = tokio::spawn(async move { mutex.lock("k").await.unwrap().unlock().await.unwrap() });
+        let waiter =
+            tokio::spawn(async move { mutex.lock("k").await.unwrap().unlock().await.unwrap() });
         wait(server, 1).await;
         let bucket = TokenBucket::new(&store, "b", Quota::per_hour(1000)).unwrap();
         let hold = bucket.authorize("k", 10).await.unwrap();
         let quotas = FleetQuotas::new(&store, "q", "1/s").unwrap();
         quotas.refresh().await.unwrap();
-        Self { store, held, waiter, hold, quotas, guard, other }
+        Self {
+            store,
+            held,
+            waiter,
+            hold,
+            quotas,
+            guard,
+            other,
+        }
     }
 
     async fn end(self) {
@@ -70,7 +79,11 @@ impl Each {
 }
 
 async fn follows(quotas: &FleetQuotas, other: &Store) {
-    FleetQuotas::new(other, "q", "1/s").unwrap().set("7/s", "ann").await.unwrap();
+    FleetQuotas::new(other, "q", "1/s")
+        .unwrap()
+        .set("7/s", "ann")
+        .await
+        .unwrap();
     eventually("the setting", SOON, async || quotas.version() == 1).await;
 }
 
@@ -92,13 +105,18 @@ impl Failing {
         })
         .await;
         let since = (Instant::now(), each.store.stats().operations);
-        Self { each, since, client: server.client().unwrap() }
+        Self {
+            each,
+            since,
+            client: server.client().unwrap(),
+        }
     }
 
     /// The leases have ended meanwhile.
     async fn end(mut self) {
         let (began, before) = self.since;
-        let a_second = (self.each.store.stats().operations - before) as f64 / began.elapsed().as_secs_f64();
+        let a_second =
+            (self.each.store.stats().operations - before) as f64 / began.elapsed().as_secs_f64();
         assert!(
             (1.0..=TRIES).contains(&a_second),
             "{a_second} operations a second while the breaker was open"
@@ -117,12 +135,25 @@ type Opens = fn(&RedisServer) -> Store;
 async fn breaker_is_open(name: &'static str, bounds: (u64, f64), opens: Opens) -> Idle {
     let server = RedisServer::start().await;
     let failing = Failing::start(&server, opens(&server)).await;
-    Idle { connections: RETRIES, ..Idle::new(name, bounds, server, failing.end()) }
+    Idle {
+        connections: RETRIES,
+        ..Idle::new(name, bounds, server, failing.end())
+    }
 }
 
 /// The store of a user who may not subscribe.
 fn deaf(server: &RedisServer) -> Store {
-    server.cli(&["ACL", "SETUSER", "deaf", "on", "nopass", "~*", "&*", "+@all", "-subscribe"]);
+    server.cli(&[
+        "ACL",
+        "SETUSER",
+        "deaf",
+        "on",
+        "nopass",
+        "~*",
+        "&*",
+        "+@all",
+        "-subscribe",
+    ]);
     Store::redis(&server.url().replace("redis://", "redis://deaf:x@")).unwrap()
 }
 

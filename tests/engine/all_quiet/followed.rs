@@ -11,7 +11,8 @@ use tower_distributed::response::UpstreamLimits;
 use tower_distributed::token_bucket::FleetTable;
 use tower_distributed::wait_group::{Adaptive, FleetLimit, Signal};
 use tower_distributed::{
-    ConcurrencyLimitLayer, FleetQuotas, Quota, RateLimitLayer, Store, StoreFailure, TokenBucket, WaitGroup,
+    ConcurrencyLimitLayer, FleetQuotas, Quota, RateLimitLayer, Store, StoreFailure, TokenBucket,
+    WaitGroup,
 };
 
 use super::{Idle, SOON, process};
@@ -34,8 +35,10 @@ pub(super) fn states() -> Vec<LocalBoxFuture<'static, Idle>> {
         tokens_are_held("1000 holds", (1, 2.0), 1000).boxed_local(),
     ];
     #[cfg(feature = "sentinel")]
-    let states =
-        states.into_iter().chain(since_7_0().then(|| sentinels_are_followed().boxed_local())).collect();
+    let states = states
+        .into_iter()
+        .chain(since_7_0().then(|| sentinels_are_followed().boxed_local()))
+        .collect();
     states
 }
 
@@ -48,9 +51,21 @@ async fn settings_are_followed() -> Idle {
         FleetTable::new(&store, "t", "").unwrap(),
     );
     Idle::new("followed settings", (1, 1.0), server, async move {
-        FleetQuotas::new(&other, "q", "1/s").unwrap().set("7/s", "ann").await.unwrap();
-        FleetLimit::new(&other, "l", 1_u32).unwrap().set(9_u32, "ann").await.unwrap();
-        FleetTable::new(&other, "t", "").unwrap().set("/a = 1/d", "ann").await.unwrap();
+        FleetQuotas::new(&other, "q", "1/s")
+            .unwrap()
+            .set("7/s", "ann")
+            .await
+            .unwrap();
+        FleetLimit::new(&other, "l", 1_u32)
+            .unwrap()
+            .set(9_u32, "ann")
+            .await
+            .unwrap();
+        FleetTable::new(&other, "t", "")
+            .unwrap()
+            .set("/a = 1/d", "ann")
+            .await
+            .unwrap();
         eventually("all follow", SOON, async || {
             (quotas.version(), limit.version(), table.version()) == (1, 1, 1)
         })
@@ -64,7 +79,10 @@ async fn limits_are_learned() -> Idle {
     let layer = RateLimitLayer::new(bucket, |_: &Request<()>| "k").learn(UpstreamLimits::default());
     let upstream = service_fn(async |_: Request<()>| {
         Ok::<_, Infallible>(
-            Response::builder().header("ratelimit-policy", "\"default\";q=2000;w=1").body(()).unwrap(),
+            Response::builder()
+                .header("ratelimit-policy", "\"default\";q=2000;w=1")
+                .body(())
+                .unwrap(),
         )
     });
     let client = layer.layer(upstream);
@@ -80,7 +98,9 @@ async fn limits_adapt() -> Idle {
     let server = RedisServer::start().await;
     let group = WaitGroup::new(&process(&server), "g", 20).unwrap();
     let adaptive = Adaptive::aimd().classify(|_: &Result<(), Infallible>| Signal::Success);
-    let layer = ConcurrencyLimitLayer::new(group, |(): &()| "k").adaptive(adaptive).unwrap();
+    let layer = ConcurrencyLimitLayer::new(group, |(): &()| "k")
+        .adaptive(adaptive)
+        .unwrap();
     let service = layer.layer(service_fn(async |()| Ok::<_, Infallible>(())));
     for _ in 0..100 {
         service.clone().oneshot(()).await.unwrap();
@@ -93,7 +113,10 @@ async fn limits_adapt() -> Idle {
 async fn processes_are_counted() -> Idle {
     let server = RedisServer::start().await;
     let one = NonZeroU32::MIN;
-    let counted = StoreFailure::CountedShare { replicas: one, at_least: one };
+    let counted = StoreFailure::CountedShare {
+        replicas: one,
+        at_least: one,
+    };
     let limit = |store: Store| {
         let bucket = TokenBucket::new(&store, "b", Quota::per_second(100)).unwrap();
         let layer = RateLimitLayer::<(), ()>::new(bucket, |(): &()| "k").on_store_failure(counted);

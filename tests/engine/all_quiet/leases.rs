@@ -33,7 +33,8 @@ macro_rules! waits {
     ($name:literal, $bound:expr, $callers:literal, $store:expr, $build:expr, $hold:ident, $take:ident, $end:ident) => {
         async {
             let server = RedisServer::start().await;
-            let [holds, waits] = [$store(&server), $store(&server)].map(|store| $build(&store).unwrap());
+            let [holds, waits] =
+                [$store(&server), $store(&server)].map(|store| $build(&store).unwrap());
             let held = holds.$hold("k").await.unwrap();
             let mut waiters = Vec::new();
             for _ in 0..$callers {
@@ -62,13 +63,76 @@ fn polling(server: &RedisServer) -> Store {
 
 pub(super) fn states() -> Vec<LocalBoxFuture<'static, Idle>> {
     let states = vec![
-        waits!("a waiter for a lock", ONE_WAITS, 1, process, |s| Mutex::new(s, "m"), lock, lock, unlock),
-        waits!("a waiter for a permit", ONE_WAITS, 1, process, |s| WaitGroup::new(s, "g", 1), add, add, done),
-        waits!("a waiting reader", ONE_WAITS, 1, process, |s| RwLock::new(s, "rw"), write, read, release),
-        waits!("a waiting writer", ONE_WAITS, 1, process, |s| RwLock::new(s, "rw"), read, write, release),
-        waits!("100 waiters", MANY_WAIT, 100, process, |s| WaitGroup::new(s, "g", 1), add, add, done),
-        waits!("100 waiters for a strict lock", MANY_WAIT, 100, process, strict, lock, lock, unlock),
-        waits!("100 waiters of a pool", POLLS, 100, polling, |s| WaitGroup::new(s, "g", 1), add, add, done),
+        waits!(
+            "a waiter for a lock",
+            ONE_WAITS,
+            1,
+            process,
+            |s| Mutex::new(s, "m"),
+            lock,
+            lock,
+            unlock
+        ),
+        waits!(
+            "a waiter for a permit",
+            ONE_WAITS,
+            1,
+            process,
+            |s| WaitGroup::new(s, "g", 1),
+            add,
+            add,
+            done
+        ),
+        waits!(
+            "a waiting reader",
+            ONE_WAITS,
+            1,
+            process,
+            |s| RwLock::new(s, "rw"),
+            write,
+            read,
+            release
+        ),
+        waits!(
+            "a waiting writer",
+            ONE_WAITS,
+            1,
+            process,
+            |s| RwLock::new(s, "rw"),
+            read,
+            write,
+            release
+        ),
+        waits!(
+            "100 waiters",
+            MANY_WAIT,
+            100,
+            process,
+            |s| WaitGroup::new(s, "g", 1),
+            add,
+            add,
+            done
+        ),
+        waits!(
+            "100 waiters for a strict lock",
+            MANY_WAIT,
+            100,
+            process,
+            strict,
+            lock,
+            lock,
+            unlock
+        ),
+        waits!(
+            "100 waiters of a pool",
+            POLLS,
+            100,
+            polling,
+            |s| WaitGroup::new(s, "g", 1),
+            add,
+            add,
+            done
+        ),
         claim_waits().boxed_local(),
         flight_waits().boxed_local(),
         locks_wait().boxed_local(),
@@ -86,9 +150,15 @@ pub(super) fn states() -> Vec<LocalBoxFuture<'static, Idle>> {
 
 async fn claim_waits() -> Idle {
     let server = RedisServer::start().await;
-    let [dedupe, other] = [process(&server), process(&server)]
-        .map(|store| Dedupe::exact(&store, "d").remember_for(LONG).build().unwrap());
-    let Claimed::New(claim) = dedupe.try_claim("item").await.unwrap() else { panic!("it is new") };
+    let [dedupe, other] = [process(&server), process(&server)].map(|store| {
+        Dedupe::exact(&store, "d")
+            .remember_for(LONG)
+            .build()
+            .unwrap()
+    });
+    let Claimed::New(claim) = dedupe.try_claim("item").await.unwrap() else {
+        panic!("it is new")
+    };
     let waiter = tokio::spawn(async move { other.claim("item", LONG).await.unwrap() });
     wait(&server, 1).await;
     Idle::new("a waiter for a claim", ONE_WAITS, server, async move {
@@ -100,13 +170,24 @@ async fn claim_waits() -> Idle {
 async fn flight_waits() -> Idle {
     let server = RedisServer::start().await;
     // A follower whose call is not answered in time runs itself.
-    let [flight, other] = [open(&server.url()), open(&server.url())]
-        .map(|store| SingleFlight::<u64>::builder(Postcard).max_wait(LONG).build(&store, "f").unwrap());
+    let [flight, other] = [open(&server.url()), open(&server.url())].map(|store| {
+        SingleFlight::<u64>::builder(Postcard)
+            .max_wait(LONG)
+            .build(&store, "f")
+            .unwrap()
+    });
     let (lands, landed) = tokio::sync::oneshot::channel::<u64>();
-    let leader =
-        tokio::spawn(async move { flight.run("k", || async { landed.await.unwrap() }).await.unwrap() });
+    let leader = tokio::spawn(async move {
+        flight
+            .run("k", || async { landed.await.unwrap() })
+            .await
+            .unwrap()
+    });
     eventually("the lead", SOON, async || {
-        server.query::<usize>(&["EXISTS", "td:{f:k}:flight:lock"]).unwrap() == 1
+        server
+            .query::<usize>(&["EXISTS", "td:{f:k}:flight:lock"])
+            .unwrap()
+            == 1
     })
     .await;
     let waiter = tokio::spawn(async move { other.run("k", || async { 0 }).await.unwrap() });
@@ -123,14 +204,21 @@ async fn all_served(waiters: Vec<JoinHandle<bool>>) {
 
 async fn locks_wait() -> Idle {
     let server = RedisServer::start().await;
-    let mutexes = [process(&server), process(&server)].map(|store| Mutex::new(&store, "m").unwrap());
+    let mutexes =
+        [process(&server), process(&server)].map(|store| Mutex::new(&store, "m").unwrap());
     let [mutex, other] = mutexes;
     let guards = join_all((0..100).map(|key| mutex.lock(key.to_string()))).await;
     let mut waiters = Vec::new();
     for key in 0..100 {
         let other = other.clone();
         waiters.push(tokio::spawn(async move {
-            other.lock(key.to_string()).await.unwrap().unlock().await.unwrap()
+            other
+                .lock(key.to_string())
+                .await
+                .unwrap()
+                .unlock()
+                .await
+                .unwrap()
         }));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -159,10 +247,12 @@ async fn locks_are_held(name: &'static str, bounds: (u64, f64), count: u64) -> I
 /// All leases have ended: only the subscription is left.
 async fn was_subscribed() -> Idle {
     let server = RedisServer::start().await;
-    let [mutex, other] = [process(&server), process(&server)].map(|store| Mutex::new(&store, "m").unwrap());
+    let [mutex, other] =
+        [process(&server), process(&server)].map(|store| Mutex::new(&store, "m").unwrap());
     let guard = mutex.lock("k").await.unwrap();
     let waiting = other.clone();
-    let waiter = tokio::spawn(async move { waiting.lock("k").await.unwrap().unlock().await.unwrap() });
+    let waiter =
+        tokio::spawn(async move { waiting.lock("k").await.unwrap().unlock().await.unwrap() });
     wait(&server, 1).await;
     assert!(guard.unlock().await.unwrap() && waiter.await.unwrap());
     Idle::new("a subscription", (1, 0.2), server, async move {
@@ -181,8 +271,14 @@ mod cluster {
     pub(super) async fn waits() -> Idle {
         let cluster = RedisCluster::start().await;
         let stores = [(); 2].map(|()| Store::builder().cluster(cluster.urls()).unwrap());
-        one_waits("a waiter on a Cluster", (5, 3.0), stores, cluster, |cluster| cluster.node_of("{g:k}"))
-            .await
+        one_waits(
+            "a waiter on a Cluster",
+            (5, 3.0),
+            stores,
+            cluster,
+            |cluster| cluster.node_of("{g:k}"),
+        )
+        .await
     }
 
     impl Servers for RedisCluster {

@@ -57,7 +57,14 @@ impl Idle {
         server: impl Servers + 'static,
         end: impl Future<Output = ()> + 'static,
     ) -> Self {
-        Self { name, at_least, at_most, connections: 0.2, servers: Box::new(server), end: Box::pin(end) }
+        Self {
+            name,
+            at_least,
+            at_most,
+            connections: 0.2,
+            servers: Box::new(server),
+            end: Box::pin(end),
+        }
     }
 
     fn check(&self, monitors: &mut [Monitor]) -> Result<String, String> {
@@ -70,15 +77,21 @@ impl Idle {
             }
         }
         let most = |a_second: f64| (a_second * longest.as_secs_f64()).ceil() as u64;
-        let (connections, most_connections) =
-            (calls.get(CONNECTIONS).copied().unwrap_or(0), most(self.connections));
-        let (commands, at_most) = (calls.values().sum::<u64>() - connections, most(self.at_most));
+        let (connections, most_connections) = (
+            calls.get(CONNECTIONS).copied().unwrap_or(0),
+            most(self.connections),
+        );
+        let (commands, at_most) = (
+            calls.values().sum::<u64>() - connections,
+            most(self.at_most),
+        );
         let text = format!(
             "{}: {commands} commands, {} to {at_most} are right, and {connections} connections, at most \
              {most_connections} are right: {calls:?}",
             self.name, self.at_least
         );
-        let is_right = (self.at_least..=at_most).contains(&commands) && connections <= most_connections;
+        let is_right =
+            (self.at_least..=at_most).contains(&commands) && connections <= most_connections;
         if is_right { Ok(text) } else { Err(text) }
     }
 }
@@ -91,7 +104,10 @@ fn process(server: &RedisServer) -> Store {
 /// How many places are in all queues of a server.
 fn waiting(server: &RedisServer) -> u64 {
     let queues: Vec<String> = server.query(&["KEYS", "*waiters"]).unwrap();
-    queues.iter().map(|queue| server.query::<u64>(&["ZCARD", queue]).unwrap()).sum()
+    queues
+        .iter()
+        .map(|queue| server.query::<u64>(&["ZCARD", queue]).unwrap())
+        .sum()
 }
 
 async fn wait(server: &RedisServer, places: u64) {
@@ -118,20 +134,39 @@ async fn one_waits<S: Servers + 'static>(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_state_that_lasts_has_few_calls() {
-    let states: Vec<LocalBoxFuture<'static, Idle>> =
-        leases::states().into_iter().chain(followed::states()).chain(away::states()).collect();
+    let states: Vec<LocalBoxFuture<'static, Idle>> = leases::states()
+        .into_iter()
+        .chain(followed::states())
+        .chain(away::states())
+        .collect();
     let states = join_all(states).await;
-    let mut monitors: Vec<Vec<_>> =
-        states.iter().map(|state| state.servers.each().into_iter().map(Monitor::start).collect()).collect();
+    let mut monitors: Vec<Vec<_>> = states
+        .iter()
+        .map(|state| {
+            state
+                .servers
+                .each()
+                .into_iter()
+                .map(Monitor::start)
+                .collect()
+        })
+        .collect();
     // What is counted is what happens in this time.
     tokio::time::sleep(SPAN).await;
-    let checked: Vec<_> =
-        states.iter().zip(&mut monitors).map(|(state, monitors)| state.check(monitors)).collect();
-    checked.iter().for_each(|text| println!("{}", text.as_ref().unwrap_or_else(|text| text)));
-    let ends = states.into_iter().map(|Idle { end, servers, .. }| async move {
-        end.await;
-        drop(servers);
-    });
+    let checked: Vec<_> = states
+        .iter()
+        .zip(&mut monitors)
+        .map(|(state, monitors)| state.check(monitors))
+        .collect();
+    checked
+        .iter()
+        .for_each(|text| println!("{}", text.as_ref().unwrap_or_else(|text| text)));
+    let ends = states
+        .into_iter()
+        .map(|Idle { end, servers, .. }| async move {
+            end.await;
+            drop(servers);
+        });
     join_all(ends).await;
     let loud: Vec<_> = checked.into_iter().filter_map(Result::err).collect();
     assert!(loud.is_empty(), "{}", loud.join("\n"));

@@ -39,7 +39,12 @@ impl Monitor {
         let (mut lines, mut line) = (BufReader::new(stream), String::new());
         lines.read_line(&mut line).unwrap();
         let is_sentinel = line != "+OK\r\n";
-        Self { lines, before: Stats::of(server), began: Instant::now(), is_sentinel }
+        Self {
+            lines,
+            before: Stats::of(server),
+            began: Instant::now(),
+            is_sentinel,
+        }
     }
 
     /// The calls since the start, to the same server, and how long that was.
@@ -47,9 +52,15 @@ impl Monitor {
         let (mut calls, span) = (Calls::new(), self.began.elapsed());
         // A question is a connection and a command.
         let now = Stats::of(server);
-        calls.insert(CONNECTIONS.to_owned(), now.connections - self.before.connections - 1);
+        calls.insert(
+            CONNECTIONS.to_owned(),
+            now.connections - self.before.connections - 1,
+        );
         if self.is_sentinel {
-            calls.insert("(commands)".to_owned(), now.commands - self.before.commands - 1);
+            calls.insert(
+                "(commands)".to_owned(),
+                now.commands - self.before.commands - 1,
+            );
         } else {
             server.cli(&["ECHO", END]);
             let (mut line, mut text) = (Vec::new(), String::new());
@@ -58,7 +69,10 @@ impl Monitor {
                     *calls.entry(command).or_default() += 1;
                 }
                 line.clear();
-                assert!(self.lines.read_until(b'\n', &mut line).unwrap() > 0, "the server has gone");
+                assert!(
+                    self.lines.read_until(b'\n', &mut line).unwrap() > 0,
+                    "the server has gone"
+                );
                 text = String::from_utf8_lossy(&line).into_owned();
             }
         }
@@ -71,7 +85,9 @@ impl Stats {
     fn of(server: &RedisServer) -> Self {
         let stats = server.cli(&["INFO", "stats"]);
         let number = |name: &str| {
-            let line = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let line = stats
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.unwrap().trim().parse().unwrap()
         };
         Self {

@@ -17,12 +17,23 @@ use support::redis_server::RedisServer;
 async fn a_claim_takes_one_call_and_a_confirmation_another() {
     let scene = &Scene::set("calls", LONG).await;
     let store = open(&scene.proxy.url());
-    let several = BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).keys(3);
+    let several = BloomFilter::builder()
+        .capacity(1000)
+        .false_positive_rate(1e-9)
+        .keys(3);
     let several = several.build(&store, "several").unwrap();
-    let several = Dedupe::builder().remember_forever().build(&several).unwrap();
+    let several = Dedupe::builder()
+        .remember_forever()
+        .build(&several)
+        .unwrap();
     // The first use of a filter over several keys takes one more.
     assert!(take(&several, "warm").await.confirm().await.unwrap());
-    let counts = || (scene.proxy.requests_containing(b"\r\n"), scene.server.calls_of("fcall"));
+    let counts = || {
+        (
+            scene.proxy.requests_containing(b"\r\n"),
+            scene.server.calls_of("fcall"),
+        )
+    };
     let since = |(requests, scripts)| (counts().0 - requests, counts().1 - scripts);
     for number in 0..20 {
         let item = format!("item {number}");
@@ -56,7 +67,9 @@ async fn a_layer_reports_what_was_lost_also_where_nobody_awaits_the_response() {
         let (sender, mut unsure) = tokio::sync::mpsc::unbounded_channel();
         let layer = DedupeLayer::new(scene.far.clone(), |item: &&'static str| *item);
         let layer = layer.on_unsure(move |unsure| {
-            sender.send((unsure.key.clone(), unsure.error.is_none())).unwrap();
+            sender
+                .send((unsure.key.clone(), unsure.error.is_none()))
+                .unwrap();
         });
         let inner = service_fn(async |_: &'static str| {
             assert_eq!(scene.server.cli(&["DEL", &scene.claim()]), "1");
@@ -78,7 +91,10 @@ async fn a_layer_reports_what_was_lost_also_where_nobody_awaits_the_response() {
             drop(call);
             scene.proxy.heal();
         }
-        let told = tokio::time::timeout(SOON, unsure.recv()).await.expect("nobody is told").unwrap();
+        let told = tokio::time::timeout(SOON, unsure.recv())
+            .await
+            .expect("nobody is told")
+            .unwrap();
         assert_eq!(told, (item.into(), true));
         assert!(is_duplicate(&scene.near, item).await);
     }
@@ -90,23 +106,39 @@ async fn a_layer_reports_what_was_lost_also_where_nobody_awaits_the_response() {
 async fn a_shutdown_gives_away_nothing_that_was_handled() {
     let server = RedisServer::start().await;
     for is_back in [true, false] {
-        let store = Store::builder().timeout(TIMEOUT).redis(&server.url()).unwrap();
+        let store = Store::builder()
+            .timeout(TIMEOUT)
+            .redis(&server.url())
+            .unwrap();
         let item = format!("is back: {is_back}");
         let claim = take(&exact(&store, "ends", LONG), &item).await;
         server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
         assert!(claim.confirm().await.unwrap_err().is_unavailable());
-        let limit = if is_back { SOON } else { Duration::from_millis(500) };
+        let limit = if is_back {
+            SOON
+        } else {
+            Duration::from_millis(500)
+        };
         let mut shutdown = Box::pin(store.shutdown(limit));
         if is_back {
-            assert!(futures::poll!(&mut shutdown).is_pending(), "it does not wait");
+            assert!(
+                futures::poll!(&mut shutdown).is_pending(),
+                "it does not wait"
+            );
             server.cli(&["REPLICAOF", "NO", "ONE"]);
             shutdown.await.unwrap();
         } else {
             let left = shutdown.await.unwrap_err();
-            assert!(left.to_string().contains("1 of confirmation \"ends\""), "{left}");
+            assert!(
+                left.to_string().contains("1 of confirmation \"ends\""),
+                "{left}"
+            );
             server.cli(&["REPLICAOF", "NO", "ONE"]);
         }
-        match exact(&open(&server.url()), "ends", LONG).try_claim(&item).await {
+        match exact(&open(&server.url()), "ends", LONG)
+            .try_claim(&item)
+            .await
+        {
             Ok(Claimed::Duplicate) => {}
             Err(error) if !is_back => assert!(error.is_refused(), "{error}"),
             given => panic!("{item}: {given:?}"),
@@ -132,7 +164,9 @@ async fn what_could_not_be_confirmed_is_confirmed_when_the_store_is_back() {
         let is_lost = matches!(away, Away::Restarted);
         let ttl = if is_lost { SOON } else { LONG };
         let scene = Scene::set(name, ttl).await;
-        let quick = Store::builder().timeout(Duration::from_millis(300)).connect_timeout(TIMEOUT);
+        let quick = Store::builder()
+            .timeout(Duration::from_millis(300))
+            .connect_timeout(TIMEOUT);
         let far = claims(&quick.redis(&scene.proxy.url()).unwrap(), name, ttl);
         let mut taken = None;
         eventually("a claim", SOON, async || {
@@ -151,19 +185,28 @@ async fn what_could_not_be_confirmed_is_confirmed_when_the_store_is_back() {
             Away::Restarted => server.kill9(),
         }
         let error = claim.confirm().await.unwrap_err();
-        assert!(error.is_unavailable() && !error.is_refused(), "{away:?}: {error}");
+        assert!(
+            error.is_unavailable() && !error.is_refused(),
+            "{away:?}: {error}"
+        );
         assert_eq!(told(name, "claim_not_confirmed"), 1, "{away:?}");
         if let Away::Cut | Away::Stalled = away {
             assert!(!scene.knows("item").await);
             let error = scene.near.try_claim("item").await.unwrap_err();
-            assert!(error.is_refused(), "nobody else handles it meanwhile: {error}");
+            assert!(
+                error.is_refused(),
+                "nobody else handles it meanwhile: {error}"
+            );
         }
         match away {
             Away::ReplyLost => {}
             Away::Cut | Away::Stalled => proxy.heal(),
             Away::Restarted => server.restart().await,
         }
-        eventually("it to be confirmed", SOON, async || scene.knows("item").await).await;
+        eventually("it to be confirmed", SOON, async || {
+            scene.knows("item").await
+        })
+        .await;
         assert!(is_duplicate(&scene.near, "item").await);
         scene.nothing_is_left().await;
         match is_lost {
@@ -175,7 +218,10 @@ async fn what_could_not_be_confirmed_is_confirmed_when_the_store_is_back() {
 
 fn is_told(error: &Error) {
     let text = error.to_string();
-    assert!(error.is_wrong_type() && error.is_unavailable() && text.contains("WRONGTYPE"), "{error}");
+    assert!(
+        error.is_wrong_type() && error.is_unavailable() && text.contains("WRONGTYPE"),
+        "{error}"
+    );
 }
 
 /// Whatever it is, it is left as it is, and nothing is lost once it is gone.
@@ -186,7 +232,10 @@ async fn a_part_of_another_type_is_told_and_nothing_is_lost() {
     for part in ["config", "bits0"] {
         let (name, aside) = (scene.part(part), scene.part("aside"));
         let item = &*format!("confirmed {part}");
-        let (confirmed, released) = (take(&scene.near, item).await, take(&scene.near, "released").await);
+        let (confirmed, released) = (
+            take(&scene.near, item).await,
+            take(&scene.near, "released").await,
+        );
         scene.server.cli(&["RENAME", &name, &aside]);
         scene.server.cli(&["RPUSH", &name, "a", "b"]);
         for item in ["known", "new"] {
@@ -195,7 +244,10 @@ async fn a_part_of_another_type_is_told_and_nothing_is_lost() {
             is_told(&scene.near.claim_anyway(item).await.unwrap_err());
         }
         is_told(&confirmed.confirm().await.unwrap_err());
-        assert!(released.release().await.unwrap(), "to give it back takes no filter");
+        assert!(
+            released.release().await.unwrap(),
+            "to give it back takes no filter"
+        );
         assert_eq!(scene.server.cli(&["LRANGE", &name, "0", "-1"]), "a\nb");
         scene.server.cli(&["RENAME", &aside, &name]);
         assert!(is_duplicate(&scene.near, "known").await);
@@ -208,7 +260,8 @@ async fn a_part_of_another_type_is_told_and_nothing_is_lost() {
     let name = scene.claim();
     scene.server.cli(&["DEL", &name]);
     scene.server.cli(&["RPUSH", &name, "x"]);
-    let (of_its_item, of_another) = tokio::join!(scene.near.try_claim("a"), scene.near.try_claim("c"));
+    let (of_its_item, of_another) =
+        tokio::join!(scene.near.try_claim("a"), scene.near.try_claim("c"));
     assert!(of_its_item.unwrap_err().is_wrong_type());
     drop(of_another.unwrap());
     match claim.confirm().await {

@@ -20,11 +20,16 @@ fn flight_error(outcome: Outcome) -> Error {
 async fn one_who_waits_takes_over_from_a_leader_that_hangs() {
     for place in [Place::redis(2).await, Place::in_memory(2)] {
         let builder = || builder().max_run(Duration::from_millis(300));
-        let flights = [0, 1].map(|number| builder().build(&place.stores[number], "flights").unwrap());
+        let flights =
+            [0, 1].map(|number| builder().build(&place.stores[number], "flights").unwrap());
         for (follower, follows) in flights.iter().enumerate() {
             let leads = &flights[0];
             for is_left in [false, true] {
-                let (key, hangs, works) = (&*format!("k{follower} {is_left}"), Work::shut(), Work::open());
+                let (key, hangs, works) = (
+                    &*format!("k{follower} {is_left}"),
+                    Work::shut(),
+                    Work::open(),
+                );
                 let leader = lead(leads, key, &hangs).await;
                 for caller in [(); 3].map(|()| begin(follows, key, &works)) {
                     assert_eq!(ended(caller).await.unwrap(), 1, "more than one took over");
@@ -52,13 +57,22 @@ async fn an_outage_is_told_as_such_or_work_goes_on_alone() {
     let (work, server) = (Work::shut(), place.server());
     let build = |number: usize, name, on_store_failure| {
         // Several beats.
-        let builder = builder().max_wait(Duration::from_secs(8)).on_store_failure(on_store_failure);
+        let builder = builder()
+            .max_wait(Duration::from_secs(8))
+            .on_store_failure(on_store_failure);
         builder.build(&place.stores[number], name).unwrap()
     };
-    let [told, alone] = [("told", StoreFailure::FailClosed), ("alone", StoreFailure::FailOpen)]
-        .map(|(name, on_store_failure)| [0, 1].map(|number| build(number, name, on_store_failure)));
-    let leaders = [lead(&told[0], "k", &work).await, lead(&alone[0], "k", &work).await];
-    let [hear, go_on] = [&told[1], &alone[1]].map(|flight| [(); 2].map(|()| begin(flight, "k", &work)));
+    let [told, alone] = [
+        ("told", StoreFailure::FailClosed),
+        ("alone", StoreFailure::FailOpen),
+    ]
+    .map(|(name, on_store_failure)| [0, 1].map(|number| build(number, name, on_store_failure)));
+    let leaders = [
+        lead(&told[0], "k", &work).await,
+        lead(&alone[0], "k", &work).await,
+    ];
+    let [hear, go_on] =
+        [&told[1], &alone[1]].map(|flight| [(); 2].map(|()| begin(flight, "k", &work)));
     place.lined_up("k", 2).await;
     server.kill9();
     work.began(3).await;
@@ -75,7 +89,10 @@ async fn an_outage_is_told_as_such_or_work_goes_on_alone() {
     }
     for _ in 0..3 {
         let error = flight_error(asked(&told[1], "k", &work).await);
-        assert!(error.is_unavailable() && !error.is_refused() && !error.is_wrong_type(), "{error}");
+        assert!(
+            error.is_unavailable() && !error.is_refused() && !error.is_wrong_type(),
+            "{error}"
+        );
         assert!(told[1].forget("k").await.unwrap_err().is_unavailable());
     }
     for run in 4..=5 {
@@ -98,10 +115,17 @@ async fn keys_of_another_type_are_named() {
         let (name, work) = (format!("td:{{flights:{part}}}:flight:{part}"), Work::open());
         server.cli(&["RPUSH", &name, "a"]);
         let error = flight_error(asked(&flights[0], part, &work).await);
-        assert!(error.is_wrong_type() && error.is_unavailable() && !error.is_refused(), "{part}: {error}");
+        assert!(
+            error.is_wrong_type() && error.is_unavailable() && !error.is_refused(),
+            "{part}: {error}"
+        );
         assert!(error.to_string().contains("WRONGTYPE"), "{error}");
         assert_eq!(work.runs(), 0);
-        assert_eq!(server.cli(&["LRANGE", &name, "0", "-1"]), "a", "it was overwritten");
+        assert_eq!(
+            server.cli(&["LRANGE", &name, "0", "-1"]),
+            "a",
+            "it was overwritten"
+        );
         match part {
             "answer" => flights[0].forget(part).await.unwrap(),
             _ => drop(server.cli(&["DEL", &name])),
@@ -150,7 +174,13 @@ async fn junk_is_no_answer() {
     ];
     for (number, junk) in junk.iter().enumerate() {
         let (key, work) = (&*format!("k{number}"), Work::open());
-        server.cli(&["SET", &format!("td:{{flights:{key}}}:flight:answer"), junk, "PX", "600000"]);
+        server.cli(&[
+            "SET",
+            &format!("td:{{flights:{key}}}:flight:answer"),
+            junk,
+            "PX",
+            "600000",
+        ]);
         for _ in 0..2 {
             let outcome = asked(&flights[0], key, &work).await;
             assert!(matches!(outcome, Ok(1)), "{junk:?}: {outcome:?}");
@@ -165,10 +195,18 @@ async fn junk_is_no_answer() {
 #[tokio::test]
 async fn a_run_may_end_with_its_lease() {
     let (place, work) = (Place::redis(1).await, Work::shut());
-    let flight = builder().lease_ttl(Duration::from_secs(1)).cancel_when_lost(true);
+    let flight = builder()
+        .lease_ttl(Duration::from_secs(1))
+        .cancel_when_lost(true);
     let flight = flight.build(&place.stores[0], "flights").unwrap();
     let leader = lead(&flight, "k", &work).await;
-    place.server().cli(&["SET", "td:{flights:k}:flight:lock", "somebody", "PX", "3000"]);
+    place.server().cli(&[
+        "SET",
+        "td:{flights:k}:flight:lock",
+        "somebody",
+        "PX",
+        "3000",
+    ]);
     assert!(flight_error(ended(leader).await).is_lost());
     work.is_over().await;
 }

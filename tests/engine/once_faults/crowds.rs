@@ -21,7 +21,11 @@ type Builder = SingleFlightBuilder<u64, String>;
 const SETTINGS: [fn(Builder) -> Builder; 5] = [
     |plain| plain,
     |with_errors| with_errors.share_errors(Postcard).error_ttl(LIFE),
-    |for_nobody| for_nobody.share_unpublished(false).ttl_with(|run| run.is_multiple_of(2).then_some(LIFE)),
+    |for_nobody| {
+        for_nobody
+            .share_unpublished(false)
+            .ttl_with(|run| run.is_multiple_of(2).then_some(LIFE))
+    },
     |stale| stale.stale_while_revalidate(LIFE * 3),
     |going_on| going_on.go_on(true),
 ];
@@ -40,7 +44,12 @@ async fn visit(flight: &Flight, work: &Work) -> Option<bool> {
     let (key, lasts, fails, patience) = {
         let mut rng = rand::rng();
         let patience = rng.random_bool(0.5).then(|| rng.random_range(0..60));
-        (KEYS[rng.random_range(0..KEYS.len())], rng.random_range(0..8), rng.random_bool(0.2), patience)
+        (
+            KEYS[rng.random_range(0..KEYS.len())],
+            rng.random_range(0..8),
+            rng.random_bool(0.2),
+            patience,
+        )
     };
     let run = work.run();
     let work = move || async move {
@@ -73,7 +82,11 @@ async fn visit(flight: &Flight, work: &Work) -> Option<bool> {
 
 /// Whoever stays gets an answer, and in the end nothing is left.
 async fn come_and_go(place: &Place, settings: fn(Builder) -> Builder) {
-    let build = |store| settings(builder().ttl(LIFE)).build(store, "flights").unwrap();
+    let build = |store| {
+        settings(builder().ttl(LIFE))
+            .build(store, "flights")
+            .unwrap()
+    };
     let flights: Vec<Flight> = place.stores.iter().map(build).collect();
     let work = Work::open();
     let callers = (0..CALLERS).map(|caller| {
@@ -88,16 +101,23 @@ async fn come_and_go(place: &Place, settings: fn(Builder) -> Builder) {
     });
     let mut ends = [0; 3];
     for caller in join_all(callers.collect::<Vec<_>>()).await {
-        ends.iter_mut().zip(caller.unwrap()).for_each(|(sum, count)| *sum += count);
+        ends.iter_mut()
+            .zip(caller.unwrap())
+            .for_each(|(sum, count)| *sum += count);
     }
     let [failed, answered, gone] = ends;
-    println!("{} runs; {failed} calls failed, {answered} got an answer, {gone} went away", work.runs());
+    println!(
+        "{} runs; {failed} calls failed, {answered} got an answer, {gone} went away",
+        work.runs()
+    );
     assert!(answered > 0 && gone > 0, "{ends:?}");
     work.is_over().await;
     for key in KEYS {
         place.free(key).await;
         // An error that is shared may not have run out yet.
-        let outcome = timeout(SOON, flights[0].try_run(key, work.run())).await.expect("it is stuck");
+        let outcome = timeout(SOON, flights[0].try_run(key, work.run()))
+            .await
+            .expect("it is stuck");
         assert!(!matches!(outcome, Err(RunError::Flight(_))), "{outcome:?}");
         place.free(key).await;
     }

@@ -21,11 +21,19 @@ struct Process {
 
 impl Process {
     fn start(server: &RedisServer, local_bytes: u64) -> Self {
-        Self::of(SingleFlight::builder(Postcard).ttl(LONG).local_cache(local_bytes), &open(&server.url()))
+        Self::of(
+            SingleFlight::builder(Postcard)
+                .ttl(LONG)
+                .local_cache(local_bytes),
+            &open(&server.url()),
+        )
     }
 
     fn of(builder: SingleFlightBuilder<String, Infallible>, store: &Store) -> Self {
-        Self { flight: builder.build(store, "local").unwrap(), runs: Arc::default() }
+        Self {
+            flight: builder.build(store, "local").unwrap(),
+            runs: Arc::default(),
+        }
     }
 
     /// Whether the answer was there.
@@ -66,27 +74,43 @@ fn lose_answers(server: &RedisServer) {
 #[tokio::test]
 async fn what_is_kept_is_forgotten_everywhere() {
     let server = RedisServer::start().await;
-    let (here, there) = (Process::start(&server, 1 << 20), Process::start(&server, 1 << 20));
+    let (here, there) = (
+        Process::start(&server, 1 << 20),
+        Process::start(&server, 1 << 20),
+    );
     for key in ["k", "l"] {
         here.keeps(&server, key).await;
         there.keeps(&server, key).await;
     }
-    assert_eq!(there.runs.load(Ordering::SeqCst), 0, "it was read from the store");
+    assert_eq!(
+        there.runs.load(Ordering::SeqCst),
+        0,
+        "it was read from the store"
+    );
     let runs = || here.runs.load(Ordering::SeqCst) + there.runs.load(Ordering::SeqCst);
     let before = runs();
     here.flight.forget("k").await.unwrap();
     assert!(!here.has("k", 10).await, "at once where it was forgotten");
     here.flight.forget("k").await.unwrap();
-    eventually("the other to hear of it", SOON, async || !there.has("k", 10).await).await;
+    eventually("the other to hear of it", SOON, async || {
+        !there.has("k", 10).await
+    })
+    .await;
     assert_eq!(runs(), before + 2);
     lose_answers(&server);
-    assert!(here.has("l", 10).await && there.has("l", 10).await, "another is still there");
+    assert!(
+        here.has("l", 10).await && there.has("l", 10).await,
+        "another is still there"
+    );
 
     // Something may have been forgotten while nothing was heard.
     assert_eq!(server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]), Ok(2));
     for process in [&here, &there] {
         lose_answers(&server);
-        eventually("it to be asked for again", SOON, async || !process.has("l", 10).await).await;
+        eventually("it to be asked for again", SOON, async || {
+            !process.has("l", 10).await
+        })
+        .await;
         process.keeps(&server, "l").await;
     }
 }
@@ -112,12 +136,26 @@ async fn no_more_is_kept_than_is_allowed() {
         for number in 0..50 {
             // What is larger than the cache displaces nothing.
             let large = || async { "x".repeat(100 * 1024) };
-            kept += usize::from(process.flight.run(number.to_string(), large).await.unwrap().len() == ANSWER);
+            kept += usize::from(
+                process
+                    .flight
+                    .run(number.to_string(), large)
+                    .await
+                    .unwrap()
+                    .len()
+                    == ANSWER,
+            );
         }
-        assert!((1..=6).contains(&kept), "{kept} of 10 KiB that were {name} are kept in 64 KiB");
+        assert!(
+            (1..=6).contains(&kept),
+            "{kept} of 10 KiB that were {name} are kept in 64 KiB"
+        );
     }
     // What is not published is not kept either.
-    let builder = SingleFlight::builder(Postcard).ttl(LONG).local_cache(1 << 20).largest_answer(100);
+    let builder = SingleFlight::builder(Postcard)
+        .ttl(LONG)
+        .local_cache(1 << 20)
+        .largest_answer(100);
     let here = Process::of(builder, &open(&server.url()));
     here.keeps(&server, "small").await;
     for _ in 0..3 {
@@ -163,8 +201,12 @@ async fn an_answer_that_comes_late_is_not_served_after_its_time() {
         "x".repeat(10)
     };
     let leader = tokio::spawn(async move { near.flight.run("pushed", work).await });
-    let keys =
-        |part| server.query::<Vec<String>>(&["KEYS", &format!("*:pushed}}:flight:{part}")]).unwrap().len();
+    let keys = |part| {
+        server
+            .query::<Vec<String>>(&["KEYS", &format!("*:pushed}}:flight:{part}")])
+            .unwrap()
+            .len()
+    };
     eventually("a leader", SOON, async || keys("lock") == 1).await;
     proxy.delay_replies(LATE);
     let publish = async {

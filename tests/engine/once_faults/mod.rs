@@ -34,12 +34,18 @@ struct Place {
 
 impl Place {
     fn in_memory(processes: usize) -> Self {
-        Self { stores: vec![Store::in_memory(); processes], server: None }
+        Self {
+            stores: vec![Store::in_memory(); processes],
+            server: None,
+        }
     }
 
     async fn redis(processes: usize) -> Self {
         let server = RedisServer::start().await;
-        Self { stores: (0..processes).map(|_| open(&server.url())).collect(), server: Some(server) }
+        Self {
+            stores: (0..processes).map(|_| open(&server.url())).collect(),
+            server: Some(server),
+        }
     }
 
     fn server(&self) -> &RedisServer {
@@ -48,15 +54,24 @@ impl Place {
 
     /// Flights of each process.
     fn flights(&self) -> Vec<Flight> {
-        self.stores.iter().map(|store| builder().build(store, "flights").unwrap()).collect()
+        self.stores
+            .iter()
+            .map(|store| builder().build(store, "flights").unwrap())
+            .collect()
     }
 
     /// Waits until so many wait.
     async fn lined_up(&self, key: &str, count: u64) {
         let server = self.server();
         eventually(&format!("{count} to wait for {key:?}"), SOON, async || {
-            let beats: Vec<String> = server.query(&["KEYS", &format!("td:{{*:{key}}}:*beats")]).unwrap();
-            beats.iter().map(|beats| waiting(server, beats)).sum::<u64>() == count
+            let beats: Vec<String> = server
+                .query(&["KEYS", &format!("td:{{*:{key}}}:*beats")])
+                .unwrap();
+            beats
+                .iter()
+                .map(|beats| waiting(server, beats))
+                .sum::<u64>()
+                == count
         })
         .await;
     }
@@ -70,7 +85,9 @@ impl Place {
             _ => false,
         };
         eventually(&format!("{key:?} to be free"), SOON, async || {
-            let keys: Vec<String> = server.query(&["KEYS", &format!("td:{{*:{key}}}:*")]).unwrap();
+            let keys: Vec<String> = server
+                .query(&["KEYS", &format!("td:{{*:{key}}}:*")])
+                .unwrap();
             !keys.iter().any(is_left)
         })
         .await;
@@ -112,7 +129,11 @@ impl Work {
 
     fn new(permits: usize) -> Self {
         let gate = Semaphore::new(permits);
-        Self(Arc::new(State { runs: AtomicU64::new(0), at_work: Arc::default(), gate }))
+        Self(Arc::new(State {
+            runs: AtomicU64::new(0),
+            at_work: Arc::default(),
+            gate,
+        }))
     }
 
     fn run(&self) -> impl FnOnce() -> BoxFuture<'static, Result<u64, String>> + Send + use<> {
@@ -145,7 +166,10 @@ impl Work {
 
     /// Waits until so many have begun.
     async fn began(&self, runs: u64) {
-        eventually(&format!("run {runs} to begin"), SOON, async || self.runs() >= runs).await;
+        eventually(&format!("run {runs} to begin"), SOON, async || {
+            self.runs() >= runs
+        })
+        .await;
     }
 
     /// Waits until nothing runs.
@@ -159,7 +183,10 @@ type Outcome = Result<u64, RunError<String>>;
 
 /// Nothing ends by its time.
 fn builder() -> SingleFlightBuilder<u64, String> {
-    SingleFlight::builder(Postcard).ttl(LONG).lease_ttl(LONG).max_wait(LONG)
+    SingleFlight::builder(Postcard)
+        .ttl(LONG)
+        .lease_ttl(LONG)
+        .max_wait(LONG)
 }
 
 fn begin(flight: &Flight, key: &str, work: &Work) -> JoinHandle<Outcome> {
@@ -176,7 +203,10 @@ async fn lead(flight: &Flight, key: &str, work: &Work) -> JoinHandle<Outcome> {
 }
 
 async fn ended(caller: JoinHandle<Outcome>) -> Outcome {
-    timeout(SOON, caller).await.expect("a caller is forgotten").unwrap()
+    timeout(SOON, caller)
+        .await
+        .expect("a caller is forgotten")
+        .unwrap()
 }
 
 /// What comes of a call.

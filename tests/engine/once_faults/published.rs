@@ -13,13 +13,19 @@ use support::redis_server::RedisServer;
 use support::{eventually, patient};
 
 fn keys(server: &RedisServer, part: &str) -> usize {
-    server.query::<Vec<String>>(&["KEYS", &format!("td:*:flight:{part}")]).unwrap().len()
+    server
+        .query::<Vec<String>>(&["KEYS", &format!("td:*:flight:{part}")])
+        .unwrap()
+        .len()
 }
 
 /// Waits until there is a connection and the scripts are known. Leaves no answer.
 async fn warm(server: &RedisServer, flight: &SingleFlight<String>) {
     eventually("an answer", SOON, async || {
-        flight.run("warm", || async { String::new() }).await.unwrap();
+        flight
+            .run("warm", || async { String::new() })
+            .await
+            .unwrap();
         keys(server, "answer") == 1
     })
     .await;
@@ -27,7 +33,10 @@ async fn warm(server: &RedisServer, flight: &SingleFlight<String>) {
 }
 
 async fn is_over(server: &RedisServer) {
-    eventually("the flights to be over", SOON, async || keys(server, "lock") == 0).await;
+    eventually("the flights to be over", SOON, async || {
+        keys(server, "lock") == 0
+    })
+    .await;
 }
 
 /// The connection was idle during the run, and breaks once the server has stored the answer.
@@ -36,7 +45,10 @@ async fn an_answer_that_was_published_twice_counts() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.port()).await;
     // Room for one of the answers.
-    let flight = SingleFlight::<String>::builder(Postcard).ttl(LONG).largest_answer(1000).max_stored(2024);
+    let flight = SingleFlight::<String>::builder(Postcard)
+        .ttl(LONG)
+        .largest_answer(1000)
+        .max_stored(2024);
     let flight = flight.build(&open(&proxy.url()), "f").unwrap();
     warm(&server, &flight).await;
     is_over(&server).await;
@@ -47,17 +59,26 @@ async fn an_answer_that_was_published_twice_counts() {
     });
     let publish = async {
         eventually("the flight", SOON, async || keys(&server, "lock") == 1).await;
-        eventually("the connections to be idle", SOON, async || server.has_idle_callers()).await;
+        eventually("the connections to be idle", SOON, async || {
+            server.has_idle_callers()
+        })
+        .await;
         proxy.drop_next_reply_after(b"xxxxx");
         done.send(()).unwrap();
     };
     let (answer, ()) = tokio::join!(first, publish);
     assert_eq!(answer.unwrap().len(), 900);
-    eventually("the reply to be lost", SOON, async || proxy.replies_dropped() == 1).await;
+    eventually("the reply to be lost", SOON, async || {
+        proxy.replies_dropped() == 1
+    })
+    .await;
     is_over(&server).await;
     assert_eq!(keys(&server, "answer"), 1);
     for number in 0..20 {
-        let other = flight.run(format!("other {number}"), || async { "y".repeat(900) }).await.unwrap();
+        let other = flight
+            .run(format!("other {number}"), || async { "y".repeat(900) })
+            .await
+            .unwrap();
         assert_eq!(other.len(), 900);
         is_over(&server).await;
         assert_eq!(keys(&server, "answer"), 1, "more is stored than max_stored");
@@ -73,8 +94,13 @@ async fn answers_on_their_way_to_a_slow_server_are_bounded() {
     /// What may be in flight beside what waits.
     const UNDER_WAY: usize = 3 * 16 + 1;
     let server = Arc::new(RedisServer::start().await);
-    let store = patient!().max_queued_bytes(16 * ANSWER).redis(&server.url()).unwrap();
-    let flight = SingleFlight::<String>::builder(Postcard).ttl(LONG).largest_answer(2 * ANSWER);
+    let store = patient!()
+        .max_queued_bytes(16 * ANSWER)
+        .redis(&server.url())
+        .unwrap();
+    let flight = SingleFlight::<String>::builder(Postcard)
+        .ttl(LONG)
+        .largest_answer(2 * ANSWER);
     let flight = flight.max_stored(u64::MAX).build(&store, "f").unwrap();
     warm(&server, &flight).await;
     // The server stands still once all run.
@@ -91,13 +117,26 @@ async fn answers_on_their_way_to_a_slow_server_are_bounded() {
         flight.run(number.to_string(), work).await.unwrap().len()
     };
     let runs = (0..RUNS).map(run);
-    assert!(join_all(runs).await.into_iter().all(|length| length == ANSWER));
+    assert!(
+        join_all(runs)
+            .await
+            .into_iter()
+            .all(|length| length == ANSWER)
+    );
     server.resume();
     is_over(&server).await;
     let published = keys(&server, "answer");
-    assert!((1..=16 + UNDER_WAY).contains(&published), "{published} of {RUNS} were published");
-    let again = flight.run("next", || async { "x".repeat(ANSWER) }).await.unwrap();
+    assert!(
+        (1..=16 + UNDER_WAY).contains(&published),
+        "{published} of {RUNS} were published"
+    );
+    let again = flight
+        .run("next", || async { "x".repeat(ANSWER) })
+        .await
+        .unwrap();
     assert_eq!(again.len(), ANSWER);
-    eventually("the next answer to be published", SOON, async || keys(&server, "answer") == published + 1)
-        .await;
+    eventually("the next answer to be published", SOON, async || {
+        keys(&server, "answer") == published + 1
+    })
+    .await;
 }

@@ -21,17 +21,25 @@ async fn stores() -> (RedisServer, [Store; 2]) {
 async fn any_value_is_legal() {
     let (server, stores) = stores().await;
     let long = "x".repeat(100_000);
-    let values = [" ", ":", "a:b c", "/1/2", "+", "\0", "\r\n", "ä", "%s", &long];
+    let values = [
+        " ", ":", "a:b c", "/1/2", "+", "\0", "\r\n", "ä", "%s", &long,
+    ];
     for store in &stores {
         let others = Mutex::new(store, "x").unwrap();
         for value in values {
             let held = value.to_owned();
-            let mutex = Mutex::builder().value_with(move || held.clone()).build(store, "x").unwrap();
+            let mutex = Mutex::builder()
+                .value_with(move || held.clone())
+                .build(store, "x")
+                .unwrap();
             let guard = others.lock("k").await.unwrap();
             let waiter = tokio::spawn(async move { mutex.lock("k").await.unwrap() });
             tokio::task::yield_now().await;
             assert!(guard.unlock().await.unwrap());
-            let guard = timeout(SOON, waiter).await.expect("it is not woken").unwrap();
+            let guard = timeout(SOON, waiter)
+                .await
+                .expect("it is not woken")
+                .unwrap();
             assert_eq!(guard.token(), value);
             assert!(others.try_lock("k").await.unwrap_err().is_refused());
             guard.extend().await.unwrap();
@@ -50,9 +58,16 @@ async fn extremes_are_legal() {
         let all = permits.add_n("k", u32::MAX).await.unwrap();
         assert_eq!(permits.count("k").await.unwrap(), u32::MAX);
         assert!(permits.try_add("k").await.unwrap_err().is_refused());
-        let error = permits.with_max_wait(Duration::ZERO).add("k").await.unwrap_err();
+        let error = permits
+            .with_max_wait(Duration::ZERO)
+            .add("k")
+            .await
+            .unwrap_err();
         assert!(error.is_waited_too_long() && error.is_refused(), "{error}");
-        let full = WaitGroup::builder(1).max_waiters(0).build(&store, "extreme").unwrap();
+        let full = WaitGroup::builder(1)
+            .max_waiters(0)
+            .build(&store, "extreme")
+            .unwrap();
         let error = full.add("k").await.unwrap_err();
         assert!(error.is_queue_full() && error.is_refused(), "{error}");
         assert!(all.done().await.unwrap());
@@ -60,22 +75,40 @@ async fn extremes_are_legal() {
         let for_ever = permits.with_max_wait(Duration::MAX);
         assert!(for_ever.add("k").await.unwrap().done().await.unwrap());
         for_ever.wait("k").await.unwrap();
-        let lock = RwLock::builder().max_wait(Duration::MAX).most_writers(u32::MAX);
+        let lock = RwLock::builder()
+            .max_wait(Duration::MAX)
+            .most_writers(u32::MAX);
         let lock = lock.build(&store, "rw").unwrap();
         assert!(lock.write("k").await.unwrap().release().await.unwrap());
-        let slow = Mutex::builder().tries(u32::MAX).retry_delay(|_| Duration::MAX).max_wait(Duration::MAX);
-        for slow in [slow.clone(), slow.exact_names(), Mutex::builder().retry_delay(|_| Duration::MAX)] {
+        let slow = Mutex::builder()
+            .tries(u32::MAX)
+            .retry_delay(|_| Duration::MAX)
+            .max_wait(Duration::MAX);
+        for slow in [
+            slow.clone(),
+            slow.exact_names(),
+            Mutex::builder().retry_delay(|_| Duration::MAX),
+        ] {
             let slow = slow.build(&store, "slow").unwrap();
             let guard = slow.lock("k").await.unwrap();
             // It waits for its next try, for ever.
             let wait = timeout(Duration::from_millis(20), slow.lock("k")).await;
             assert!(wait.is_err(), "{wait:?}");
             assert!(guard.unlock().await.unwrap());
-            eventually("it to be free", SOON, async || slow.try_lock("k").await.is_ok()).await;
-            eventually("it to be free", SOON, async || !slow.is_locked("k").await.unwrap()).await;
+            eventually("it to be free", SOON, async || {
+                slow.try_lock("k").await.is_ok()
+            })
+            .await;
+            eventually("it to be free", SOON, async || {
+                !slow.is_locked("k").await.unwrap()
+            })
+            .await;
         }
     }
-    eventually("nothing to be left", SOON, async || left(&server, "k").is_empty()).await;
+    eventually("nothing to be left", SOON, async || {
+        left(&server, "k").is_empty()
+    })
+    .await;
     assert_eq!(keys_without_ttl(&server), [""; 0]);
 }
 
@@ -83,13 +116,20 @@ async fn extremes_are_legal() {
 #[tokio::test]
 async fn a_long_retry_delay_costs_no_place() {
     let (server, [_, redis]) = stores().await;
-    let rare = Mutex::builder().exact_names().strict_fifo().retry_delay(|_| Duration::MAX);
+    let rare = Mutex::builder()
+        .exact_names()
+        .strict_fifo()
+        .retry_delay(|_| Duration::MAX);
     let rare = rare.build(&redis, "x").unwrap();
     server.cli(&["SET", "k", "somebody else", "PX", "600000"]);
     let waiter = tokio::spawn(async move { rare.lock("k").await });
     let asked = || server.query::<u64>(&["ZCARD", "{k}:td:beats"]).unwrap();
     eventually("it to wait", SOON, async || asked() == 1).await;
     server.cli(&["DEL", "k"]);
-    let guard = timeout(SOON, waiter).await.expect("it does not ask").unwrap().unwrap();
+    let guard = timeout(SOON, waiter)
+        .await
+        .expect("it does not ask")
+        .unwrap()
+        .unwrap();
     assert!(guard.unlock().await.unwrap());
 }

@@ -19,9 +19,16 @@ async fn each_is_released_once() {
     const SOON: Duration = Duration::from_secs(60);
     for (has_runtime, most) in [(false, MANY), (true, 2 * MANY)] {
         let server = RedisServer::start().await;
-        let group = WaitGroup::builder(1).ttl(LONG).build(&open(&server.url()), "crowd").unwrap();
+        let group = WaitGroup::builder(1)
+            .ttl(LONG)
+            .build(&open(&server.url()), "crowd")
+            .unwrap();
         let add = async |key| group.add(key).await.unwrap();
-        let permits: Vec<Permit> = stream::iter(0..MANY).map(add).buffer_unordered(512).collect().await;
+        let permits: Vec<Permit> = stream::iter(0..MANY)
+            .map(add)
+            .buffer_unordered(512)
+            .collect()
+            .await;
         match has_runtime {
             true => drop(permits),
             false => thread::spawn(move || drop(permits)).join().unwrap(),
@@ -36,7 +43,10 @@ async fn each_is_released_once() {
             std::mem::replace(&mut before, releases) == releases
         })
         .await;
-        assert!((MANY..=most).contains(&before), "{before} releases of {MANY} leases");
+        assert!(
+            (MANY..=most).contains(&before),
+            "{before} releases of {MANY} leases"
+        );
     }
 }
 
@@ -45,7 +55,10 @@ async fn each_is_released_once() {
 async fn what_is_dropped_is_free_for_the_next_call() {
     const LIMIT: u32 = 300;
     let server = RedisServer::start().await;
-    let group = WaitGroup::builder(LIMIT).ttl(LONG).build(&open(&server.url()), "crowd").unwrap();
+    let group = WaitGroup::builder(LIMIT)
+        .ttl(LONG)
+        .build(&open(&server.url()), "crowd")
+        .unwrap();
     for _ in 0..5 {
         let add = |_| async { group.add("k").await.unwrap() };
         let permits: Vec<_> = stream::iter(0..LIMIT).map(add).buffered(64).collect().await;

@@ -14,7 +14,11 @@ const IN_TIME: Duration = Duration::from_secs(6);
 
 /// For n = 0, 1, 2, …: begins a call and drops it after n polls, at once or when it is woken, until it completes within them.
 /// What the call may have to wait for is released once it waits. Each time nothing is left of it, and others get the key.
-async fn each<F: Future>(family: &Family, what: &str, begin: impl AsyncFn(&str) -> (Option<Taken>, F)) {
+async fn each<F: Future>(
+    family: &Family,
+    what: &str,
+    begin: impl AsyncFn(&str) -> (Option<Taken>, F),
+) {
     for is_woken in [false, true] {
         for polls in 0.. {
             let key = format!("{what} {is_woken} {polls}");
@@ -29,7 +33,12 @@ async fn each<F: Future>(family: &Family, what: &str, begin: impl AsyncFn(&str) 
 }
 
 /// Whether it was done within so many polls.
-async fn drop_after<F: Future>(polls: usize, is_woken: bool, mut holder: Option<Taken>, call: F) -> bool {
+async fn drop_after<F: Future>(
+    polls: usize,
+    is_woken: bool,
+    mut holder: Option<Taken>,
+    call: F,
+) -> bool {
     let mut call = task::spawn(call);
     for poll in 1..=polls {
         if call.poll().is_ready() {
@@ -83,7 +92,10 @@ macro_rules! each {
 
 #[tokio::test]
 async fn permits() {
-    let permits = &WaitGroup::builder(3).ttl(LONG).build(&Store::in_memory(), "permits").unwrap();
+    let permits = &WaitGroup::builder(3)
+        .ttl(LONG)
+        .build(&Store::in_memory(), "permits")
+        .unwrap();
     let family = &Family::Permits(permits.clone());
     let held = async |key: &str, n| Some(Taken::Permit(permits.add_n(key, n).await.unwrap()));
     each! { family, key:
@@ -104,13 +116,19 @@ async fn permits() {
 async fn mutexes() {
     let stores = &[(); 3].map(|()| Store::in_memory());
     let usual = || Mutex::builder().ttl(LONG);
-    let trying = || usual().tries(1000).retry_delay(|_| Duration::from_millis(1));
+    let trying = || {
+        usual()
+            .tries(1000)
+            .retry_delay(|_| Duration::from_millis(1))
+    };
     for mutex in [
         usual().build(&stores[0], "mutex"),
         usual().strict_fifo().build(&stores[0], "queued"),
         trying().build(&stores[0], "trying"),
         trying().build_quorum(stores.clone(), "quorum"),
-        trying().fail_fast(true).build_quorum(stores.clone(), "fast"),
+        trying()
+            .fail_fast(true)
+            .build_quorum(stores.clone(), "fast"),
     ] {
         let mutex = &mutex.unwrap();
         let held = async |key: &str| Some(Taken::Mutex(mutex.lock(key).await.unwrap()));
@@ -131,7 +149,10 @@ async fn mutexes() {
 
 #[tokio::test]
 async fn locks() {
-    let lock = &RwLock::builder().ttl(LONG).build(&Store::in_memory(), "rw").unwrap();
+    let lock = &RwLock::builder()
+        .ttl(LONG)
+        .build(&Store::in_memory(), "rw")
+        .unwrap();
     let others = &lock.with_group("others").unwrap();
     let family = &Family::Writers(lock.clone());
     let written = async |key: &str| Some(Taken::Writer(lock.write(key).await.unwrap()));

@@ -40,19 +40,29 @@ async fn a_grant_is_believed_in_for_no_longer_than_it_stands() {
 #[tokio::test]
 async fn a_permit_that_was_waited_for_is_given_away_whole() {
     let server = RedisServer::start().await;
-    let [near, far] =
-        [(); 2].map(|()| WaitGroup::builder(1).ttl(LONG).build(&open(&server.url()), "g").unwrap());
+    let [near, far] = [(); 2].map(|()| {
+        WaitGroup::builder(1)
+            .ttl(LONG)
+            .build(&open(&server.url()), "g")
+            .unwrap()
+    });
     let first = near.add("k").await.unwrap();
     let waiter = tokio::spawn(async move { far.add("k").await.unwrap().into_id() });
-    Family::Permits(near.clone()).wait_for(&server, "k", 1).await;
+    Family::Permits(near.clone())
+        .wait_for(&server, "k", 1)
+        .await;
     assert!(first.done().await.unwrap());
     let id = timeout(SOON, waiter).await.unwrap().unwrap();
     let left = async || {
-        let holder: Vec<String> =
-            server.query(&["ZRANGE", "td:{g:k}:permits:holders", "0", "0", "WITHSCORES"]).unwrap();
+        let holder: Vec<String> = server
+            .query(&["ZRANGE", "td:{g:k}:permits:holders", "0", "0", "WITHSCORES"])
+            .unwrap();
         let (now, _): (u64, u64) = server.query(&["TIME"]).unwrap();
         holder[1].parse::<f64>().unwrap() / 1e6 - now as f64
     };
-    eventually("it to be kept", SOON, async || left().await > LONG.as_secs_f64() / 2.0).await;
+    eventually("it to be kept", SOON, async || {
+        left().await > LONG.as_secs_f64() / 2.0
+    })
+    .await;
     assert!(near.done(&id).await.unwrap());
 }

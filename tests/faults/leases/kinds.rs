@@ -65,10 +65,23 @@ impl Family {
     }
 
     pub(crate) fn each_watched(store: &Store, ttl: Duration, watchdog: bool) -> [Self; 3] {
-        let permits = WaitGroup::builder(1).ttl(ttl).watchdog(watchdog).build(store, "permits");
-        let mutex = Mutex::builder().ttl(ttl).watchdog(watchdog).build(store, "mutex");
-        let writers = RwLock::builder().ttl(ttl).watchdog(watchdog).build(store, "rw");
-        [Self::Permits(permits.unwrap()), Self::Mutex(mutex.unwrap()), Self::Writers(writers.unwrap())]
+        let permits = WaitGroup::builder(1)
+            .ttl(ttl)
+            .watchdog(watchdog)
+            .build(store, "permits");
+        let mutex = Mutex::builder()
+            .ttl(ttl)
+            .watchdog(watchdog)
+            .build(store, "mutex");
+        let writers = RwLock::builder()
+            .ttl(ttl)
+            .watchdog(watchdog)
+            .build(store, "rw");
+        [
+            Self::Permits(permits.unwrap()),
+            Self::Mutex(mutex.unwrap()),
+            Self::Writers(writers.unwrap()),
+        ]
     }
 
     /// The name in Redis of a part of a key's state.
@@ -83,12 +96,22 @@ impl Family {
 
     /// The name in Redis of what says who holds a key.
     pub(crate) fn holders(&self, key: &str) -> String {
-        self.part(key, if matches!(self, Self::Mutex(_)) { "lock" } else { "holders" })
+        self.part(
+            key,
+            if matches!(self, Self::Mutex(_)) {
+                "lock"
+            } else {
+                "holders"
+            },
+        )
     }
 
     /// Waits until so many of one other process wait for a key.
     pub(crate) async fn wait_for(&self, server: &RedisServer, key: &str, waiters: u64) {
-        eventually("all to wait", SOON, async || self.waiting(server, key) == self.places(waiters)).await;
+        eventually("all to wait", SOON, async || {
+            self.waiting(server, key) == self.places(waiters)
+        })
+        .await;
     }
 
     /// How many wait for a key.
@@ -98,12 +121,18 @@ impl Family {
 
     /// How many places in the queue so many waiters of one process have: those for a mutex stand in one line.
     pub(crate) fn places(&self, waiters: u64) -> u64 {
-        if let Self::Mutex(_) = self { waiters.min(1) } else { waiters }
+        if let Self::Mutex(_) = self {
+            waiters.min(1)
+        } else {
+            waiters
+        }
     }
 
     /// How many were given back before they came.
     pub(crate) fn withdrawn(&self, server: &RedisServer, key: &str) -> u64 {
-        server.query(&["ZCOUNT", &self.part(key, "beats"), WITHDRAWN, "+inf"]).unwrap()
+        server
+            .query(&["ZCOUNT", &self.part(key, "beats"), WITHDRAWN, "+inf"])
+            .unwrap()
     }
 }
 
@@ -135,13 +164,17 @@ impl Deref for Taken {
 const WITHDRAWN: &str = "4503599627370496";
 
 fn waiting(server: &RedisServer, beats: &str) -> u64 {
-    server.query(&["ZCOUNT", beats, "-inf", &format!("({WITHDRAWN}")]).unwrap()
+    server
+        .query(&["ZCOUNT", beats, "-inf", &format!("({WITHDRAWN}")])
+        .unwrap()
 }
 
 /// What is left of the states of a key, in any family: all but fences, withdrawals and what breakers try, which go by
 /// themselves.
 pub(crate) fn left(server: &RedisServer, key: &str) -> Vec<String> {
-    let mut keys: Vec<String> = server.query(&["KEYS", &format!("td:{{*:{key}}}:*")]).unwrap();
+    let mut keys: Vec<String> = server
+        .query(&["KEYS", &format!("td:{{*:{key}}}:*")])
+        .unwrap();
     let goes = |key: &String| {
         key.ends_with(":fence")
             || key.ends_with(":probe")
@@ -159,7 +192,10 @@ pub(crate) fn open(url: &str) -> Store {
 
 /// A store that does not wait for long.
 pub(crate) fn hasty(url: &str, millis: u64) -> Store {
-    Store::builder().timeout(Duration::from_millis(millis)).redis(url).unwrap()
+    Store::builder()
+        .timeout(Duration::from_millis(millis))
+        .redis(url)
+        .unwrap()
 }
 
 /// One of each kind, in two processes.
@@ -176,5 +212,8 @@ pub(crate) async fn with_proxy() -> (RedisServer, FaultProxy) {
 
 /// How many stores hear what is pushed to them.
 pub(crate) fn subscribed(server: &RedisServer) -> usize {
-    server.query::<Vec<String>>(&["PUBSUB", "CHANNELS", "td:wake:????????????????"]).unwrap().len()
+    server
+        .query::<Vec<String>>(&["PUBSUB", "CHANNELS", "td:wake:????????????????"])
+        .unwrap()
+        .len()
 }

@@ -24,11 +24,19 @@ impl Scene {
     async fn set() -> Self {
         let (server, proxy) = with_proxy().await;
         let (near, far) = (open(&server.url()), hasty(&proxy.url(), TIMEOUT));
-        Self { server, proxy, near, far }
+        Self {
+            server,
+            proxy,
+            near,
+            far,
+        }
     }
 
     async fn quiet(&self, key: &str) {
-        eventually("nothing to be left", SOON, async || left(&self.server, key).is_empty()).await;
+        eventually("nothing to be left", SOON, async || {
+            left(&self.server, key).is_empty()
+        })
+        .await;
     }
 
     async fn idle(&self) {
@@ -42,8 +50,12 @@ async fn each(check: impl AsyncFn(&Scene, &Family, &Family)) {
     let check = &check;
     join_all((0..3).map(async |kind| {
         let scene = &Scene::set().await;
-        let [near, far] = [&scene.near, &scene.far].map(|store| Family::each(store, LONG)[kind].clone());
-        eventually("a connection", SOON, async || far.take("warm").await.is_ok()).await;
+        let [near, far] =
+            [&scene.near, &scene.far].map(|store| Family::each(store, LONG)[kind].clone());
+        eventually("a connection", SOON, async || {
+            far.take("warm").await.is_ok()
+        })
+        .await;
         scene.quiet("warm").await;
         assert!(far.take("k").await.unwrap().release().await.unwrap());
         scene.idle().await;
@@ -62,10 +74,18 @@ async fn an_acquire_that_was_sent_twice_makes_no_holder_after_its_release() {
         let dropped = scene.proxy.replies_dropped();
         scene.proxy.drop_next_reply_after(b"acquire");
         let holder = far.take("k").await.unwrap();
-        assert_eq!(scene.proxy.replies_dropped(), dropped + 1, "it was sent once");
+        assert_eq!(
+            scene.proxy.replies_dropped(),
+            dropped + 1,
+            "it was sent once"
+        );
         assert_eq!(near.withdrawn(&scene.server, "k"), 0);
         assert!(holder.release().await.unwrap());
-        assert_eq!(near.withdrawn(&scene.server, "k"), 1, "the other copy may take it");
+        assert_eq!(
+            near.withdrawn(&scene.server, "k"),
+            1,
+            "the other copy may take it"
+        );
     })
     .await;
 }
@@ -76,7 +96,11 @@ async fn an_acquire_whose_second_copy_was_not_sent_makes_no_holder() {
     for waits in [false, true] {
         each(async |scene, _, far| {
             scene.proxy.cut_after(b"acquire");
-            let outcome = if waits { far.take("k").await } else { far.try_take("k").await };
+            let outcome = if waits {
+                far.take("k").await
+            } else {
+                far.try_take("k").await
+            };
             let error = outcome.unwrap_err();
             assert!(error.is_unavailable() && !error.is_refused(), "{error}");
             assert_ne!(left(&scene.server, "k"), [""; 0], "it has not run");
@@ -94,7 +118,13 @@ async fn an_acquire_whose_second_copy_was_not_sent_makes_no_holder() {
     scene.quiet("b").await;
     scene.idle().await;
     scene.proxy.cut_after(b"{all:a}");
-    assert!(mutex.try_lock_all(["a", "b"]).await.unwrap_err().is_unavailable());
+    assert!(
+        mutex
+            .try_lock_all(["a", "b"])
+            .await
+            .unwrap_err()
+            .is_unavailable()
+    );
     assert_ne!(left(&scene.server, "a"), [""; 0], "it has not run");
     scene.proxy.heal();
     scene.quiet("a").await;
@@ -110,7 +140,11 @@ async fn a_permit_that_was_asked_for_twice_is_left_to_others() {
     let dropped = scene.proxy.replies_dropped();
     scene.proxy.drop_next_reply_after(b"acquire");
     let id = group.add("k").await.unwrap().into_id();
-    assert_eq!(scene.proxy.replies_dropped(), dropped + 1, "it was sent once");
+    assert_eq!(
+        scene.proxy.replies_dropped(),
+        dropped + 1,
+        "it was sent once"
+    );
     scene.far.shutdown(SOON).await.unwrap();
     assert!(group.done(&id).await.unwrap(), "it was released");
 }

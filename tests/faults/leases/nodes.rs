@@ -17,17 +17,31 @@ pub(crate) struct Nodes {
 impl Nodes {
     pub(crate) async fn start(count: usize) -> Self {
         let servers = join_all((0..count).map(|_| RedisServer::start())).await;
-        let proxies = join_all(servers.iter().map(|server| FaultProxy::start(server.port()))).await;
+        let proxies = join_all(
+            servers
+                .iter()
+                .map(|server| FaultProxy::start(server.port())),
+        )
+        .await;
         Self { servers, proxies }
     }
 
     /// Stores that know nothing of earlier failures, connected and with their scripts known.
     pub(crate) async fn stores(&self) -> Vec<Store> {
-        let stores: Vec<_> = self.proxies.iter().map(|proxy| hasty(&proxy.url(), 1000)).collect();
-        let warm = Mutex::builder().ttl(LONG).build_quorum(stores.clone(), "warm").unwrap();
+        let stores: Vec<_> = self
+            .proxies
+            .iter()
+            .map(|proxy| hasty(&proxy.url(), 1000))
+            .collect();
+        let warm = Mutex::builder()
+            .ttl(LONG)
+            .build_quorum(stores.clone(), "warm")
+            .unwrap();
         eventually("connections to all", SOON, async || {
             warm.lock("warm").await.unwrap().unlock().await.unwrap();
-            self.proxies.iter().all(|proxy| proxy.requests_containing(b"{warm:warm}") > 1)
+            self.proxies
+                .iter()
+                .all(|proxy| proxy.requests_containing(b"{warm:warm}") > 1)
         })
         .await;
         stores
@@ -36,6 +50,9 @@ impl Nodes {
     /// What each node says who holds a key.
     pub(crate) fn votes(&self, family: &str, key: &str) -> Vec<Option<String>> {
         let name = format!("td:{{{family}:{key}}}:lock");
-        self.servers.iter().map(|server| server.query(&["GET", &name]).unwrap()).collect()
+        self.servers
+            .iter()
+            .map(|server| server.query(&["GET", &name]).unwrap())
+            .collect()
     }
 }

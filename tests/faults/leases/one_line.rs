@@ -17,10 +17,22 @@ const WAITERS: usize = 60;
 #[tokio::test]
 async fn two_values_of_one_name_are_one_line() {
     let server = RedisServer::start().await;
-    for (store, name) in [open(&server.url()), Store::in_memory()].iter().zip(["redis", "memory"]) {
+    for (store, name) in [open(&server.url()), Store::in_memory()]
+        .iter()
+        .zip(["redis", "memory"])
+    {
         let usual = || Mutex::new(store, "m").unwrap();
-        let with = |ttl, watchdog| Mutex::builder().ttl(ttl).watchdog(watchdog).build(store, "m").unwrap();
-        for each in [[usual(), usual()], [with(LONG, true), with(Duration::from_secs(3), false)]] {
+        let with = |ttl, watchdog| {
+            Mutex::builder()
+                .ttl(ttl)
+                .watchdog(watchdog)
+                .build(store, "m")
+                .unwrap()
+        };
+        for each in [
+            [usual(), usual()],
+            [with(LONG, true), with(Duration::from_secs(3), false)],
+        ] {
             let holder = usual().lock("k").await.unwrap();
             let order = Arc::new(StdMutex::new(Vec::new()));
             let mut waiters = Vec::new();
@@ -35,8 +47,15 @@ async fn two_values_of_one_name_are_one_line() {
                 waiters.push(tokio::spawn(call));
             }
             assert!(holder.unlock().await.unwrap());
-            join_all(waiters).await.into_iter().for_each(|waiter| waiter.unwrap());
-            assert_eq!(*order.lock().unwrap(), (0..WAITERS).collect::<Vec<_>>(), "{name}");
+            join_all(waiters)
+                .await
+                .into_iter()
+                .for_each(|waiter| waiter.unwrap());
+            assert_eq!(
+                *order.lock().unwrap(),
+                (0..WAITERS).collect::<Vec<_>>(),
+                "{name}"
+            );
         }
     }
 }

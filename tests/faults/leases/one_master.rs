@@ -24,17 +24,24 @@ async fn who_goes_away_is_withdrawn_though_another_master_stands_still() {
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
-    let store = Store::builder().timeout(Duration::from_millis(250)).cluster(cluster.urls()).unwrap();
+    let store = Store::builder()
+        .timeout(Duration::from_millis(250))
+        .cluster(cluster.urls())
+        .unwrap();
     let family = Family::Permits(WaitGroup::new(&store, "apart", 1).unwrap());
     let node = |key: &str| cluster.node_of(&family.part(key, "holders"));
     let still = "still";
-    let other = (0..100).map(|n| n.to_string()).find(|key| node(key).port() != node(still).port()).unwrap();
+    let other = (0..100)
+        .map(|n| n.to_string())
+        .find(|key| node(key).port() != node(still).port())
+        .unwrap();
     let (stands, serves) = (node(still), node(&other));
     let mut held = Vec::new();
     for key in [still, &other] {
         eventually("a connection", SOON, async || {
             held.extend(family.try_take(key).await.ok());
-            held.last().is_some_and(|taken| taken.key().as_bytes() == key.as_bytes())
+            held.last()
+                .is_some_and(|taken| taken.key().as_bytes() == key.as_bytes())
         })
         .await;
     }
@@ -46,16 +53,23 @@ async fn who_goes_away_is_withdrawn_though_another_master_stands_still() {
         (0..count).map(waiter).collect::<Vec<_>>()
     };
     let (many, few) = (crowd(still, CROWD), crowd(&other, FEW));
-    let wait = async || family.waiting(stands, still) == CROWD && family.waiting(serves, &other) == FEW;
+    let wait =
+        async || family.waiting(stands, still) == CROWD && family.waiting(serves, &other) == FEW;
     eventually("all to wait", SOON, wait).await;
     stands.pause();
     for waiters in [many, few] {
         waiters.iter().for_each(|waiter| waiter.abort());
         join_all(waiters).await;
     }
-    eventually("the few to be withdrawn", SOON, async || family.waiting(serves, &other) == 0).await;
+    eventually("the few to be withdrawn", SOON, async || {
+        family.waiting(serves, &other) == 0
+    })
+    .await;
     stands.resume();
-    eventually("the crowd to be withdrawn", SOON, async || family.waiting(stands, still) == 0).await;
+    eventually("the crowd to be withdrawn", SOON, async || {
+        family.waiting(stands, still) == 0
+    })
+    .await;
     for taken in held {
         assert!(taken.release().await.unwrap());
     }

@@ -50,18 +50,33 @@ async fn who_hears_nothing_is_not_told_that_its_wait_was_too_long() {
     let store = open(&server.url());
     for wait in [Duration::ZERO, Duration::from_millis(20)] {
         let families = [
-            Family::Permits(WaitGroup::builder(1).max_wait(wait).build(&store, "p").unwrap()),
+            Family::Permits(
+                WaitGroup::builder(1)
+                    .max_wait(wait)
+                    .build(&store, "p")
+                    .unwrap(),
+            ),
             Family::Mutex(Mutex::builder().max_wait(wait).build(&store, "m").unwrap()),
-            Family::Writers(RwLock::builder().max_wait(wait).build(&store, "rw").unwrap()),
+            Family::Writers(
+                RwLock::builder()
+                    .max_wait(wait)
+                    .build(&store, "rw")
+                    .unwrap(),
+            ),
         ];
         for family in &families {
-            let taken = family.take("k").await.expect("what is free is had, however short the wait");
+            let taken = family
+                .take("k")
+                .await
+                .expect("what is free is had, however short the wait");
             assert!(taken.release().await.unwrap());
         }
         server.pause();
         let outcomes = join_all(families.iter().map(|family| family.take("k"))).await;
         server.resume();
-        outcomes.into_iter().for_each(|outcome| is_told(&outcome.unwrap_err()));
+        outcomes
+            .into_iter()
+            .for_each(|outcome| is_told(&outcome.unwrap_err()));
         for family in &families {
             eventually("its end", SOON, async || family.try_take("k").await.is_ok()).await;
         }
@@ -74,13 +89,21 @@ async fn shutdown_says_what_could_not_be_released() {
     const LIMIT: Duration = Duration::from_millis(500);
     let (server, proxy) = with_proxy().await;
     let store = hasty(&proxy.url(), 300);
-    let held = join_all(Family::each(&store, LONG).iter().map(|family| family.take("k"))).await;
+    let held = join_all(
+        Family::each(&store, LONG)
+            .iter()
+            .map(|family| family.take("k")),
+    )
+    .await;
     assert!(held.iter().all(Result::is_ok), "{held:?}");
     proxy.cut();
     drop(held);
     let error = store.shutdown(LIMIT).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
-    assert!(error.is_unavailable() && error.to_string().contains("3 releases"), "{error}");
+    assert!(
+        error.is_unavailable() && error.to_string().contains("3 releases"),
+        "{error}"
+    );
     proxy.heal();
     store.shutdown(SOON).await.unwrap();
     assert_eq!(left(&server, "k"), [""; 0]);

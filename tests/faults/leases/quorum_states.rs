@@ -40,7 +40,14 @@ async fn is_answered(number: usize, nodes: [Node; NODES], silent: &str) {
     for node in nodes {
         if node == Node::Hangs {
             // Half of them with breakers that open, half without a time-out that is of any use.
-            stores.push(hasty(silent, if number.is_multiple_of(2) { 500 } else { 30_000 }));
+            stores.push(hasty(
+                silent,
+                if number.is_multiple_of(2) {
+                    500
+                } else {
+                    30_000
+                },
+            ));
             continue;
         }
         let store = Store::in_memory();
@@ -52,20 +59,35 @@ async fn is_answered(number: usize, nodes: [Node; NODES], silent: &str) {
         stores.push(store);
     }
     let builder = Mutex::builder().ttl(LONG).timeout_factor(TIMEOUT_FACTOR);
-    let builder = builder.fail_fast(number % 4 < 2).shuffle_nodes(number % 8 < 4);
+    let builder = builder
+        .fail_fast(number % 4 < 2)
+        .shuffle_nodes(number % 8 < 4);
     let mutex = builder.build_quorum(stores, "states").unwrap();
     let is_free = count(Node::Up) > NODES / 2;
-    match timeout(SOON, mutex.try_lock("k")).await.expect("it hangs with its nodes") {
+    match timeout(SOON, mutex.try_lock("k"))
+        .await
+        .expect("it hangs with its nodes")
+    {
         Ok(guard) => {
             assert!(is_free, "{nodes:?}: granted");
             assert!(guard.is_held() && guard.fence() > 0, "{nodes:?}: not held");
-            let unlocked = timeout(SOON, guard.unlock()).await.expect("it hangs with its nodes");
+            let unlocked = timeout(SOON, guard.unlock())
+                .await
+                .expect("it hangs with its nodes");
             assert!(unlocked.unwrap(), "{nodes:?}: it was not held to the end");
         }
         Err(error) => {
             assert!(!is_free, "{nodes:?}: {error}");
-            assert_eq!(error.is_refused(), count(Node::Taken) > NODES / 2, "{nodes:?}: {error}");
-            assert_eq!(error.is_unavailable(), !error.is_refused(), "{nodes:?}: {error}");
+            assert_eq!(
+                error.is_refused(),
+                count(Node::Taken) > NODES / 2,
+                "{nodes:?}: {error}"
+            );
+            assert_eq!(
+                error.is_unavailable(),
+                !error.is_refused(),
+                "{nodes:?}: {error}"
+            );
         }
     }
     for mutex in alone {
@@ -73,6 +95,9 @@ async fn is_answered(number: usize, nodes: [Node; NODES], silent: &str) {
         eventually(&what, SOON, async || mutex.try_lock("k").await.is_ok()).await;
     }
     for guard in others {
-        assert!(guard.is_held() && guard.unlock().await.unwrap(), "{nodes:?}");
+        assert!(
+            guard.is_held() && guard.unlock().await.unwrap(),
+            "{nodes:?}"
+        );
     }
 }

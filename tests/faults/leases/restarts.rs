@@ -24,18 +24,28 @@ async fn a_loss_serves_who_waits_and_tells_who_holds() {
             holders.push(near.take("k").await.unwrap());
             for _ in 0..WAITERS {
                 let far = far.clone();
-                waiters.push(tokio::spawn(async move { far.take("k").await.unwrap().release().await }));
+                waiters.push(tokio::spawn(async move {
+                    far.take("k").await.unwrap().release().await
+                }));
             }
         }
-        let wait = async || near.iter().all(|near| near.waiting(&server, "k") == near.places(WAITERS));
+        let wait = async || {
+            near.iter()
+                .all(|near| near.waiting(&server, "k") == near.places(WAITERS))
+        };
         eventually("all to wait", SOON, wait).await;
         match restarts {
             true => server.restart().await,
             false => assert_eq!(server.cli(&["FLUSHALL"]), "OK"),
         }
         let told = holders.into_iter().map(|holder| async move {
-            timeout(SOON, holder.lost()).await.expect("nobody tells the holder");
-            assert!(holder.until() > Instant::now(), "it was not told, its time ran out");
+            timeout(SOON, holder.lost())
+                .await
+                .expect("nobody tells the holder");
+            assert!(
+                holder.until() > Instant::now(),
+                "it was not told, its time ran out"
+            );
             assert!(!holder.is_held());
             assert!(holder.extend().await.unwrap_err().is_lost());
             assert!(!holder.release().await.unwrap());

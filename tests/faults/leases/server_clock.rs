@@ -17,11 +17,24 @@ const BACK: Duration = Duration::from_secs(7200);
 fn keeps(server: &RedisServer, family: &Family, taken: &Lease, left: Duration) {
     let holders = family.holders("k");
     if let Family::Mutex(_) = family {
-        assert_eq!(server.query(&["PEXPIRE", &holders, &left.as_millis().to_string()]), Ok(1));
+        assert_eq!(
+            server.query(&["PEXPIRE", &holders, &left.as_millis().to_string()]),
+            Ok(1)
+        );
     } else {
         let (seconds, micros): (u64, u64) = server.query(&["TIME"]).unwrap();
         let end = (Duration::from_secs(seconds) + Duration::from_micros(micros) + left).as_micros();
-        assert_eq!(server.query(&["ZADD", &holders, "XX", "CH", &end.to_string(), taken.token()]), Ok(1));
+        assert_eq!(
+            server.query(&[
+                "ZADD",
+                &holders,
+                "XX",
+                "CH",
+                &end.to_string(),
+                taken.token()
+            ]),
+            Ok(1)
+        );
     }
 }
 
@@ -38,7 +51,10 @@ async fn a_crashed_holder_is_gone_after_its_time_to_live() {
         crashed.extend().await.unwrap();
         assert!(crashed.until() <= Instant::now() + TTL, "{}", far.name());
         std::mem::forget(crashed);
-        let next = timeout(SOON, near.take("k")).await.expect("it blocks for hours").unwrap();
+        let next = timeout(SOON, near.take("k"))
+            .await
+            .expect("it blocks for hours")
+            .unwrap();
         assert!(next.is_held() && next.until() <= Instant::now() + TTL);
         assert!(next.release().await.unwrap());
     }))
@@ -61,7 +77,12 @@ async fn two_believe_for_no_longer_than_a_time_to_live() {
             let next = near.take("k").await.unwrap();
             assert!(until <= Instant::now() + ttl);
             timeout(SOON, taken.lost()).await.expect("it is never told");
-            assert_eq!(Instant::now() < until, watchdog, "{} is told in time", far.name());
+            assert_eq!(
+                Instant::now() < until,
+                watchdog,
+                "{} is told in time",
+                far.name()
+            );
             assert!(next.is_held() && next.handle().fence() >= taken.handle().fence());
             assert!(!taken.release().await.unwrap() && next.release().await.unwrap());
         }))

@@ -19,8 +19,14 @@ async fn the_answer_to_who_asks_is_not_taken_up() {
         assert!(far.take("k").await.unwrap().release().await.unwrap());
         let mut forgotten = Box::pin(far.take("k"));
         assert!(poll!(forgotten.as_mut()).is_pending());
-        eventually("it to hold", SOON, async || near.try_take("k").await.is_err()).await;
-        eventually("it to be free", SOON, async || near.try_take("k").await.is_ok()).await;
+        eventually("it to hold", SOON, async || {
+            near.try_take("k").await.is_err()
+        })
+        .await;
+        eventually("it to be free", SOON, async || {
+            near.try_take("k").await.is_ok()
+        })
+        .await;
         // Who is polled again asks anew.
         assert!(forgotten.await.unwrap().release().await.unwrap());
     }))
@@ -41,7 +47,10 @@ async fn a_grant_is_not_taken_up() {
         })
         .await;
         assert!(holder.release().await.unwrap());
-        let next = tokio::time::timeout(SOON, near.take("k")).await.expect("it is kept by nobody").unwrap();
+        let next = tokio::time::timeout(SOON, near.take("k"))
+            .await
+            .expect("it is kept by nobody")
+            .unwrap();
         assert!(next.release().await.unwrap());
         assert!(forgotten.await.unwrap().release().await.unwrap());
     }

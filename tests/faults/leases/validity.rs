@@ -10,13 +10,21 @@ use support::eventually;
 use support::proxy::FaultProxy;
 
 /// Returns a lease that was lost while a renewal was under way: it may come too late, or too soon, where the machine is busy.
-async fn lost_during_a_renewal(family: &Family, proxy: &FaultProxy, fault: fn(&FaultProxy)) -> Taken {
+async fn lost_during_a_renewal(
+    family: &Family,
+    proxy: &FaultProxy,
+    fault: fn(&FaultProxy),
+) -> Taken {
     let mut lost = None;
     eventually("a lease that is lost during a renewal", SOON, async || {
-        let Ok(taken) = family.take("k").await else { return false };
+        let Ok(taken) = family.take("k").await else {
+            return false;
+        };
         let dropped = proxy.replies_dropped();
         fault(proxy);
-        timeout(SOON, taken.lost()).await.expect("a hanging renewal hides the loss");
+        timeout(SOON, taken.lost())
+            .await
+            .expect("a hanging renewal hides the loss");
         let is_under_way = proxy.held_back() + proxy.replies_dropped() > dropped;
         if is_under_way {
             lost = Some(taken);
@@ -46,7 +54,10 @@ async fn a_renewal_that_hangs_hides_no_loss() {
             assert!(taken.extend().await.unwrap_err().is_lost());
             assert!(!taken.is_held() && taken.until() == until);
             drop(taken);
-            eventually("nothing to be left", SOON, async || left(&server, "k").is_empty()).await;
+            eventually("nothing to be left", SOON, async || {
+                left(&server, "k").is_empty()
+            })
+            .await;
         }
     }
 }
@@ -61,7 +72,10 @@ async fn what_is_being_released_is_not_believed_in() {
         proxy.stall();
         let mut release = task::spawn(taken.release());
         assert_pending!(release.poll());
-        assert!(!handle.is_held(), "it is believed in while it is given away");
+        assert!(
+            !handle.is_held(),
+            "it is believed in while it is given away"
+        );
         timeout(SOON, handle.lost()).await.expect("nobody is told");
         proxy.heal();
         assert!(release.await.unwrap());

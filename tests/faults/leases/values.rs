@@ -18,7 +18,9 @@ fn named(value: &'static str) -> MutexBuilder {
 #[tokio::test]
 async fn a_late_release_leaves_the_next_lock_of_the_value_alone() {
     let (server, proxy) = with_proxy().await;
-    let mutex = named("worker-1").build(&hasty(&proxy.url(), 300), "m").unwrap();
+    let mutex = named("worker-1")
+        .build(&hasty(&proxy.url(), 300), "m")
+        .unwrap();
     let others = Mutex::new(&open(&server.url()), "m").unwrap();
     let guard = mutex.lock("k").await.unwrap();
     proxy.hold_back();
@@ -32,7 +34,10 @@ async fn a_late_release_leaves_the_next_lock_of_the_value_alone() {
     let next = next.unwrap();
     assert!(proxy.held_back() > 0, "nothing is late");
     proxy.let_through();
-    assert!(others.try_lock("k").await.unwrap_err().is_refused(), "two hold it");
+    assert!(
+        others.try_lock("k").await.unwrap_err().is_refused(),
+        "two hold it"
+    );
     assert!(next.is_held() && next.unlock().await.unwrap());
 }
 
@@ -40,9 +45,13 @@ async fn a_late_release_leaves_the_next_lock_of_the_value_alone() {
 #[tokio::test]
 async fn a_value_of_two_processes_is_granted_once() {
     let server = RedisServer::start().await;
-    let [one, other] = [(); 2].map(|()| named("worker-1").build(&open(&server.url()), "m").unwrap());
+    let [one, other] =
+        [(); 2].map(|()| named("worker-1").build(&open(&server.url()), "m").unwrap());
     let first = one.lock("k").await.unwrap();
-    assert!(other.try_lock("k").await.unwrap_err().is_refused(), "two hold it");
+    assert!(
+        other.try_lock("k").await.unwrap_err().is_refused(),
+        "two hold it"
+    );
     let waiting = other.clone();
     let waiter = tokio::spawn(async move { waiting.lock("k").await.unwrap() });
     Family::Mutex(other.clone()).wait_for(&server, "k", 1).await;
@@ -63,10 +72,25 @@ async fn a_value_is_not_waited_for_without_bound() {
     let guard = mutex.lock("k").await.unwrap();
     server.pause();
     drop(guard);
-    assert!(timeout(SOON, mutex.try_lock("k")).await.expect("try_lock waits").is_err());
-    assert!(timeout(SOON, mutex.lock("k")).await.expect("lock waits for too long").is_err());
+    assert!(
+        timeout(SOON, mutex.try_lock("k"))
+            .await
+            .expect("try_lock waits")
+            .is_err()
+    );
+    assert!(
+        timeout(SOON, mutex.lock("k"))
+            .await
+            .expect("lock waits for too long")
+            .is_err()
+    );
     mutex.close();
-    assert!(timeout(SOON, mutex.lock("k")).await.expect("a closed mutex waits").is_err());
+    assert!(
+        timeout(SOON, mutex.lock("k"))
+            .await
+            .expect("a closed mutex waits")
+            .is_err()
+    );
     server.resume();
 }
 
@@ -76,9 +100,21 @@ async fn a_value_that_looks_like_a_token_is_none() {
     let server = RedisServer::start().await;
     for store in [open(&server.url()), Store::in_memory()] {
         for value in ["billing-service--1.5", "0123456789abcdef-1.5"] {
-            let guard = named(value).build(&store, "m").unwrap().lock("k").await.unwrap();
-            let refused = Mutex::new(&store, "m").unwrap().try_lock("k").await.unwrap_err();
-            assert!(refused.is_refused() && refused.retry_after() > Some(LONG / 2), "{refused}");
+            let guard = named(value)
+                .build(&store, "m")
+                .unwrap()
+                .lock("k")
+                .await
+                .unwrap();
+            let refused = Mutex::new(&store, "m")
+                .unwrap()
+                .try_lock("k")
+                .await
+                .unwrap_err();
+            assert!(
+                refused.is_refused() && refused.retry_after() > Some(LONG / 2),
+                "{refused}"
+            );
             assert!(guard.is_held() && guard.unlock().await.unwrap());
         }
     }

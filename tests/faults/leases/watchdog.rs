@@ -9,7 +9,12 @@ use support::redis_server::RedisServer;
 /// The runtime that it was got on is gone: a drop gives it back all the same, from wherever it happens.
 #[test]
 fn a_lease_outlives_its_runtime() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let server = runtime().block_on(RedisServer::start());
     for kind in 0..3 {
         // Its connection goes with the runtime too, so each has a store of its own.

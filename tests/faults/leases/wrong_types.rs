@@ -20,7 +20,10 @@ async fn a_holder_of_another_type_concerns_no_other_key() {
     let server = RedisServer::start().await;
     let [near, far] = two_of_each(&server);
     for (family, far) in near.iter().zip(far) {
-        let (lost, other) = (far.take("list").await.unwrap(), far.take("other").await.unwrap());
+        let (lost, other) = (
+            far.take("list").await.unwrap(),
+            far.take("other").await.unwrap(),
+        );
         family.take("warm").await.unwrap().release().await.unwrap();
         let name = family.holders("list");
         server.cli(&["DEL", &name]);
@@ -37,15 +40,27 @@ async fn a_holder_of_another_type_concerns_no_other_key() {
                 Err(error) => assert!(key == "list" && names_the_cause(&error), "{key}: {error}"),
             }
         }
-        assert_eq!(held.iter().map(|(key, _)| *key).collect::<String>(), "abcde");
+        assert_eq!(
+            held.iter().map(|(key, _)| *key).collect::<String>(),
+            "abcde"
+        );
         match family {
-            Family::Permits(permits) => assert!(names_the_cause(&permits.count("list").await.unwrap_err())),
+            Family::Permits(permits) => {
+                assert!(names_the_cause(&permits.count("list").await.unwrap_err()))
+            }
             // Whatever it is, nobody has locked it.
             Family::Mutex(mutex) => {
                 let outcome = mutex.is_locked("list").await;
-                assert!(outcome.as_ref().map_or_else(names_the_cause, |locked| !locked), "{outcome:?}");
+                assert!(
+                    outcome
+                        .as_ref()
+                        .map_or_else(names_the_cause, |locked| !locked),
+                    "{outcome:?}"
+                );
             }
-            Family::Writers(lock) => assert!(names_the_cause(&lock.read("list").await.unwrap_err())),
+            Family::Writers(lock) => {
+                assert!(names_the_cause(&lock.read("list").await.unwrap_err()))
+            }
         }
         let extended = join_all(held.iter().map(|(_, taken)| taken.extend())).await;
         assert!(extended.iter().all(Result::is_ok), "{extended:?}");
@@ -54,7 +69,12 @@ async fn a_holder_of_another_type_concerns_no_other_key() {
         let error = extended[1].as_ref().unwrap_err();
         assert!(names_the_cause(error) || error.is_lost(), "{error}");
         let was_held = lost.release().await;
-        assert!(was_held.as_ref().map_or_else(names_the_cause, |was_held| !was_held), "{was_held:?}");
+        assert!(
+            was_held
+                .as_ref()
+                .map_or_else(names_the_cause, |was_held| !was_held),
+            "{was_held:?}"
+        );
         assert!(other.release().await.unwrap());
         for released in join_all(held.into_iter().map(|(_, taken)| taken.release())).await {
             assert!(released.unwrap());
@@ -62,7 +82,15 @@ async fn a_holder_of_another_type_concerns_no_other_key() {
         assert_eq!(server.cli(&["LRANGE", &name, "0", "-1"]), "a\nb");
         // It is not taken for an outage, and is over with its cause.
         server.cli(&["DEL", &name]);
-        assert!(family.try_take("list").await.unwrap().release().await.unwrap());
+        assert!(
+            family
+                .try_take("list")
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap()
+        );
     }
 }
 
@@ -72,16 +100,35 @@ async fn any_part_of_another_type_is_named() {
     let server = RedisServer::start().await;
     let (store, wait) = (open(&server.url()), Duration::from_millis(300));
     let families = [
-        Family::Permits(WaitGroup::builder(1).max_wait(wait).build(&store, "permits").unwrap()),
-        Family::Mutex(Mutex::builder().max_wait(wait).build(&store, "mutex").unwrap()),
-        Family::Writers(RwLock::builder().max_wait(wait).build(&store, "rw").unwrap()),
+        Family::Permits(
+            WaitGroup::builder(1)
+                .max_wait(wait)
+                .build(&store, "permits")
+                .unwrap(),
+        ),
+        Family::Mutex(
+            Mutex::builder()
+                .max_wait(wait)
+                .build(&store, "mutex")
+                .unwrap(),
+        ),
+        Family::Writers(
+            RwLock::builder()
+                .max_wait(wait)
+                .build(&store, "rw")
+                .unwrap(),
+        ),
     ];
     let mut told = 0;
     for family in families {
         for part in ["lock", "holders", "fence", "waiters", "flows", "beats"] {
             let name = family.part(part, part);
             for is_held in [false, true] {
-                let holder = if is_held { Some(family.take(part).await.unwrap()) } else { None };
+                let holder = if is_held {
+                    Some(family.take(part).await.unwrap())
+                } else {
+                    None
+                };
                 server.cli(&["DEL", &name]);
                 server.cli(&["XADD", &name, "*", "field", "value"]);
                 match timeout(SOON, family.take(part)).await.expect("it hangs") {
@@ -92,10 +139,17 @@ async fn any_part_of_another_type_is_named() {
                         told += 1;
                     }
                 }
-                assert_eq!(server.cli(&["TYPE", &name]), "stream", "{name} was overwritten");
+                assert_eq!(
+                    server.cli(&["TYPE", &name]),
+                    "stream",
+                    "{name} was overwritten"
+                );
                 server.cli(&["DEL", &name]);
                 drop(holder);
-                eventually("it to be free", SOON, async || family.try_take(part).await.is_ok()).await;
+                eventually("it to be free", SOON, async || {
+                    family.try_take(part).await.is_ok()
+                })
+                .await;
             }
         }
     }

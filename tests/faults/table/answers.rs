@@ -66,16 +66,25 @@ impl Specification for Flight {
 /// How many callers got an answer that nobody had made for this key.
 pub(crate) fn invented(operations: &[&Operation], runs: &[&Hold]) -> usize {
     let is_made = |(end, answer): (u64, u64)| {
-        runs.iter().any(|run| run.made.is_some_and(|(made, _)| made == answer && made <= end))
+        runs.iter().any(|run| {
+            run.made
+                .is_some_and(|(made, _)| made == answer && made <= end)
+        })
     };
-    operations.iter().filter_map(|operation| got(operation)).filter(|got| !is_made(*got)).count()
+    operations
+        .iter()
+        .filter_map(|operation| got(operation))
+        .filter(|got| !is_made(*got))
+        .count()
 }
 
 /// Counts the callers whose answer was too old when the first call began that they may have joined. A process may stop after an
 /// answer has arrived; then others join that call before it reads the answer.
 pub(crate) fn overdue(operations: &[&Operation], oldest: Duration) -> usize {
     let is_over = |operation: &&&Operation| {
-        let Some((_, made)) = got(operation) else { return false };
+        let Some((_, made)) = got(operation) else {
+            return false;
+        };
         let is_older = |asked: u64| Duration::from_nanos(asked.saturating_sub(made)) > oldest;
         // The first look spares most searches: nobody joins a call that is yet to come.
         is_older(operation.call) && is_older(joined(operation, operations))
@@ -88,37 +97,58 @@ pub(crate) fn check(primitive: Primitive, operations: &[&Operation], runs: &[&Ho
 }
 
 fn got(operation: &Operation) -> Option<(u64, u64)> {
-    let (end, Event::Got(answer)) = operation.answer.as_ref()? else { return None };
+    let (end, Event::Got(answer)) = operation.answer.as_ref()? else {
+        return None;
+    };
     Some((*end, *answer))
 }
 
 /// When the first call began that a caller may have joined.
 fn joined(caller: &Operation, operations: &[&Operation]) -> u64 {
-    let own = || operations.iter().filter(|other| other.process == caller.process);
+    let own = || {
+        operations
+            .iter()
+            .filter(|other| other.process == caller.process)
+    };
     let end = |other: &Operation| other.answer.as_ref().map_or(NEVER, |(end, _)| *end);
     let forgets = own().filter(|other| other.asked == Event::Forget && end(other) < caller.call);
     let since = forgets.map(|forget| forget.call).max().unwrap_or(0);
     let calls = own().filter(|other| other.asked == Event::Ask && end(other) >= caller.call);
-    calls.map(|other| other.call).filter(|call| *call >= since).min().unwrap_or(caller.call).min(caller.call)
+    calls
+        .map(|other| other.call)
+        .filter(|call| *call >= since)
+        .min()
+        .unwrap_or(caller.call)
+        .min(caller.call)
 }
 
 fn steps(primitive: Primitive, operations: &[&Operation], runs: &[&Hold]) -> Steps<Step> {
-    let by_answer: HashMap<u64, usize> =
-        runs.iter().enumerate().filter_map(|(number, run)| Some((run.made?.0, number))).collect();
+    let by_answer: HashMap<u64, usize> = runs
+        .iter()
+        .enumerate()
+        .filter_map(|(number, run)| Some((run.made?.0, number)))
+        .collect();
     // Until when a stale answer is served without the store.
     let end = |run: &Hold| run.made.map_or(NEVER, |(_, at)| at);
     let runs_at = |operation: &Operation, until: u64| {
         let own = runs.iter().filter(|run| run.process == operation.process);
-        own.into_iter().any(|run| run.call <= until && end(run) >= operation.call)
+        own.into_iter()
+            .any(|run| run.call <= until && end(run) >= operation.call)
     };
     let mut steps = Steps::new();
     let mut first_got: HashMap<usize, u64> = HashMap::new();
     for operation in operations {
-        if let (Event::Forget, Some((end, Event::Forgotten(_)))) = (&operation.asked, &operation.answer) {
+        if let (Event::Forget, Some((end, Event::Forgotten(_)))) =
+            (&operation.asked, &operation.answer)
+        {
             steps.push((operation.call, *end, Step::Forget));
         }
-        let Some((end, answer)) = got(operation) else { continue };
-        let Some(&run) = by_answer.get(&answer) else { continue };
+        let Some((end, answer)) = got(operation) else {
+            continue;
+        };
+        let Some(&run) = by_answer.get(&answer) else {
+            continue;
+        };
         let is_stored = runs[run].process != operation.process
             && (primitive == Primitive::SingleFlight || !runs_at(operation, end));
         if is_stored {

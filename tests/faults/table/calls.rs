@@ -47,21 +47,37 @@ pub(super) async fn claim(scribe: &Scribe, dedupe: &Dedupe, step: u64) {
     }
 }
 
-async fn confirm(scribe: &Scribe, item: &str, claimed: Result<Claimed, Error>, step: u64, way: u32) {
+async fn confirm(
+    scribe: &Scribe,
+    item: &str,
+    claimed: Result<Claimed, Error>,
+    step: u64,
+    way: u32,
+) {
     let claim = match claimed {
         Ok(Claimed::Duplicate) => return scribe.write(item, Event::Duplicate),
         Ok(Claimed::New(claim)) => Ok(claim),
         Err(error) => Err(error),
     };
     match way {
-        0 | 1 => scribe.visit(item, claim, step, Event::Confirm, Claim::confirm).await,
-        2 => scribe.visit(item, claim, step, Event::Release, Claim::release).await,
+        0 | 1 => {
+            scribe
+                .visit(item, claim, step, Event::Confirm, Claim::confirm)
+                .await
+        }
+        2 => {
+            scribe
+                .visit(item, claim, step, Event::Release, Claim::release)
+                .await
+        }
         _ => {
             let dropped = async |claim| {
                 drop(claim);
                 Event::Unheard
             };
-            scribe.hold_then(item, claim, step, Event::Release, dropped).await;
+            scribe
+                .hold_then(item, claim, step, Event::Release, dropped)
+                .await;
         }
     }
 }
@@ -73,12 +89,21 @@ pub(super) async fn fly(scribe: &Scribe, flights: &SingleFlight<u64>, key: &str,
         let forgotten = flights.forget(key).await;
         return scribe.write(key, heard(forgotten, |()| Event::Forgotten(true)));
     }
-    let run = Scribe { task: RUNS.fetch_add(1, Ordering::Relaxed), ..scribe.clone() };
+    let run = Scribe {
+        task: RUNS.fetch_add(1, Ordering::Relaxed),
+        ..scribe.clone()
+    };
     let asked = now();
     scribe.write(key, Event::Ask);
     let of_run = key.to_owned();
     let answer = flights.try_run(key, move || async move {
-        run.journal.write(asked, run.task, run.primitive, &of_run, Event::Acquire(ALONE));
+        run.journal.write(
+            asked,
+            run.task,
+            run.primitive,
+            &of_run,
+            Event::Acquire(ALONE),
+        );
         run.write(&of_run, Event::Granted(0));
         run.hold(&of_run, || true, step).await;
         let made = now();

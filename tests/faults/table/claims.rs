@@ -74,7 +74,11 @@ impl Specification for Item {
                 next.holder.take_if(|holder| *holder == hold).is_some() == was_held
             }
             Step::Forget { was_known } => {
-                let valid = if was_known { next.is_known() } else { next.is_new() };
+                let valid = if was_known {
+                    next.is_known()
+                } else {
+                    next.is_new()
+                };
                 next.known = false;
                 valid
             }
@@ -100,17 +104,32 @@ pub(crate) fn check(operations: &[&Operation], holds: &[&Hold]) -> bool {
 fn steps(operations: &[&Operation], holds: &[&Hold]) -> Steps<Step> {
     let mut steps = Steps::new();
     for (hold, claim) in holds.iter().enumerate() {
-        steps.push((claim.call, claim.granted, Step::Claim { hold, anyway: claim.anyway }));
-        let ending = claim.ending.and_then(|ending| Some((ending, ending.answer?)));
+        steps.push((
+            claim.call,
+            claim.granted,
+            Step::Claim {
+                hold,
+                anyway: claim.anyway,
+            },
+        ));
+        let ending = claim
+            .ending
+            .and_then(|ending| Some((ending, ending.answer?)));
         steps.extend(
             match ending {
                 Some((ending, (at, true))) if !ending.confirms => {
                     [Some((ending.call, at, Step::End { hold })), None]
                 }
                 Some((ending, (at, was_held))) => {
-                    let confirm =
-                        ending.confirms.then_some((ending.call, at, Step::Confirm { hold, was_held }));
-                    [(!was_held).then_some((claim.held, at, Step::End { hold })), confirm]
+                    let confirm = ending.confirms.then_some((
+                        ending.call,
+                        at,
+                        Step::Confirm { hold, was_held },
+                    ));
+                    [
+                        (!was_held).then_some((claim.held, at, Step::End { hold })),
+                        confirm,
+                    ]
                 }
                 None => [Some((claim.held, NEVER, Step::End { hold })), None],
             }
@@ -118,14 +137,23 @@ fn steps(operations: &[&Operation], holds: &[&Hold]) -> Steps<Step> {
             .flatten(),
         );
     }
-    let first_unheard = operations.iter().filter(|operation| is_unheard_claim(operation));
-    let first_unheard = first_unheard.map(|operation| operation.call).min().unwrap_or(NEVER);
+    let first_unheard = operations
+        .iter()
+        .filter(|operation| is_unheard_claim(operation));
+    let first_unheard = first_unheard
+        .map(|operation| operation.call)
+        .min()
+        .unwrap_or(NEVER);
     for operation in operations {
         let call = operation.call;
         steps.extend(match (&operation.asked, &operation.answer) {
-            (Event::Forget, Some((end, Event::Forgotten(was_known)))) => {
-                Some((call, *end, Step::Forget { was_known: *was_known }))
-            }
+            (Event::Forget, Some((end, Event::Forgotten(was_known)))) => Some((
+                call,
+                *end,
+                Step::Forget {
+                    was_known: *was_known,
+                },
+            )),
             (Event::Forget, _) => Some((call, call, Step::UnheardForget)),
             (Event::Confirm, Some((_, Event::Released(_)))) => None,
             (Event::Confirm, _) => Some((call, call, Step::UnheardConfirm)),
@@ -135,7 +163,13 @@ fn steps(operations: &[&Operation], holds: &[&Hold]) -> Steps<Step> {
                     && !is_beside_slow(operation, operations)
                     && *end < first_unheard =>
             {
-                Some((call, *end, Step::InFlight { anyway: *asked == Event::AcquireAnyway }))
+                Some((
+                    call,
+                    *end,
+                    Step::InFlight {
+                        anyway: *asked == Event::AcquireAnyway,
+                    },
+                ))
             }
             _ => None,
         });

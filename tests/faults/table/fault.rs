@@ -24,14 +24,23 @@ impl Fault {
     fn has_links(self) -> bool {
         matches!(
             self,
-            Self::Cut | Self::Stall | Self::Slow | Self::ReplyDropped | Self::Resets | Self::Partition
+            Self::Cut
+                | Self::Stall
+                | Self::Slow
+                | Self::ReplyDropped
+                | Self::Resets
+                | Self::Partition
         )
     }
 
     /// Starts what the fault needs. `None` where that cannot be had.
     pub(crate) async fn scene(self) -> Option<Scene> {
         let has = |fault| self == fault;
-        let arguments: &[_] = if has(Self::Busy) { &["--lua-time-limit", "10"] } else { &[] };
+        let arguments: &[_] = if has(Self::Busy) {
+            &["--lua-time-limit", "10"]
+        } else {
+            &[]
+        };
         let mut clock = None;
         let servers = if has(Self::SentinelKill) {
             Servers::Sentinel(Box::new(Sentinel::start().await))
@@ -85,10 +94,16 @@ impl Fault {
             }
             Self::Slow => {
                 for part in [1, 8, 3] {
-                    scene.links.iter().for_each(|proxy| proxy.delay_replies(TTL * part / 4));
+                    scene
+                        .links
+                        .iter()
+                        .for_each(|proxy| proxy.delay_replies(TTL * part / 4));
                     last(lasts).await;
                 }
-                scene.links.iter().for_each(|proxy| proxy.delay_replies(Duration::ZERO));
+                scene
+                    .links
+                    .iter()
+                    .for_each(|proxy| proxy.delay_replies(Duration::ZERO));
             }
             Self::ScriptFlush => {
                 to_masters(scene, &["SCRIPT", "FLUSH"]).await;
@@ -122,11 +137,17 @@ impl Fault {
             Self::Restart | Self::RestartEverysec | Self::RestartAlways => {
                 scene.servers.server().restart().await;
             }
-            Self::SentinelKill | Self::ClusterKill => return kill_master(&scene.servers, round).await,
+            Self::SentinelKill | Self::ClusterKill => {
+                return kill_master(&scene.servers, round).await;
+            }
             Self::SlotMigration => migrate(&scene.servers, lasts).await,
             Self::ClockForward | Self::ClockBack => {
                 let sign = if self == Self::ClockForward { 1 } else { -1 };
-                scene.clock.as_ref().unwrap().set(sign * TWO_HOURS * i64::from(round + 1));
+                scene
+                    .clock
+                    .as_ref()
+                    .unwrap()
+                    .set(sign * TWO_HOURS * i64::from(round + 1));
                 // Until what lasts for longer than it should is found.
                 last(lasts).await;
             }
@@ -145,7 +166,10 @@ impl Fault {
                 scene.workers.iter().for_each(|worker| worker.child.pause());
                 last(lasts).await;
                 scene.servers.server().resume();
-                scene.workers.iter().for_each(|worker| worker.child.resume());
+                scene
+                    .workers
+                    .iter()
+                    .for_each(|worker| worker.child.resume());
             }
             Self::ClientKilled => scene.oldest().child.kill(),
         }

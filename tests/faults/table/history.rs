@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::worker::ALONE;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Primitive {
     #[default]
@@ -100,7 +102,12 @@ impl Event {
     fn is_question(&self) -> bool {
         matches!(
             self,
-            Self::Ask | Self::Acquire(_) | Self::AcquireAnyway | Self::Release | Self::Confirm | Self::Forget
+            Self::Ask
+                | Self::Acquire(_)
+                | Self::AcquireAnyway
+                | Self::Release
+                | Self::Confirm
+                | Self::Forget
         )
     }
 }
@@ -129,7 +136,13 @@ impl Journal {
     }
 
     pub(crate) fn write(&self, at: u64, task: u32, primitive: Primitive, key: &str, event: Event) {
-        let record = Record { at, task, primitive, key: key.to_owned(), event };
+        let record = Record {
+            at,
+            task,
+            primitive,
+            key: key.to_owned(),
+            event,
+        };
         let line = serde_json::to_string(&record).unwrap() + "\n";
         self.0.lock().unwrap().write_all(line.as_bytes()).unwrap();
     }
@@ -144,19 +157,31 @@ pub(crate) struct Tail {
 
 impl Tail {
     pub(crate) fn of(path: &Path) -> Self {
-        Self { path: path.to_owned(), read: 0, records: Vec::new() }
+        Self {
+            path: path.to_owned(),
+            read: 0,
+            records: Vec::new(),
+        }
     }
 
     /// Reads on. The last line may not be complete yet.
     pub(crate) fn read_on(&mut self) {
-        let Ok(mut file) = File::open(&self.path) else { return };
+        let Ok(mut file) = File::open(&self.path) else {
+            return;
+        };
         let mut text = Vec::new();
         file.seek(SeekFrom::Start(self.read)).unwrap();
         file.read_to_end(&mut text).unwrap();
-        let complete = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let complete = text
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |end| end + 1);
         self.read += complete as u64;
-        let lines = text[..complete].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        self.records.extend(lines.map(|line| serde_json::from_slice::<Record>(line).unwrap()));
+        let lines = text[..complete]
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty());
+        self.records
+            .extend(lines.map(|line| serde_json::from_slice::<Record>(line).unwrap()));
     }
 }
 
@@ -201,7 +226,10 @@ pub(crate) struct Ending {
 
 impl Hold {
     fn ended(&self, was_held: bool) -> Option<u64> {
-        self.ending?.answer.filter(|(_, held)| *held == was_held).map(|(at, _)| at)
+        self.ending?
+            .answer
+            .filter(|(_, held)| *held == was_held)
+            .map(|(at, _)| at)
     }
 
     /// When the release was confirmed.
@@ -244,7 +272,9 @@ impl History {
             let (primitive, key, at) = (record.primitive, record.key.clone(), record.at);
             match &record.event {
                 Event::Held | Event::Made(_) => {
-                    let hold: &usize = holding.get(&record.task).expect("a lease that nobody asked for");
+                    let hold: &usize = holding
+                        .get(&record.task)
+                        .expect("a lease that nobody asked for");
                     match record.event {
                         Event::Made(answer) => self.holds[*hold].made = Some((answer, at)),
                         _ => self.holds[*hold].held = at,
@@ -253,23 +283,44 @@ impl History {
                 asked if asked.is_question() => {
                     pending.insert(record.task, self.operations.len());
                     let (asked, answer) = (asked.clone(), None);
-                    if let (Event::Release | Event::Confirm, Some(hold)) = (&asked, holding.get(&record.task))
+                    if let (Event::Release | Event::Confirm, Some(hold)) =
+                        (&asked, holding.get(&record.task))
                     {
                         let confirms = asked == Event::Confirm;
-                        self.holds[*hold].ending = Some(Ending { confirms, call: at, answer: None });
+                        self.holds[*hold].ending = Some(Ending {
+                            confirms,
+                            call: at,
+                            answer: None,
+                        });
                     }
-                    self.operations.push(Operation { process, primitive, key, asked, call: at, answer });
+                    self.operations.push(Operation {
+                        process,
+                        primitive,
+                        key,
+                        asked,
+                        call: at,
+                        answer,
+                    });
                 }
                 answer => {
-                    let operation = pending.remove(&record.task).expect("an answer that nobody asked for");
+                    let operation = pending
+                        .remove(&record.task)
+                        .expect("an answer that nobody asked for");
                     let operation = &mut self.operations[operation];
                     operation.answer = Some((at, answer.clone()));
                     match (&operation.asked, answer) {
-                        (asked @ (Event::Acquire(_) | Event::AcquireAnyway), Event::Granted(fence)) => {
+                        (
+                            asked @ (Event::Acquire(_) | Event::AcquireAnyway),
+                            Event::Granted(fence),
+                        ) => {
                             holding.insert(record.task, self.holds.len());
                             let (fence, call, anyway) =
                                 (*fence, operation.call, *asked == Event::AcquireAnyway);
-                            let share = if let Event::Acquire(share) = asked { *share } else { ALONE };
+                            let share = if let Event::Acquire(share) = asked {
+                                *share
+                            } else {
+                                ALONE
+                            };
                             // No belief is proven yet.
                             let (granted, held, made, ending) = (at, call, None, None);
                             self.holds.push(Hold {
@@ -302,9 +353,16 @@ impl History {
     }
 
     /// The part of a primitive, by key.
-    pub(crate) fn keys(&self, primitive: Primitive) -> HashMap<&str, (Vec<&Operation>, Vec<&Hold>)> {
+    pub(crate) fn keys(
+        &self,
+        primitive: Primitive,
+    ) -> HashMap<&str, (Vec<&Operation>, Vec<&Hold>)> {
         let mut keys: HashMap<&str, (Vec<&Operation>, Vec<&Hold>)> = HashMap::new();
-        for operation in self.operations.iter().filter(|operation| operation.primitive == primitive) {
+        for operation in self
+            .operations
+            .iter()
+            .filter(|operation| operation.primitive == primitive)
+        {
             keys.entry(&operation.key).or_default().0.push(operation);
         }
         for hold in self.holds.iter().filter(|hold| hold.primitive == primitive) {

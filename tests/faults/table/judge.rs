@@ -13,7 +13,13 @@ fn judged(primitive: Primitive, key: &str, workers: &[Events]) -> Row {
     for events in workers {
         let record = |(at, task, event): &(u64, u32, Event)| {
             let (at, task, key, event) = (*at, *task, key.to_owned(), event.clone());
-            Record { at, task, primitive, key, event }
+            Record {
+                at,
+                task,
+                primitive,
+                key,
+                event,
+            }
         };
         history.add(&events.iter().map(record).collect::<Vec<_>>());
     }
@@ -60,15 +66,27 @@ fn a_second_holder_is_found() {
         let second = lease(1, ALONE, fence, [call, 22, 60, 70]);
         let found = judged(Primitive::Mutex, "k", &[[first(), second].concat()]);
         assert_eq!((found.double, unordered(&found)), (1, 1), "{fence} {call}");
-        assert_eq!((found.caught, found.unfenced), (Some(caught), 1 - caught), "{fence} {call}");
+        assert_eq!(
+            (found.caught, found.unfenced),
+            (Some(caught), 1 - caught),
+            "{fence} {call}"
+        );
     }
     // A reader beside a writer has its token.
     let reader = lease(1, 1, 7, [5, 22, 60, 70]);
     let found = judged(Primitive::RwLock, "k", &[[first(), reader].concat()]);
-    assert_eq!((found.double, found.caught, unordered(&found)), (1, Some(0), 1));
-    let permits = (0..=PERMITS).flat_map(|task| lease(task, 1, 0, [0, 10, 40, 50])).collect();
+    assert_eq!(
+        (found.double, found.caught, unordered(&found)),
+        (1, Some(0), 1)
+    );
+    let permits = (0..=PERMITS)
+        .flat_map(|task| lease(task, 1, 0, [0, 10, 40, 50]))
+        .collect();
     let found = judged(Primitive::WaitGroup, "k", &[permits]);
-    assert_eq!((found.double, found.caught, unordered(&found)), (1, None, 1));
+    assert_eq!(
+        (found.double, found.caught, unordered(&found)),
+        (1, None, 1)
+    );
 }
 
 #[test]
@@ -83,7 +101,10 @@ fn what_no_lock_answers_is_found() {
     }
     // Until 40 a killed holder believed in it.
     let early = lease(1, ALONE, 8, [5, 30, 70, 80]);
-    assert!(mutex(&[held()[..4].to_vec(), early]), "its lease has ended early");
+    assert!(
+        mutex(&[held()[..4].to_vec(), early]),
+        "its lease has ended early"
+    );
     let mut denied = lease(0, ALONE, 7, [0, 10, 20, 30]);
     denied[5].2 = Event::Released(false);
     assert_eq!(judged(Primitive::Mutex, "k", &[denied]).denied, 1);
@@ -91,7 +112,11 @@ fn what_no_lock_answers_is_found() {
 
 fn takes(remaining: &[Option<u32>]) -> Events {
     let take = |(at, remaining): (u64, &Option<u32>)| {
-        let answer = if remaining.is_some() { Event::Admitted(*remaining) } else { Event::Refused };
+        let answer = if remaining.is_some() {
+            Event::Admitted(*remaining)
+        } else {
+            Event::Refused
+        };
         call(10 * at, 0, Event::Ask, answer)
     };
     (0..).zip(remaining).flat_map(take).collect()
@@ -110,15 +135,31 @@ fn tokens_that_are_given_out_twice_are_found() {
     lost[3].2 = failed();
     assert!(bucket(lost));
     let new = [0, 10].map(|at| call(at, 0, Event::Ask, Event::Admitted(None)));
-    assert_eq!(judged(Primitive::BloomFilter, "k", &[new.concat()]).double, 1);
-    let capture = |task| claim(task, 0, Event::Acquire(1), Event::Confirm, Event::Released(true));
+    assert_eq!(
+        judged(Primitive::BloomFilter, "k", &[new.concat()]).double,
+        1
+    );
+    let capture = |task| {
+        claim(
+            task,
+            0,
+            Event::Acquire(1),
+            Event::Confirm,
+            Event::Released(true),
+        )
+    };
     let captures = (0..=BURST).flat_map(capture).collect();
     assert_eq!(judged(Primitive::Budget, "k", &[captures]).double, 1);
 }
 
 #[test]
 fn what_lasts_too_long_is_found() {
-    let refused = call(0, 0, Event::Ask, Event::Overdue("refused for 7193 s".to_owned()));
+    let refused = call(
+        0,
+        0,
+        Event::Ask,
+        Event::Overdue("refused for 7193 s".to_owned()),
+    );
     let found = judged(Primitive::TokenBucket, "k", &[refused]);
     assert_eq!((found.overdue, found.refused, found.failed), (1, 0, 0));
     for primitive in [Primitive::SingleFlight, Primitive::StaleFlight] {
@@ -128,7 +169,11 @@ fn what_lasts_too_long_is_found() {
             let mut events = vec![(began, 0, Event::Ask), (over + 30, 0, Event::Got(made))];
             events.extend(call(over + 20, 1, Event::Ask, Event::Got(made)));
             events.extend(call(over + 40, 2, Event::Ask, Event::Got(made)));
-            assert_eq!(judged(primitive, "k", &[events]).overdue, overdue, "{primitive:?}");
+            assert_eq!(
+                judged(primitive, "k", &[events]).overdue,
+                overdue,
+                "{primitive:?}"
+            );
         }
     }
 }
@@ -150,23 +195,45 @@ fn an_item_that_is_handled_twice_is_found() {
     let done = |at| confirmed(at, Event::Released(true));
     let refused = |at, answer| call(at, 0, Event::Acquire(ALONE), answer);
     let forget = |answer| call(30, 0, Event::Forget, answer);
-    let released = claim(0, 0, Event::Acquire(ALONE), Event::Release, Event::Released(true));
-    let anyway = claim(0, 30, Event::AcquireAnyway, Event::Release, Event::Released(true));
+    let released = claim(
+        0,
+        0,
+        Event::Acquire(ALONE),
+        Event::Release,
+        Event::Released(true),
+    );
+    let anyway = claim(
+        0,
+        30,
+        Event::AcquireAnyway,
+        Event::Release,
+        Event::Released(true),
+    );
     for kind in [Primitive::Dedupe, Primitive::FilterDedupe] {
         let claims = |events: &[Events]| is_wrong(kind, "k", &[events.concat()]);
         assert_eq!(judged(kind, "k", &[[done(0), done(30)].concat()]).double, 1);
         assert!(claims(&[done(0), done(30)]));
-        assert!(claims(&[done(0), forget(failed()), done(40), done(60)]), "forgotten once");
+        assert!(
+            claims(&[done(0), forget(failed()), done(40), done(60)]),
+            "forgotten once"
+        );
         assert!(claims(&[done(0), forget(Event::Forgotten(false))]));
         assert!(claims(&[done(0), anyway.clone(), done(60)]));
         // A duplicate that nobody confirmed, or that is new later.
         assert!(claims(&[refused(30, Event::Duplicate)]));
         assert!(claims(&[released.clone(), refused(30, Event::Duplicate)]));
-        assert!(claims(&[confirmed(0, failed()), refused(30, Event::Duplicate), done(60)]));
+        assert!(claims(&[
+            confirmed(0, failed()),
+            refused(30, Event::Duplicate),
+            done(60)
+        ]));
         assert!(claims(&[confirmed(0, Event::Released(false)), done(30)]));
         let second = claim(1, 3, Event::Acquire(ALONE), Event::Confirm, failed());
         assert!(claims(&[done(0), second[..4].to_vec()]), "two hold it");
-        assert!(claims(&[refused(0, Event::Refused)]), "in flight, but nobody holds it");
+        assert!(
+            claims(&[refused(0, Event::Refused)]),
+            "in flight, but nobody holds it"
+        );
     }
 }
 
@@ -191,17 +258,32 @@ fn an_answer_that_was_forgotten_or_replaced_is_found() {
     let flights = |workers: &[Events]| is_wrong(Primitive::SingleFlight, "k", workers);
     let one = || run(1, [0, 5, 10]);
     let forgot = || call(30, 0, Event::Forget, Event::Forgotten(true));
-    assert!(flights(&[[one(), forgot()].concat(), [got(20, 10), got(40, 10)].concat()]));
-    assert!(flights(&[one(), [got(20, 10), forgot(), got(40, 10)].concat()]));
+    assert!(flights(&[
+        [one(), forgot()].concat(),
+        [got(20, 10), got(40, 10)].concat()
+    ]));
+    assert!(flights(&[
+        one(),
+        [got(20, 10), forgot(), got(40, 10)].concat()
+    ]));
     // It may join no call of before, for its process knows.
     let before = vec![(28, 7, Event::Ask), (44, 7, Event::Got(10))];
-    assert!(flights(&[one(), [before, got(20, 10), forgot(), got(40, 10)].concat()]));
+    assert!(flights(&[
+        one(),
+        [before, got(20, 10), forgot(), got(40, 10)].concat()
+    ]));
     let two = [one(), run(2, [30, 35, 40])].concat();
-    assert!(flights(&[two, [got(20, 10), got(50, 40), got(60, 10)].concat()]));
+    assert!(flights(&[
+        two,
+        [got(20, 10), got(50, 40), got(60, 10)].concat()
+    ]));
     // Nobody made it, or not yet.
     for answer in [11, 30] {
         let runs = [one(), run(2, [20, 25, 30])].concat();
-        assert_eq!(judged(Primitive::SingleFlight, "k", &[runs, got(15, answer)]).invented, 1);
+        assert_eq!(
+            judged(Primitive::SingleFlight, "k", &[runs, got(15, answer)]).invented,
+            1
+        );
     }
 }
 

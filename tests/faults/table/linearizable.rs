@@ -62,11 +62,20 @@ impl Specification for Lock {
     fn apply(step: &LockStep, state: &LockState) -> (bool, LockState) {
         let mut next = state.clone();
         let valid = match *step {
-            LockStep::Grant { hold, share, fence, limit } => {
+            LockStep::Grant {
+                hold,
+                share,
+                fence,
+                limit,
+            } => {
                 next.held.push((hold, share));
                 next.fence = fence;
                 // Holders that share a lock have the token of the last one who was alone.
-                let rises = if share == limit { fence > state.fence } else { fence >= state.fence };
+                let rises = if share == limit {
+                    fence > state.fence
+                } else {
+                    fence >= state.fence
+                };
                 state.fits(share, limit) && rises
             }
             LockStep::End { hold } => {
@@ -102,7 +111,10 @@ impl Specification for Bucket {
         match *step {
             BucketStep::Take { remaining, unheard } => {
                 let possible = tokens.saturating_sub(unheard)..=*tokens;
-                (possible.contains(&(remaining + 1)), tokens.saturating_sub(1))
+                (
+                    possible.contains(&(remaining + 1)),
+                    tokens.saturating_sub(1),
+                )
             }
             BucketStep::Refuse { unheard } => (*tokens <= unheard, *tokens),
         }
@@ -112,7 +124,9 @@ impl Specification for Bucket {
 /// Steps with the time before and the time after them.
 pub(crate) type Steps<T> = Vec<(u64, u64, T)>;
 
-pub(crate) fn is_linearizable<S: Specification<Operation: Clone>>(steps: Steps<S::Operation>) -> bool {
+pub(crate) fn is_linearizable<S: Specification<Operation: Clone>>(
+    steps: Steps<S::Operation>,
+) -> bool {
     let mut actions = Vec::new();
     for (process, (call, end, step)) in steps.into_iter().enumerate() {
         actions.push((call, process, Action::Call(step.clone())));
@@ -123,20 +137,35 @@ pub(crate) fn is_linearizable<S: Specification<Operation: Clone>>(steps: Steps<S
     }
     // Of two at the same time, the call is the first.
     actions.sort_by_key(|(at, _, action)| (*at, matches!(action, Action::Response(_))));
-    let actions = actions.into_iter().map(|(_, process, action)| (process, action)).collect();
+    let actions = actions
+        .into_iter()
+        .map(|(_, process, action)| (process, action))
+        .collect();
     WGLChecker::<S>::is_linearizable(Actions::from_actions(actions))
 }
 
 fn bucket_steps(operations: &[&Operation]) -> Steps<BucketStep> {
-    let is_heard =
-        |operation: &Operation| matches!(operation.answer, Some((_, Event::Admitted(_) | Event::Refused)));
+    let is_heard = |operation: &Operation| {
+        matches!(
+            operation.answer,
+            Some((_, Event::Admitted(_) | Event::Refused))
+        )
+    };
     let mut steps = Steps::new();
     for operation in operations {
-        let Some((end, answer)) = &operation.answer else { continue };
-        let unheard = operations.iter().filter(|other| !is_heard(other) && other.call < *end).count();
+        let Some((end, answer)) = &operation.answer else {
+            continue;
+        };
+        let unheard = operations
+            .iter()
+            .filter(|other| !is_heard(other) && other.call < *end)
+            .count();
         let unheard = u32::try_from(unheard).unwrap();
         let step = match answer {
-            Event::Admitted(Some(remaining)) => BucketStep::Take { remaining: *remaining, unheard },
+            Event::Admitted(Some(remaining)) => BucketStep::Take {
+                remaining: *remaining,
+                unheard,
+            },
             Event::Refused => BucketStep::Refuse { unheard },
             _ => continue,
         };
@@ -147,12 +176,29 @@ fn bucket_steps(operations: &[&Operation]) -> Steps<BucketStep> {
 
 /// A lease ends after the last time at which its holder believed in it, and before its release is confirmed.
 fn lock_steps(primitive: Primitive, operations: &[&Operation], holds: &[&Hold]) -> Steps<LockStep> {
-    let limit = if primitive == Primitive::WaitGroup { PERMITS } else { ALONE };
+    let limit = if primitive == Primitive::WaitGroup {
+        PERMITS
+    } else {
+        ALONE
+    };
     let mut steps = Steps::new();
     for (hold, lease) in holds.iter().enumerate() {
         let Hold { share, fence, .. } = **lease;
-        steps.push((lease.call, lease.granted, LockStep::Grant { hold, share, fence, limit }));
-        steps.push((lease.held, lease.released().unwrap_or(NEVER), LockStep::End { hold }));
+        steps.push((
+            lease.call,
+            lease.granted,
+            LockStep::Grant {
+                hold,
+                share,
+                fence,
+                limit,
+            },
+        ));
+        steps.push((
+            lease.held,
+            lease.released().unwrap_or(NEVER),
+            LockStep::End { hold },
+        ));
     }
     // Such a call may have been granted without anybody knowing, and be the reason for each later refusal.
     let is_unheard = |operation: &Operation| match &operation.answer {
@@ -161,15 +207,28 @@ fn lock_steps(primitive: Primitive, operations: &[&Operation], holds: &[&Hold]) 
         _ => true,
     };
     let is_acquire = |operation: &Operation| matches!(operation.asked, Event::Acquire(_));
-    let unheard = operations.iter().filter(|operation| is_acquire(operation) && is_unheard(operation));
-    let first_unheard = unheard.map(|operation| operation.call).min().unwrap_or(NEVER);
+    let unheard = operations
+        .iter()
+        .filter(|operation| is_acquire(operation) && is_unheard(operation));
+    let first_unheard = unheard
+        .map(|operation| operation.call)
+        .min()
+        .unwrap_or(NEVER);
     for operation in operations {
-        if let (Event::Acquire(share), Some((end, Event::Refused))) = (&operation.asked, &operation.answer)
+        if let (Event::Acquire(share), Some((end, Event::Refused))) =
+            (&operation.asked, &operation.answer)
             && !has_waited(operation, *end)
             && !is_beside_slow(operation, operations)
             && *end < first_unheard
         {
-            steps.push((operation.call, *end, LockStep::Refuse { share: *share, limit }));
+            steps.push((
+                operation.call,
+                *end,
+                LockStep::Refuse {
+                    share: *share,
+                    limit,
+                },
+            ));
         }
     }
     steps

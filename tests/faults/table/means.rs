@@ -19,7 +19,11 @@ pub(super) async fn last(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-pub(super) async fn while_faulty(links: &[FaultProxy], lasts: Duration, fault: impl Fn(&FaultProxy)) {
+pub(super) async fn while_faulty(
+    links: &[FaultProxy],
+    lasts: Duration,
+    fault: impl Fn(&FaultProxy),
+) {
     links.iter().for_each(&fault);
     last(lasts).await;
     links.iter().for_each(FaultProxy::heal);
@@ -28,7 +32,11 @@ pub(super) async fn while_faulty(links: &[FaultProxy], lasts: Duration, fault: i
 /// Has each master carry out a command.
 pub(super) async fn to_masters(scene: &Scene, command: &[&str]) {
     eventually("each master to take a command", SOON, async || {
-        scene.servers.masters().into_iter().all(|server| server.query::<Value>(command).is_ok())
+        scene
+            .servers
+            .masters()
+            .into_iter()
+            .all(|server| server.query::<Value>(command).is_ok())
     })
     .await;
 }
@@ -58,14 +66,22 @@ pub(super) async fn evict(server: &RedisServer, policy: &str) {
     const STEP: u64 = 20_000;
     let field = |section: &str, name: &str| {
         let info = server.query::<String>(&["INFO", section]).ok()?;
-        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         line.trim().parse::<u64>().ok()
     };
-    let set = |name: &str, value: &str| server.query::<Value>(&["CONFIG", "SET", name, value]).is_ok();
+    let set = |name: &str, value: &str| {
+        server
+            .query::<Value>(&["CONFIG", "SET", name, value])
+            .is_ok()
+    };
     let (mut before, mut evicted) = (None, 0);
     eventually("the server to evict keys", SOON, async || {
-        if let (Some(used), Some(now)) = (field("memory", "used_memory"), field("stats", "evicted_keys"))
-            && set("maxmemory-policy", policy)
+        if let (Some(used), Some(now)) = (
+            field("memory", "used_memory"),
+            field("stats", "evicted_keys"),
+        ) && set("maxmemory-policy", policy)
         {
             // It counts from 0 after a restart.
             evicted += now.saturating_sub(before.replace(now).unwrap_or(now));
@@ -93,19 +109,34 @@ pub(super) async fn kill_master(servers: &Servers, round: u32) -> u64 {
 
 /// Moves the slots of the mutex and the bucket that are used now, and of others.
 pub(super) async fn migrate(servers: &Servers, lasts: Duration) {
-    let Servers::Cluster(ReplicatedCluster { cluster, .. }) = servers else { panic!("there are no slots") };
+    let Servers::Cluster(ReplicatedCluster { cluster, .. }) = servers else {
+        panic!("there are no slots")
+    };
     let mut keys = Vec::new();
     for node in cluster.nodes() {
         keys.extend(node.query::<Vec<String>>(&["KEYS", "td:{*"]).unwrap());
     }
     let mut slots = Vec::new();
-    for part in ["{Mutex:", "{WaitGroup:", "{RwLock:", "{TokenBucket:", "{SingleFlight:"] {
-        let Some(key) = keys.iter().rfind(|key| key.contains(part)) else { continue };
+    for part in [
+        "{Mutex:",
+        "{WaitGroup:",
+        "{RwLock:",
+        "{TokenBucket:",
+        "{SingleFlight:",
+    ] {
+        let Some(key) = keys.iter().rfind(|key| key.contains(part)) else {
+            continue;
+        };
         let slot = cluster.nodes()[0].cli(&["CLUSTER", "KEYSLOT", key]);
         // A slot moves once: after that, it is not where it was.
         if !slots.contains(&slot) && is_at_home(cluster, key) {
             let moving = SlotMove::begin(cluster, key);
-            last(if slots.len().is_multiple_of(2) { lasts } else { SHORT }).await;
+            last(if slots.len().is_multiple_of(2) {
+                lasts
+            } else {
+                SHORT
+            })
+            .await;
             moving.end();
             slots.push(slot);
         }

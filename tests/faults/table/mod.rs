@@ -55,11 +55,16 @@ fn results() -> PathBuf {
 }
 
 async fn run(fault: Fault, rounds: u32) {
-    let needs_7_0 = matches!(fault, Fault::SentinelKill | Fault::ClusterKill | Fault::SlotMigration);
+    let needs_7_0 = matches!(
+        fault,
+        Fault::SentinelKill | Fault::ClusterKill | Fault::SlotMigration
+    );
     if needs_7_0 && !since_7_0() {
         return;
     }
-    let Some(mut scene) = fault.scene().await else { return };
+    let Some(mut scene) = fault.scene().await else {
+        return;
+    };
     let mut recovery = vec![Duration::ZERO; Primitive::ALL.len()];
     for round in 0..rounds {
         scene.served_since(now()).await;
@@ -92,13 +97,20 @@ async fn run(fault: Fault, rounds: u32) {
 /// Prints the rows, and keeps them and the histories if they are of a long run or show that something was lost.
 fn report(fault: Fault, rows: &[Row], files: &[PathBuf]) {
     let name = format!("{fault:?}");
-    let lines: String = rows.iter().map(|row| format!("{name}: {row:?}\n")).collect();
+    let lines: String = rows
+        .iter()
+        .map(|row| format!("{name}: {row:?}\n"))
+        .collect();
     print!("{lines}");
     if is_long() || rows.iter().any(Row::is_remarkable) {
         let dir = results().join(&name);
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(results().join(format!("{name}.txt")), lines).unwrap();
-        std::fs::write(results().join(format!("{name}.summary")), summary(&fault.to_string(), rows)).unwrap();
+        std::fs::write(
+            results().join(format!("{name}.summary")),
+            summary(&fault.to_string(), rows),
+        )
+        .unwrap();
         for file in files {
             std::fs::copy(file, dir.join(file.file_name().unwrap())).unwrap();
         }
@@ -111,7 +123,10 @@ fn check(fault: Fault, row: &Row) {
     assert!(row.longest < LONGEST_CALL, "{what}");
     assert!(row.operations > row.failed, "{what}");
     assert_eq!(row.invented, 0, "answers that no run has made; {what}");
-    assert_eq!(row.overdue, 0, "refusals and answers of a state that should be over; {what}");
+    assert_eq!(
+        row.overdue, 0,
+        "refusals and answers of a state that should be over; {what}"
+    );
     if loses == Loses::State {
         assert!(row.unfenced == 0 || row.caught.is_none(), "{what}");
         return;

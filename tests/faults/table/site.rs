@@ -42,7 +42,9 @@ impl Servers {
 
     /// The only server.
     pub(crate) fn server(&self) -> &RedisServer {
-        let Self::One(server) = self else { panic!("there is more than one server") };
+        let Self::One(server) = self else {
+            panic!("there is more than one server")
+        };
         server
     }
 
@@ -51,7 +53,11 @@ impl Servers {
         match self {
             Self::One(server) => server.url(),
             Self::Sentinel(sentinel) => {
-                format!("sentinel {} {}", sentinel.service_name(), sentinel.sentinel_urls().join(" "))
+                format!(
+                    "sentinel {} {}",
+                    sentinel.service_name(),
+                    sentinel.sentinel_urls().join(" ")
+                )
             }
             Self::Cluster(replicated) => format!("cluster {}", replicated.cluster.urls().join(" ")),
         }
@@ -64,7 +70,10 @@ pub(crate) async fn links(server: &RedisServer) -> Vec<FaultProxy> {
 }
 
 fn builder() -> StoreBuilder {
-    Store::builder().timeout(PART).connect_timeout(PART).queue_timeout(PART)
+    Store::builder()
+        .timeout(PART)
+        .connect_timeout(PART)
+        .queue_timeout(PART)
 }
 
 fn store_at(address: &str) -> Store {
@@ -101,24 +110,48 @@ pub(crate) struct Scene {
 
 impl Scene {
     /// Starts the workers on links of their own, if there are any.
-    pub(crate) async fn start(servers: Servers, clock: Option<ServerClock>, links: Vec<FaultProxy>) -> Self {
-        let mut scene = Self { servers, clock, links, workers: Vec::new(), dir: ScratchDir::new() };
+    pub(crate) async fn start(
+        servers: Servers,
+        clock: Option<ServerClock>,
+        links: Vec<FaultProxy>,
+    ) -> Self {
+        let mut scene = Self {
+            servers,
+            clock,
+            links,
+            workers: Vec::new(),
+            dir: ScratchDir::new(),
+        };
         for number in 0..WORKERS {
             let link = scene.links.get(number).map(FaultProxy::port);
             let address = link.map(|port| format!("redis://127.0.0.1:{port}"));
-            scene.spawn(address.unwrap_or_else(|| scene.servers.address())).await;
+            scene
+                .spawn(address.unwrap_or_else(|| scene.servers.address()))
+                .await;
         }
         scene
     }
 
     async fn spawn(&mut self, address: String) {
-        let history = self.dir.path().join(format!("{}.jsonl", self.workers.len()));
+        let history = self
+            .dir
+            .path()
+            .join(format!("{}.jsonl", self.workers.len()));
         let text = history.to_str().unwrap();
         let stop = self.stop_file();
-        let env = [("STORE", address.as_str()), ("HISTORY", text), ("STOP", stop.to_str().unwrap())];
+        let env = [
+            ("STORE", address.as_str()),
+            ("HISTORY", text),
+            ("STOP", stop.to_str().unwrap()),
+        ];
         let mut child = Child::spawn(ROLE, &env);
         assert_eq!(child.next_line().await, "ready");
-        self.workers.push(Worker { child, address, tail: Tail::of(&history), is_dead: false });
+        self.workers.push(Worker {
+            child,
+            address,
+            tail: Tail::of(&history),
+            is_dead: false,
+        });
     }
 
     /// The oldest worker.
@@ -128,7 +161,11 @@ impl Scene {
 
     /// Starts another worker in the place of the oldest one, which was killed.
     pub(crate) async fn replace_worker(&mut self) {
-        let worker = self.workers.iter_mut().find(|worker| !worker.is_dead).unwrap();
+        let worker = self
+            .workers
+            .iter_mut()
+            .find(|worker| !worker.is_dead)
+            .unwrap();
         // Waits until it is gone.
         worker.child.kill9();
         worker.is_dead = true;
@@ -143,7 +180,11 @@ impl Scene {
     /// Waits until each primitive has served each worker after this time.
     pub(crate) async fn served_since(&mut self, since: u64) {
         for primitive in Primitive::ALL {
-            for (number, worker) in self.workers.iter_mut().enumerate().filter(|(_, worker)| !worker.is_dead)
+            for (number, worker) in self
+                .workers
+                .iter_mut()
+                .enumerate()
+                .filter(|(_, worker)| !worker.is_dead)
             {
                 let what = format!("{primitive:?} to serve worker {number}");
                 eventually(&what, SOON, async || {
@@ -175,8 +216,9 @@ impl Scene {
         for worker in self.workers.iter_mut().filter(|worker| !worker.is_dead) {
             assert_eq!(worker.child.next_line().await, "done");
         }
-        let files: Vec<_> =
-            (0..self.workers.len()).map(|number| self.dir.path().join(format!("{number}.jsonl"))).collect();
+        let files: Vec<_> = (0..self.workers.len())
+            .map(|number| self.dir.path().join(format!("{number}.jsonl")))
+            .collect();
         (History::read(files.clone()), files)
     }
 
@@ -201,7 +243,11 @@ impl Scene {
             leaked += usize::from(!free);
         }
         let namespace = format!("{{{primitive:?}");
-        let lasting = self.servers.masters().into_iter().flat_map(keys_without_ttl);
+        let lasting = self
+            .servers
+            .masters()
+            .into_iter()
+            .flat_map(keys_without_ttl);
         leaked + lasting.filter(|key| key.contains(&namespace)).count()
     }
 }
@@ -210,7 +256,10 @@ impl Scene {
 fn first_success(records: &[Record], primitive: Primitive, since: u64) -> Option<Duration> {
     let refusals_count = matches!(
         primitive,
-        Primitive::TokenBucket | Primitive::Dedupe | Primitive::FilterDedupe | Primitive::BloomFilter
+        Primitive::TokenBucket
+            | Primitive::Dedupe
+            | Primitive::FilterDedupe
+            | Primitive::BloomFilter
     );
     let is_success = |event: &Event| match event {
         Event::Admitted(_) | Event::Granted(_) | Event::Got(_) | Event::Duplicate => true,
@@ -218,13 +267,15 @@ fn first_success(records: &[Record], primitive: Primitive, since: u64) -> Option
         _ => false,
     };
     let later = records.iter().rev().take_while(|record| record.at > since);
-    let success = later.filter(|record| record.primitive == primitive && is_success(&record.event)).last()?;
+    let success = later
+        .filter(|record| record.primitive == primitive && is_success(&record.event))
+        .last()?;
     Some(Duration::from_nanos(success.at - since))
 }
 
 fn last_failure(records: &[Record], primitive: Primitive, since: u64) -> Option<Duration> {
     let mut later = records.iter().rev().take_while(|record| record.at > since);
-    let failure =
-        later.find(|record| record.primitive == primitive && matches!(record.event, Event::Failed(_)))?;
+    let failure = later
+        .find(|record| record.primitive == primitive && matches!(record.event, Event::Failed(_)))?;
     Some(Duration::from_nanos(failure.at - since))
 }

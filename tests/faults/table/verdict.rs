@@ -36,7 +36,10 @@ pub(crate) struct Row {
 
 impl Row {
     pub(crate) fn of(primitive: Primitive, history: &History) -> Self {
-        let mut row = Self { primitive, ..Self::default() };
+        let mut row = Self {
+            primitive,
+            ..Self::default()
+        };
         let mut doubles = Vec::new();
         // A lease that is handed on within a process has half of its ttl left, or more.
         let lasts = u64::try_from(TTL.as_nanos() / 2).unwrap();
@@ -47,13 +50,17 @@ impl Row {
             match primitive {
                 // It refills, which the other buckets do not.
                 Primitive::TokenBucket if key == LASTING => continue,
-                Primitive::TokenBucket => row.double += admitted(&operations).saturating_sub(BURST as usize),
+                Primitive::TokenBucket => {
+                    row.double += admitted(&operations).saturating_sub(BURST as usize)
+                }
                 Primitive::BloomFilter => row.double += admitted(&operations).saturating_sub(1),
                 Primitive::Budget => row.double += captured(&holds).saturating_sub(BURST as usize),
                 _ => doubles.extend(double_grants(primitive, &operations, &holds)),
             }
-            row.denied +=
-                holds.iter().filter(|hold| hold.denied().is_some_and(|at| at < hold.call + lasts)).count();
+            row.denied += holds
+                .iter()
+                .filter(|hold| hold.denied().is_some_and(|at| at < hold.call + lasts))
+                .count();
             if primitive.is_flight() {
                 row.invented += answers::invented(&operations, &holds);
                 row.overdue += answers::overdue(&operations, oldest(primitive));
@@ -76,8 +83,12 @@ impl Row {
         }
         row.double += doubles.len();
         let caught = doubles.iter().filter(|double| double.is_caught).count();
-        row.unfenced = doubles.iter().filter(|double| double.is_alone && !double.is_caught).count();
-        let has_fences = matches!(primitive, Primitive::Mutex | Primitive::RwLock) || primitive.is_dedupe();
+        row.unfenced = doubles
+            .iter()
+            .filter(|double| double.is_alone && !double.is_caught)
+            .count();
+        let has_fences =
+            matches!(primitive, Primitive::Mutex | Primitive::RwLock) || primitive.is_dedupe();
         row.caught = has_fences.then_some(caught);
         row
     }
@@ -90,7 +101,9 @@ impl Row {
 
     fn count(&mut self, operation: &Operation) {
         self.operations += 1;
-        let Some((end, answer)) = &operation.answer else { return };
+        let Some((end, answer)) = &operation.answer else {
+            return;
+        };
         self.longest = self.longest.max(Duration::from_nanos(end - operation.call));
         match answer {
             Event::Refused | Event::Duplicate => self.refused += 1,
@@ -102,13 +115,15 @@ impl Row {
 }
 
 fn admitted(operations: &[&Operation]) -> usize {
-    let is_admitted = |operation: &&&Operation| matches!(operation.answer, Some((_, Event::Admitted(_))));
+    let is_admitted =
+        |operation: &&&Operation| matches!(operation.answer, Some((_, Event::Admitted(_))));
     operations.iter().filter(is_admitted).count()
 }
 
 fn captured(holds: &[&Hold]) -> usize {
-    let is_captured =
-        |hold: &&&Hold| hold.released().is_some() && hold.ending.is_some_and(|ending| ending.confirms);
+    let is_captured = |hold: &&&Hold| {
+        hold.released().is_some() && hold.ending.is_some_and(|ending| ending.confirms)
+    };
     holds.iter().filter(is_captured).count()
 }
 
@@ -125,7 +140,11 @@ fn double_grants(primitive: Primitive, operations: &[&Operation], holds: &[&Hold
     let claims_again =
         |operation: &&Operation| matches!(operation.asked, Event::Forget | Event::AcquireAnyway);
     let is_once = primitive.is_dedupe() && !operations.iter().any(claims_again);
-    let limit = if primitive == Primitive::WaitGroup { PERMITS } else { ALONE };
+    let limit = if primitive == Primitive::WaitGroup {
+        PERMITS
+    } else {
+        ALONE
+    };
     let mut holds = holds.to_vec();
     holds.retain(|hold| hold.held >= hold.granted);
     holds.sort_by_key(|hold| hold.granted);
@@ -145,10 +164,14 @@ fn double_grants(primitive: Primitive, operations: &[&Operation], holds: &[&Hold
         };
         if used + hold.share > limit || !handled.is_empty() {
             let is_caught = believing.iter().chain(&handled).all(is_later);
-            found.push(Double { is_alone, is_caught });
+            found.push(Double {
+                is_alone,
+                is_caught,
+            });
         }
         believing.push(hold);
-        if is_once && hold.released().is_some() && hold.ending.is_some_and(|ending| ending.confirms) {
+        if is_once && hold.released().is_some() && hold.ending.is_some_and(|ending| ending.confirms)
+        {
             handled.push(hold);
         }
     }
@@ -160,11 +183,18 @@ pub(crate) fn summary(fault: &str, rows: &[Row]) -> String {
     let sum = |count: fn(&Row) -> usize| rows.iter().map(count).sum::<usize>();
     let doubles: Vec<_> = rows.iter().filter(|row| row.double > 0).collect();
     let told = |row: &&Row| {
-        let caught = row.caught.map(|caught| format!(" ({caught} caught)")).unwrap_or_default();
+        let caught = row
+            .caught
+            .map(|caught| format!(" ({caught} caught)"))
+            .unwrap_or_default();
         format!("{} {:?}{caught}", row.double, row.primitive)
     };
     let doubles = doubles.iter().map(told).collect::<Vec<_>>().join(", ");
-    let recovery = rows.iter().map(|row| row.recovery).max().unwrap_or_default();
+    let recovery = rows
+        .iter()
+        .map(|row| row.recovery)
+        .max()
+        .unwrap_or_default();
     format!(
         "| {fault} | {} | {} | {} | {} | {:.1} s | {} |\n",
         sum(|row| row.operations),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tower_distributed::rw_lock::{RwLockReadGuard, RwLockWriteGuard};
 use tower_distributed::single_flight::Postcard;
 use tower_distributed::{
-    BloomFilter, Dedupe, Error, Lease, Mutex, MutexGuard, Permit, Quota, Quotas, RwLock, SingleFlight, Store,
-    StoreFailure, TokenBucket, WaitGroup,
+    BloomFilter, Dedupe, Error, Lease, Mutex, MutexGuard, Permit, Quota, Quotas, RwLock,
+    SingleFlight, Store, StoreFailure, TokenBucket, WaitGroup,
 };
 
 use super::history::{Event, Journal, Primitive, now};
@@ -36,7 +36,11 @@ const LATE: Duration = Duration::from_secs(1);
 
 /// How old an answer is at most when it is asked for.
 pub(crate) fn oldest(primitive: Primitive) -> Duration {
-    if primitive == Primitive::StaleFlight { FRESH + STALE + LATE } else { FRESH + LATE }
+    if primitive == Primitive::StaleFlight {
+        FRESH + STALE + LATE
+    } else {
+        FRESH + LATE
+    }
 }
 
 /// More than there are readers.
@@ -59,7 +63,11 @@ role!(role_worker, async {
     for (index, primitive) in (0..).zip(Primitive::ALL) {
         for number in 0..TASKS {
             let task = index * TASKS + number;
-            let scribe = Scribe { journal: journal.clone(), task, primitive };
+            let scribe = Scribe {
+                journal: journal.clone(),
+                task,
+                primitive,
+            };
             let (all, stop) = (all.clone(), stop.clone());
             tasks.push(tokio::spawn(async move {
                 let mut step = 0;
@@ -103,11 +111,19 @@ impl Primitives {
         let remember = Duration::from_secs(3600);
         let name = |primitive: Primitive| format!("{primitive:?}");
         let filter = |primitive| {
-            let builder = BloomFilter::builder().capacity(100_000).false_positive_rate(1e-9);
-            builder.remember_for(remember).build(store, &name(primitive)).unwrap()
+            let builder = BloomFilter::builder()
+                .capacity(100_000)
+                .false_positive_rate(1e-9);
+            builder
+                .remember_for(remember)
+                .build(store, &name(primitive))
+                .unwrap()
         };
         let flights = || {
-            let builder = SingleFlight::builder(Postcard).ttl(FRESH).lease_ttl(TTL).max_wait(MAX_WAIT);
+            let builder = SingleFlight::builder(Postcard)
+                .ttl(FRESH)
+                .lease_ttl(TTL)
+                .max_wait(MAX_WAIT);
             builder.on_store_failure(StoreFailure::FailClosed)
         };
         let budget = TokenBucket::new(store, &name(Primitive::Budget), quota.clone()).unwrap();
@@ -131,7 +147,9 @@ impl Primitives {
                 .max_wait(MAX_WAIT)
                 .build(store, &name(Primitive::RwLock))
                 .unwrap(),
-            flights: flights().build(store, &name(Primitive::SingleFlight)).unwrap(),
+            flights: flights()
+                .build(store, &name(Primitive::SingleFlight))
+                .unwrap(),
             stale_flights: flights()
                 .stale_while_revalidate(STALE)
                 .cancel_when_lost(true)
@@ -142,7 +160,10 @@ impl Primitives {
                 .ttl(TTL)
                 .build()
                 .unwrap(),
-            filter_dedupe: Dedupe::builder().ttl(TTL).build(&filter(Primitive::FilterDedupe)).unwrap(),
+            filter_dedupe: Dedupe::builder()
+                .ttl(TTL)
+                .build(&filter(Primitive::FilterDedupe))
+                .unwrap(),
             filter: filter(Primitive::BloomFilter),
             budget: budget.with_hold_ttl(TTL).unwrap(),
         }
@@ -157,19 +178,23 @@ impl Primitives {
         match scribe.primitive {
             Primitive::TokenBucket if step % 4 == 3 => {
                 scribe.write(LASTING, Event::Ask);
-                let answer = self.lasting.allow(LASTING).await.map(|decision| match decision.retry_after() {
-                    None => Event::Admitted(None),
-                    Some(after) if after <= EVERY => Event::Refused,
-                    Some(after) => Event::Overdue(format!("refused for {after:?}")),
+                let answer = self.lasting.allow(LASTING).await.map(|decision| {
+                    match decision.retry_after() {
+                        None => Event::Admitted(None),
+                        Some(after) if after <= EVERY => Event::Refused,
+                        Some(after) => Event::Overdue(format!("refused for {after:?}")),
+                    }
                 });
                 scribe.write(LASTING, answer.unwrap_or_else(|error| told(&error)));
             }
             Primitive::TokenBucket => {
                 scribe.write(&brief, Event::Ask);
                 let answer =
-                    self.bucket.allow(brief.as_str()).await.map(|decision| match decision.is_admitted() {
-                        true => Event::Admitted(Some(decision.remaining())),
-                        false => Event::Refused,
+                    self.bucket.allow(brief.as_str()).await.map(|decision| {
+                        match decision.is_admitted() {
+                            true => Event::Admitted(Some(decision.remaining())),
+                            false => Event::Refused,
+                        }
                     });
                 scribe.write(&brief, answer.unwrap_or_else(|error| told(&error)));
             }
@@ -188,7 +213,9 @@ impl Primitives {
                     0 => self.permits.try_add(own.as_str()).await,
                     _ => self.permits.add(own.as_str()).await,
                 };
-                scribe.visit(&own, permit, step, Event::Release, Permit::done).await;
+                scribe
+                    .visit(&own, permit, step, Event::Release, Permit::done)
+                    .await;
             }
             Primitive::Mutex => {
                 scribe.write(&own, Event::Acquire(ALONE));
@@ -196,17 +223,23 @@ impl Primitives {
                     0 => self.mutex.try_lock(own.as_str()).await,
                     _ => self.mutex.lock(own.as_str()).await,
                 };
-                scribe.visit(&own, guard, step, Event::Release, MutexGuard::unlock).await;
+                scribe
+                    .visit(&own, guard, step, Event::Release, MutexGuard::unlock)
+                    .await;
             }
             Primitive::RwLock if alone => {
                 scribe.write(&own, Event::Acquire(ALONE));
                 let guard = self.rw_lock.write(own.as_str()).await;
-                scribe.visit(&own, guard, step, Event::Release, RwLockWriteGuard::release).await;
+                scribe
+                    .visit(&own, guard, step, Event::Release, RwLockWriteGuard::release)
+                    .await;
             }
             Primitive::RwLock => {
                 scribe.write(&own, Event::Acquire(1));
                 let guard = self.rw_lock.read(own.as_str()).await;
-                scribe.visit(&own, guard, step, Event::Release, RwLockReadGuard::release).await;
+                scribe
+                    .visit(&own, guard, step, Event::Release, RwLockReadGuard::release)
+                    .await;
             }
             Primitive::SingleFlight | Primitive::StaleFlight => {
                 let flights = match scribe.primitive {
@@ -214,7 +247,13 @@ impl Primitives {
                     _ => &self.stale_flights,
                 };
                 let own = format!("{}.{}", now() / FLIGHTS, step % 2);
-                calls::fly(scribe, flights, if step % 4 == 3 { LASTING } else { &own }, step).await;
+                calls::fly(
+                    scribe,
+                    flights,
+                    if step % 4 == 3 { LASTING } else { &own },
+                    step,
+                )
+                .await;
             }
             Primitive::Dedupe => calls::claim(scribe, &self.dedupe, step).await,
             Primitive::FilterDedupe => calls::claim(scribe, &self.filter_dedupe, step).await,
@@ -226,8 +265,10 @@ impl Primitives {
 /// How long a lease is held: mostly briefly, at times for longer than it takes to cut a connection, and a lock also for
 /// longer than its ttl, so that it is renewed.
 pub(super) fn hold_ms(primitive: Primitive, step: u64) -> u64 {
-    let is_lock =
-        matches!(primitive, Primitive::WaitGroup | Primitive::Mutex | Primitive::RwLock | Primitive::Budget);
+    let is_lock = matches!(
+        primitive,
+        Primitive::WaitGroup | Primitive::Mutex | Primitive::RwLock | Primitive::Budget
+    );
     match step % 32 {
         5 => 300,
         21 if is_lock => 1500,
@@ -245,7 +286,8 @@ pub(super) struct Scribe {
 
 impl Scribe {
     pub(super) fn write(&self, key: &str, event: Event) {
-        self.journal.write(now(), self.task, self.primitive, key, event);
+        self.journal
+            .write(now(), self.task, self.primitive, key, event);
     }
 
     /// Holds what was granted for a while, and ends it.
@@ -287,7 +329,8 @@ impl Scribe {
             if at >= until || !is_held() {
                 return;
             }
-            self.journal.write(at, self.task, self.primitive, key, Event::Held);
+            self.journal
+                .write(at, self.task, self.primitive, key, Event::Held);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -301,7 +344,10 @@ pub(super) fn told(error: &Error) -> Event {
     if error.is_unavailable() || error.is_overloaded() {
         Event::Failed(error.to_string())
     } else {
-        assert!(error.is_refused() || error.is_lost(), "no fault explains: {error}");
+        assert!(
+            error.is_refused() || error.is_lost(),
+            "no fault explains: {error}"
+        );
         Event::Refused
     }
 }

@@ -20,8 +20,9 @@ use tower_distributed::response::UpstreamLimits;
 use tower_distributed::single_flight::Postcard;
 use tower_distributed::wait_group::{Adaptive, Signal, Turn};
 use tower_distributed::{
-    BloomFilter, ConcurrencyLimitLayer, Dedupe, Error, FleetQuotas, Mutex, Quota, Quotas, RateLimitLayer,
-    RwLock, SingleFlight, Store, StoreFailure, TokenBucket, TokenBuckets, WaitGroup,
+    BloomFilter, ConcurrencyLimitLayer, Dedupe, Error, FleetQuotas, Mutex, Quota, Quotas,
+    RateLimitLayer, RwLock, SingleFlight, Store, StoreFailure, TokenBucket, TokenBuckets,
+    WaitGroup,
 };
 use tower_layer::Layer as _;
 
@@ -50,7 +51,12 @@ pub(crate) struct Kept {
 
 impl Kept {
     async fn keep<T: Send + 'static>(&mut self, call: impl Future<Output = Result<T, Error>>) {
-        self.held.extend(bounded(call).await.ok().map(|held| Box::new(held) as Box<dyn Any + Send>));
+        self.held.extend(
+            bounded(call)
+                .await
+                .ok()
+                .map(|held| Box::new(held) as Box<dyn Any + Send>),
+        );
     }
 
     /// Waits for something, and holds it.
@@ -90,23 +96,41 @@ impl Calls {
             bucket("yearly", Quota::per_calendar_year(BURST).try_into()?)?,
             bucket("several", both)?,
         ];
-        let group = WaitGroup::builder(LIMIT).max_wait(SHORT).newest_first_after(Duration::from_millis(1));
-        let fair = WaitGroup::builder(LIMIT).max_wait(SHORT).fair().priorities(2);
-        let filter = BloomFilter::builder().capacity(1000).false_positive_rate(1e-9).remember_for(HOUR);
+        let group = WaitGroup::builder(LIMIT)
+            .max_wait(SHORT)
+            .newest_first_after(Duration::from_millis(1));
+        let fair = WaitGroup::builder(LIMIT)
+            .max_wait(SHORT)
+            .fair()
+            .priorities(2);
+        let filter = BloomFilter::builder()
+            .capacity(1000)
+            .false_positive_rate(1e-9)
+            .remember_for(HOUR);
         let filter = filter.build(store, &name("filter"))?;
         Ok(Self {
             both: TokenBuckets::new([buckets[0].clone(), buckets[1].clone()])?,
             buckets,
-            permits: [group.build(store, &name("permits"))?, fair.build(store, &name("fair"))?],
-            mutex: Mutex::builder().max_wait(SHORT).build(store, &name("mutex"))?,
-            rw_lock: RwLock::builder().max_wait(SHORT).build(store, &name("rw"))?,
+            permits: [
+                group.build(store, &name("permits"))?,
+                fair.build(store, &name("fair"))?,
+            ],
+            mutex: Mutex::builder()
+                .max_wait(SHORT)
+                .build(store, &name("mutex"))?,
+            rw_lock: RwLock::builder()
+                .max_wait(SHORT)
+                .build(store, &name("rw"))?,
             flights: SingleFlight::builder(Postcard)
                 .max_wait(SHORT)
                 .ttl(Duration::from_millis(1))
                 .on_store_failure(StoreFailure::FailClosed)
                 .build(store, &name("flights"))?,
             dedupes: [
-                Dedupe::exact(store, &name("exact")).capacity(1).remember_for(HOUR).build()?,
+                Dedupe::exact(store, &name("exact"))
+                    .capacity(1)
+                    .remember_for(HOUR)
+                    .build()?,
                 Dedupe::builder().build(&filter)?,
             ],
             filter,
@@ -164,7 +188,9 @@ impl Calls {
     async fn share(&self, rng: &mut StdRng, kept: &mut Kept, n: u32) {
         let [permits, fair] = &self.permits;
         let turn = Turn::of(u64::from(n)).class((n % 2) as u8);
-        let fair = fair.with_turn(if rng.random() { turn } else { Turn::new() }).unwrap();
+        let fair = fair
+            .with_turn(if rng.random() { turn } else { Turn::new() })
+            .unwrap();
         match rng.random_range(0..6) {
             0 => kept.keep(permits.try_add_n(KEY, n)).await,
             1 => kept.keep(fair.try_add(KEY)).await,
@@ -249,7 +275,11 @@ impl Calls {
                 }
             }
         }
-        errors.extend(bounded(self.operator.top_refused(self.buckets[0].name(), 9)).await.err());
+        errors.extend(
+            bounded(self.operator.top_refused(self.buckets[0].name(), 9))
+                .await
+                .err(),
+        );
         errors.extend(bounded(self.buckets[2].peek(KEY)).await.err());
         errors.extend(bounded(self.setting.history()).await.err());
         errors
@@ -259,20 +289,37 @@ impl Calls {
     async fn layers(&self, rng: &mut StdRng) {
         let inner = service_fn(async |_: Request<()>| {
             let response = Response::builder().header("ratelimit-policy", "\"default\";q=20;w=1");
-            Ok::<_, Infallible>(response.header("ratelimit", "\"default\";r=7;t=1").body(()).unwrap())
+            Ok::<_, Infallible>(
+                response
+                    .header("ratelimit", "\"default\";r=7;t=1")
+                    .body(())
+                    .unwrap(),
+            )
         });
         if rng.random() {
             let adaptive = Adaptive::aimd().window(Duration::from_millis(10));
-            let adaptive = adaptive.classify(|_: &Result<Response<()>, Infallible>| Signal::Success);
+            let adaptive =
+                adaptive.classify(|_: &Result<Response<()>, Infallible>| Signal::Success);
             let layer = ConcurrencyLimitLayer::new(self.permits[0].clone(), |_: &Request<()>| KEY);
-            drop(bounded(layer.adaptive(adaptive).unwrap().layer(inner).oneshot(Request::new(()))).await);
+            drop(
+                bounded(
+                    layer
+                        .adaptive(adaptive)
+                        .unwrap()
+                        .layer(inner)
+                        .oneshot(Request::new(())),
+                )
+                .await,
+            );
             return drop(bounded(self.permits[0].inspect_limit(KEY)).await);
         }
         let bucket = self.buckets[0].prefetch(SHORT).unwrap();
-        let layer =
-            RateLimitLayer::new(bucket, |_: &Request<()>| KEY).count_refused(&self.refused).on_store_failure(
-                StoreFailure::CountedShare { replicas: NonZeroU32::MIN, at_least: NonZeroU32::MIN },
-            );
+        let layer = RateLimitLayer::new(bucket, |_: &Request<()>| KEY)
+            .count_refused(&self.refused)
+            .on_store_failure(StoreFailure::CountedShare {
+                replicas: NonZeroU32::MIN,
+                at_least: NonZeroU32::MIN,
+            });
         let layer = layer.learn(UpstreamLimits::default()).layer(inner);
         let requests = (0..8).map(|_| -> BoxFuture<'_, ()> {
             let layer = layer.clone();

@@ -51,8 +51,9 @@ pub(crate) fn forged(rng: &mut StdRng, text: &[u8]) -> Vec<u8> {
         6 if text.len() < 10_000 => text = text.repeat(1000),
         _ => {
             let digits = |byte: &&[u8]| byte.first().is_some_and(u8::is_ascii_digit);
-            let runs: Vec<_> =
-                text.chunk_by(|one, other| one.is_ascii_digit() == other.is_ascii_digit()).collect();
+            let runs: Vec<_> = text
+                .chunk_by(|one, other| one.is_ascii_digit() == other.is_ascii_digit())
+                .collect();
             let numbers = runs.iter().filter(|run| digits(run)).count();
             let chosen = rng.random_range(0..=numbers);
             let mut nth = 0;
@@ -72,9 +73,17 @@ pub(crate) fn forged(rng: &mut StdRng, text: &[u8]) -> Vec<u8> {
 fn leaves(frame: &[u8]) -> Vec<Range<usize>> {
     let (mut leaves, mut at) = (Vec::new(), 0);
     while at < frame.len() {
-        let line = at + frame[at..].windows(2).position(|pair| pair == b"\r\n").unwrap() + 2;
-        let end =
-            if b"*~>%".contains(&frame[at]) { line } else { at + resp::first_length(&frame[at..]).unwrap() };
+        let line = at
+            + frame[at..]
+                .windows(2)
+                .position(|pair| pair == b"\r\n")
+                .unwrap()
+            + 2;
+        let end = if b"*~>%".contains(&frame[at]) {
+            line
+        } else {
+            at + resp::first_length(&frame[at..]).unwrap()
+        };
         if end != line || !b"*~>%".contains(&frame[at]) {
             leaves.push(at..end);
         }
@@ -84,7 +93,11 @@ fn leaves(frame: &[u8]) -> Vec<Range<usize>> {
 }
 
 fn text_of(leaf: &[u8]) -> &[u8] {
-    let from = if leaf[0] == b'$' { leaf.iter().position(|byte| *byte == b'\n').unwrap_or(0) } else { 0 };
+    let from = if leaf[0] == b'$' {
+        leaf.iter().position(|byte| *byte == b'\n').unwrap_or(0)
+    } else {
+        0
+    };
     leaf.get(from + 1..leaf.len() - 2).unwrap_or_default()
 }
 
@@ -101,7 +114,9 @@ fn with_forged_leaf(rng: &mut StdRng, frame: &[u8], leaf: Range<usize>, bulk: bo
     if bulk && count(original).is_some() && count(&text).is_none_or(|count| count == 0) {
         text = rng.random_range(1..300).to_string().into_bytes();
     }
-    let integer = str::from_utf8(&text).ok().and_then(|text| text.parse::<i64>().ok());
+    let integer = str::from_utf8(&text)
+        .ok()
+        .and_then(|text| text.parse::<i64>().ok());
     let instead = match (rng.random_range(0..6), integer) {
         (0, _) if !bulk => b"$-1\r\n".to_vec(),
         (1, _) if !bulk => b"*0\r\n".to_vec(),
@@ -116,9 +131,18 @@ fn with_forged_leaf(rng: &mut StdRng, frame: &[u8], leaf: Range<usize>, bulk: bo
 /// Forges an argument of a call of a script, not a key.
 pub(crate) fn forged_request(rng: &mut StdRng, frame: Vec<u8>) -> Vec<u8> {
     let leaves = leaves(&frame);
-    let text = |nth: usize| leaves.get(nth).map_or(&[][..], |leaf| text_of(&frame[leaf.clone()]));
-    let keys = str::from_utf8(text(2)).ok().and_then(|keys| keys.parse::<usize>().ok());
-    match leaves.get(3 + keys.unwrap_or_default()..).and_then(|arguments| arguments.choose(rng)) {
+    let text = |nth: usize| {
+        leaves
+            .get(nth)
+            .map_or(&[][..], |leaf| text_of(&frame[leaf.clone()]))
+    };
+    let keys = str::from_utf8(text(2))
+        .ok()
+        .and_then(|keys| keys.parse::<usize>().ok());
+    match leaves
+        .get(3 + keys.unwrap_or_default()..)
+        .and_then(|arguments| arguments.choose(rng))
+    {
         Some(argument) if text(0).starts_with(b"EVAL") || text(0) == b"FCALL" => {
             with_forged_leaf(rng, &frame, argument.clone(), true)
         }

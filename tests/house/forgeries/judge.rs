@@ -14,7 +14,10 @@ fn found<T>(what: &str, result: Result<T, Error>) -> Result<Option<T>, String> {
     match result {
         Ok(found) => Ok(Some(found)),
         Err(error)
-            if error.is_refused() || error.is_wrong_type() || error.is_lost() || error.is_invalid() =>
+            if error.is_refused()
+                || error.is_wrong_type()
+                || error.is_lost()
+                || error.is_invalid() =>
         {
             Ok(None)
         }
@@ -23,7 +26,11 @@ fn found<T>(what: &str, result: Result<T, Error>) -> Result<Option<T>, String> {
 }
 
 fn at_most(what: &str, most: u32, count: u32) -> Result<(), String> {
-    if count <= most { Ok(()) } else { Err(format!("{count} of {what}, not {most} at most")) }
+    if count <= most {
+        Ok(())
+    } else {
+        Err(format!("{count} of {what}, not {most} at most"))
+    }
 }
 
 /// No limit is exceeded, and all errors are told as what they are.
@@ -102,7 +109,11 @@ async fn locks(calls: &Calls) -> Result<(), String> {
     for writer in writers {
         held.extend(found("write", writer)?);
     }
-    at_most("writers", 1 - u32::from(reader.is_some()), held.len() as u32)?;
+    at_most(
+        "writers",
+        1 - u32::from(reader.is_some()),
+        held.len() as u32,
+    )?;
     let late = found("read", calls.rw_lock.try_read(KEY).await)?;
     at_most("readers", 1 - held.len() as u32, u32::from(late.is_some()))?;
     Ok(())

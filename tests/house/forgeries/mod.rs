@@ -37,11 +37,17 @@ static FORGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 fn record_panics() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if panic.location().is_some_and(|location| location.file().starts_with("src/")) {
+        if panic
+            .location()
+            .is_some_and(|location| location.file().starts_with("src/"))
+        {
             PANICS.lock().unwrap().push(panic.to_string());
         }
         let forged = FORGED.lock().unwrap();
-        eprintln!("forged last:\n{}", forged[forged.len().saturating_sub(40)..].join("\n"));
+        eprintln!(
+            "forged last:\n{}",
+            forged[forged.len().saturating_sub(40)..].join("\n")
+        );
         report(panic);
     }));
 }
@@ -49,7 +55,10 @@ fn record_panics() {
 /// Notes what was forged.
 fn note(what: &[u8]) {
     let text = what.escape_ascii().to_string().replace("\\r\\n", " ");
-    FORGED.lock().unwrap().push(text.chars().take(500).collect());
+    FORGED
+        .lock()
+        .unwrap()
+        .push(text.chars().take(500).collect());
 }
 
 /// A way to the server on which some arguments and replies are forged.
@@ -81,7 +90,10 @@ impl ForgedWay {
                 Some(forged)
             }
         };
-        Self { proxy: FaultProxy::before(&[server.port()]).await.forging(forge), is_open }
+        Self {
+            proxy: FaultProxy::before(&[server.port()]).await.forging(forge),
+            is_open,
+        }
     }
 }
 
@@ -95,14 +107,25 @@ struct Server {
 impl Server {
     async fn start() -> Self {
         let server = RedisServer::start().await;
-        server.cli(&["CONFIG", "SET", "slowlog-log-slower-than", &LONGEST_SCRIPT.as_micros().to_string()]);
+        server.cli(&[
+            "CONFIG",
+            "SET",
+            "slowlog-log-slower-than",
+            &LONGEST_SCRIPT.as_micros().to_string(),
+        ]);
         let client = server.client().unwrap();
-        Self { server, client, spent: Duration::ZERO }
+        Self {
+            server,
+            client,
+            spent: Duration::ZERO,
+        }
     }
 
     fn info(&mut self, field: &str) -> f64 {
         let info: String = self.client.query(cmd("INFO").arg("everything")).unwrap();
-        let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        let value = info
+            .lines()
+            .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         value.unwrap().parse().unwrap()
     }
 
@@ -124,7 +147,9 @@ impl Server {
     /// From now on no script may take long.
     fn watch(&mut self) {
         self.spent = self.computed();
-        self.client.query::<String>(cmd("SLOWLOG").arg("RESET")).unwrap();
+        self.client
+            .query::<String>(cmd("SLOWLOG").arg("RESET"))
+            .unwrap();
     }
 
     /// No script took long, by the clock and by the time that the server computed, and the memory is bounded.
@@ -132,10 +157,16 @@ impl Server {
         let spent = self.computed() - self.spent;
         let slow: Vec<Vec<Value>> = self.client.query(cmd("SLOWLOG").arg("GET")).unwrap();
         if !slow.is_empty() && spent > LONGEST_SCRIPT {
-            return Err(format!("{spent:?} of the server's time, and slow: {slow:.2000?}"));
+            return Err(format!(
+                "{spent:?} of the server's time, and slow: {slow:.2000?}"
+            ));
         }
         let memory = self.info("used_memory") as u64;
-        if memory < MOST_MEMORY { Ok(()) } else { Err(format!("{memory} bytes")) }
+        if memory < MOST_MEMORY {
+            Ok(())
+        } else {
+            Err(format!("{memory} bytes"))
+        }
     }
 }
 
@@ -144,17 +175,27 @@ async fn round(server: &mut Server, honest: &Store, seed: u64) -> Result<(), Str
     FORGED.lock().unwrap().clear();
     let mut rng = StdRng::seed_from_u64(seed);
     let way = ForgedWay::start(&server.server, seed).await;
-    let victim = Calls::new(honest, seed).await.map_err(|error| error.to_string())?;
+    let victim = Calls::new(honest, seed)
+        .await
+        .map_err(|error| error.to_string())?;
     let mut kept = Kept::default();
     for _ in 0..rng.random_range(0..25) {
         victim.step(&mut rng, &mut kept).await;
     }
-    let forged = Store::builder().timeout(Duration::from_secs(1)).redis(&way.proxy.url()).unwrap();
+    let forged = Store::builder()
+        .timeout(Duration::from_secs(1))
+        .redis(&way.proxy.url())
+        .unwrap();
     let is_deceived = rng.random();
     if is_deceived {
         // Then calls have the text of their scripts. Those of functions name their operation.
-        server.client.query::<String>(cmd("SCRIPT").arg("FLUSH")).unwrap();
-        let deceived = Calls::new(&forged, seed).await.map_err(|error| error.to_string())?;
+        server
+            .client
+            .query::<String>(cmd("SCRIPT").arg("FLUSH"))
+            .unwrap();
+        let deceived = Calls::new(&forged, seed)
+            .await
+            .map_err(|error| error.to_string())?;
         for _ in 0..rng.random_range(1..20) {
             deceived.step(&mut rng, &mut kept).await;
         }
@@ -173,7 +214,9 @@ async fn round(server: &mut Server, honest: &Store, seed: u64) -> Result<(), Str
 
     kept.waiting.shutdown().await;
     server.delete();
-    judge::works(&victim).await.map_err(|error| format!("without a state: {error}"))?;
+    judge::works(&victim)
+        .await
+        .map_err(|error| format!("without a state: {error}"))?;
     drop(kept);
     server.delete();
     match PANICS.lock().unwrap().first() {
@@ -183,19 +226,28 @@ async fn round(server: &mut Server, honest: &Store, seed: u64) -> Result<(), Str
 }
 
 fn setting(name: &str) -> Option<u64> {
-    env::var(name).ok().map(|text| text.parse().expect("it is a number"))
+    env::var(name)
+        .ok()
+        .map(|text| text.parse().expect("it is a number"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_forgery_is_believed() {
     record_panics();
     let mut server = Server::start().await;
-    let honest = Store::builder().timeout(Duration::from_secs(5)).redis(&server.server.url()).unwrap();
-    let (mut seed, began) =
-        (setting("SEED").unwrap_or_else(|| rand::random_range(0..1 << 32)), Instant::now());
+    let honest = Store::builder()
+        .timeout(Duration::from_secs(5))
+        .redis(&server.server.url())
+        .unwrap();
+    let (mut seed, began) = (
+        setting("SEED").unwrap_or_else(|| rand::random_range(0..1 << 32)),
+        Instant::now(),
+    );
     let lasts = Duration::from_secs(setting("FORGE").unwrap_or(4));
     while began.elapsed() < lasts {
-        round(&mut server, &honest, seed).await.unwrap_or_else(|error| panic!("SEED={seed}: {error}"));
+        round(&mut server, &honest, seed)
+            .await
+            .unwrap_or_else(|error| panic!("SEED={seed}: {error}"));
         seed += 1;
     }
 }

@@ -16,7 +16,9 @@ fn chosen(rng: &mut StdRng, texts: &[Vec<u8>]) -> Vec<u8> {
 /// A command that changes a value, as its type has it.
 fn changes(rng: &mut StdRng, client: &mut Client, key: &[u8]) -> Cmd {
     let list = |client: &mut Client, command: &[&str]| -> Vec<Vec<u8>> {
-        client.query(cmd(command[0]).arg(key).arg(&command[1..])).unwrap()
+        client
+            .query(cmd(command[0]).arg(key).arg(&command[1..]))
+            .unwrap()
     };
     let kind: String = client.query(cmd("TYPE").arg(key)).unwrap();
     let mut command = Cmd::new();
@@ -35,21 +37,37 @@ fn changes(rng: &mut StdRng, client: &mut Client, key: &[u8]) -> Cmd {
                 0..3 if member == b"excess" => command.arg("EXISTS").arg(key),
                 0 => command.arg("ZREM").arg(key).arg(member),
                 1 => command.arg("ZADD").arg(key).arg(number(rng)).arg(member),
-                2 => command.arg("ZADD").arg(key).arg(number(rng)).arg(forged(rng, &member)),
+                2 => command
+                    .arg("ZADD")
+                    .arg(key)
+                    .arg(number(rng))
+                    .arg(forged(rng, &member)),
                 _ => {
                     let (score, member) = (number(rng), &member[..member.len().min(100)]);
                     let command = command.arg("ZADD").arg(key);
                     (0..3000).fold(command, |command, n| {
-                        command.arg(score).arg([member, format!("{n}").as_bytes()].concat())
+                        command
+                            .arg(score)
+                            .arg([member, format!("{n}").as_bytes()].concat())
                     })
                 }
             };
         }
         "hash" => {
-            let (field, value) =
-                (chosen(rng, &list(client, &["HKEYS"])), chosen(rng, &list(client, &["HVALS"])));
-            let field = if rng.random() { forged(rng, &field) } else { field };
-            command.arg("HSET").arg(key).arg(field).arg(forged(rng, &value));
+            let (field, value) = (
+                chosen(rng, &list(client, &["HKEYS"])),
+                chosen(rng, &list(client, &["HVALS"])),
+            );
+            let field = if rng.random() {
+                forged(rng, &field)
+            } else {
+                field
+            };
+            command
+                .arg("HSET")
+                .arg(key)
+                .arg(field)
+                .arg(forged(rng, &value));
         }
         "list" => {
             let value = chosen(rng, &list(client, &["LRANGE", "0", "-1"]));

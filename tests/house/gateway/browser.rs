@@ -53,26 +53,43 @@ impl Browser {
         let mut stdout = BufReader::new(driver.take_stdout().unwrap());
         let port = loop {
             let mut line = String::new();
-            assert!(stdout.read_line(&mut line).unwrap() > 0, "chromedriver has ended");
-            if let Some((_, port)) =
-                line.trim_end().trim_end_matches('.').rsplit_once("successfully on port ")
+            assert!(
+                stdout.read_line(&mut line).unwrap() > 0,
+                "chromedriver has ended"
+            );
+            if let Some((_, port)) = line
+                .trim_end()
+                .trim_end_matches('.')
+                .rsplit_once("successfully on port ")
             {
                 break port.to_owned();
             }
         };
         let client = Client::builder().no_proxy().build().unwrap();
         let session = format!("http://127.0.0.1:{port}/session");
-        let mut browser = Self { _driver: driver, _stdout: stdout, client, session };
-        let options = json!({ "browserName": "chrome", "goog:chromeOptions": { "args": ARGUMENTS } });
+        let mut browser = Self {
+            _driver: driver,
+            _stdout: stdout,
+            client,
+            session,
+        };
+        let options =
+            json!({ "browserName": "chrome", "goog:chromeOptions": { "args": ARGUMENTS } });
         let capabilities = json!({ "capabilities": { "alwaysMatch": options } });
         let created = browser.send(Method::POST, "", Some(capabilities)).await;
-        browser.session = format!("{}/{}", browser.session, created["sessionId"].as_str().unwrap());
+        browser.session = format!(
+            "{}/{}",
+            browser.session,
+            created["sessionId"].as_str().unwrap()
+        );
         browser
     }
 
     /// Sends a command and returns its value.
     async fn send(&self, method: Method, path: &str, body: Option<Value>) -> Value {
-        let mut request = self.client.request(method, format!("{}{path}", self.session));
+        let mut request = self
+            .client
+            .request(method, format!("{}{path}", self.session));
         if let Some(body) = &body {
             request = request.json(body);
         }
@@ -83,7 +100,8 @@ impl Browser {
     }
 
     pub(crate) async fn open(&self, url: &str) {
-        self.send(Method::POST, "/url", Some(json!({ "url": url }))).await;
+        self.send(Method::POST, "/url", Some(json!({ "url": url })))
+            .await;
     }
 
     async fn element(&self, selector: &str) -> String {
@@ -95,14 +113,23 @@ impl Browser {
     pub(crate) async fn click(&self, selector: &str) {
         let element = self.element(selector).await;
         // Not below the bar at the top.
-        let middle = format!("document.querySelector(`{selector}`).scrollIntoView({{ block: 'center' }})");
+        let middle =
+            format!("document.querySelector(`{selector}`).scrollIntoView({{ block: 'center' }})");
         self.value(&middle).await;
-        self.send(Method::POST, &format!("/element/{element}/click"), Some(json!({}))).await;
+        self.send(
+            Method::POST,
+            &format!("/element/{element}/click"),
+            Some(json!({})),
+        )
+        .await;
     }
 
     /// Presses a key, as WebDriver names it.
     pub(crate) async fn press(&self, key: char) {
-        let press = [json!({ "type": "keyDown", "value": key }), json!({ "type": "keyUp", "value": key })];
+        let press = [
+            json!({ "type": "keyDown", "value": key }),
+            json!({ "type": "keyUp", "value": key }),
+        ];
         let actions = json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": press }] });
         self.send(Method::POST, "/actions", Some(actions)).await;
     }
@@ -115,18 +142,20 @@ impl Browser {
 
     /// Errors and warnings of the page.
     pub(crate) async fn log(&self) -> Value {
-        self.send(Method::POST, "/se/log", Some(json!({ "type": "browser" }))).await
+        self.send(Method::POST, "/se/log", Some(json!({ "type": "browser" })))
+            .await
     }
 
     async fn devtools(&self, command: &str, parameters: Value) -> Value {
         let command = json!({ "cmd": command, "params": parameters });
-        self.send(Method::POST, "/goog/cdp/execute", Some(command)).await
+        self.send(Method::POST, "/goog/cdp/execute", Some(command))
+            .await
     }
 
     pub(crate) async fn resize(&self, width: u32, height: u32, scale: u32) {
-        let screen =
-            json!({ "width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600 });
-        self.devtools("Emulation.setDeviceMetricsOverride", screen).await;
+        let screen = json!({ "width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600 });
+        self.devtools("Emulation.setDeviceMetricsOverride", screen)
+            .await;
     }
 
     pub(crate) async fn prefer(&self, colors: &str) {

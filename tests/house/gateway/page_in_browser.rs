@@ -21,8 +21,17 @@ const SPACE: char = ' ';
 impl Browser {
     /// A number of the page.
     async fn number(&self, name: &str) -> Option<u64> {
-        let text = self.value(&format!("document.querySelector('[data-n=\"{name}\"]').textContent")).await;
-        let digits: String = text.as_str().unwrap().chars().filter(char::is_ascii_digit).collect();
+        let text = self
+            .value(&format!(
+                "document.querySelector('[data-n=\"{name}\"]').textContent"
+            ))
+            .await;
+        let digits: String = text
+            .as_str()
+            .unwrap()
+            .chars()
+            .filter(char::is_ascii_digit)
+            .collect();
         digits.parse().ok()
     }
 
@@ -33,19 +42,23 @@ impl Browser {
     /// Opens the page of a gateway, and waits until it is served events.
     async fn show(&self, gateway: &Gateway) {
         self.open(&gateway.base).await;
-        self.until("events", "Number(document.body.dataset.events) > 3").await;
+        self.until("events", "Number(document.body.dataset.events) > 3")
+            .await;
     }
 
     /// Clicks a button and waits for a number.
     async fn click_until(&self, button: &str, name: &str, least: u64) {
         self.click(&format!("[data-burst=\"{button}\"]")).await;
-        eventually(&format!("{name} after {button}"), SOON, async || self.number(name).await >= Some(least))
-            .await;
+        eventually(&format!("{name} after {button}"), SOON, async || {
+            self.number(name).await >= Some(least)
+        })
+        .await;
     }
 
     async fn switch(&self, id: &str, on: bool) {
         self.click(&format!("#{id}")).await;
-        let checked = format!("document.querySelector('#{id}').getAttribute('aria-checked') === '{on}'");
+        let checked =
+            format!("document.querySelector('#{id}').getAttribute('aria-checked') === '{on}'");
         self.until(id, &checked).await;
     }
 }
@@ -53,7 +66,10 @@ impl Browser {
 /// All numbers of the page that count answers, beside what the API tells.
 async fn compare(browser: &Browser, gateway: &Gateway) {
     let statuses = |name: &str, route: &str, names: &[(&str, u16)]| -> Vec<(String, String, u16)> {
-        names.iter().map(|(what, status)| (format!("{name}.{what}"), route.to_owned(), *status)).collect()
+        names
+            .iter()
+            .map(|(what, status)| (format!("{name}.{what}"), route.to_owned(), *status))
+            .collect()
     };
     let limit = [("admitted", 200), ("refused", 429), ("unavailable", 503)];
     let mut numbers = statuses("limited", "/limited", &limit);
@@ -65,7 +81,11 @@ async fn compare(browser: &Browser, gateway: &Gateway) {
         "/webhook",
         &[("handled", 200), ("duplicates", 409), ("failed", 500)],
     ));
-    numbers.extend(statuses("billing", "/billing", &[("done", 200), ("refused", 423)]));
+    numbers.extend(statuses(
+        "billing",
+        "/billing",
+        &[("done", 200), ("refused", 423)],
+    ));
     numbers.extend(statuses("document", "/document/{id}", &[("done", 200)]));
     numbers.extend(
         statuses("export", "/export", &[("done", 200)])
@@ -77,15 +97,23 @@ async fn compare(browser: &Browser, gateway: &Gateway) {
         let state = gateway.state().await;
         differ.clear();
         for (name, route, status) in &numbers {
-            let (shown, told) = (browser.number(name).await, answered(&state, route, None, *status));
+            let (shown, told) = (
+                browser.number(name).await,
+                answered(&state, route, None, *status),
+            );
             if shown != Some(told) {
                 differ.push(format!("{name}: {shown:?} is {told}"));
             }
         }
-        for (name, field) in
-            [("report.arrived", "arrived"), ("report.worked", "worked"), ("report.spared", "spared")]
-        {
-            let (shown, told) = (browser.number(name).await, state["routes"]["/report/{id}"][field].as_u64());
+        for (name, field) in [
+            ("report.arrived", "arrived"),
+            ("report.worked", "worked"),
+            ("report.spared", "spared"),
+        ] {
+            let (shown, told) = (
+                browser.number(name).await,
+                state["routes"]["/report/{id}"][field].as_u64(),
+            );
             if shown != told.or(Some(0)) {
                 differ.push(format!("{name}: {shown:?} is {told:?}"));
             }
@@ -217,7 +245,8 @@ async fn is_used_by_keyboard_read_on_a_phone_and_dark_at_night() {
 #[tokio::test]
 #[ignore = "it makes pictures, and takes a minute for each"]
 async fn screenshots() {
-    let directory = std::env::var_os("SCREENSHOTS").expect("SCREENSHOTS names the directory of the pictures");
+    let directory =
+        std::env::var_os("SCREENSHOTS").expect("SCREENSHOTS names the directory of the pictures");
     in_browser(async |browser| {
         for (name, colors, width, height, scale) in [
             ("light", "light", 1280, 900, 1),
@@ -243,12 +272,20 @@ async fn screenshots() {
                 (42, "[data-burst=document]"),
             ] {
                 seconds(browser, second).await;
-                browser.value(&format!("document.querySelector(\"{button}\").click()")).await;
+                browser
+                    .value(&format!("document.querySelector(\"{button}\").click()"))
+                    .await;
             }
             seconds(browser, 43).await;
-            let picture = BASE64_STANDARD.decode(browser.screenshot(width > 600).await).unwrap();
+            let picture = BASE64_STANDARD
+                .decode(browser.screenshot(width > 600).await)
+                .unwrap();
             assert!(picture.len() < 400_000, "{name}: {} bytes", picture.len());
-            std::fs::write(Path::new(&directory).join(format!("gateway-{name}.png")), picture).unwrap();
+            std::fs::write(
+                Path::new(&directory).join(format!("gateway-{name}.png")),
+                picture,
+            )
+            .unwrap();
         }
     })
     .await;
@@ -257,7 +294,9 @@ async fn screenshots() {
 /// Waits for a second of the gateway's life, as the page has been told.
 async fn seconds(browser: &Browser, second: u64) {
     let is_later = async || {
-        let now = browser.value("Number(document.body.dataset.nowMs || 0)").await;
+        let now = browser
+            .value("Number(document.body.dataset.nowMs || 0)")
+            .await;
         now.as_u64() >= Some(second * 1000)
     };
     eventually("time to pass", Duration::from_secs(60), is_later).await;

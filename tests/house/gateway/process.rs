@@ -11,6 +11,9 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn start(redis_url: Option<&str>) -> Self {
         let process = ServingExample::start("gateway", redis_url);
-        Self { base: process.base.clone(), _process: process }
+        Self {
+            base: process.base.clone(),
+            _process: process,
+        }
     }
 }

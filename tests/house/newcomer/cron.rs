@@ -15,9 +15,20 @@ async fn report() {
 async fn at_the_full_hour(store: &Store) -> Result<(), Error> {
     // user: cron
     let jobs = Mutex::new(store, "jobs")?;
-    let ran = jobs.once_per_tick("report", Duration::from_secs(3600), async |_| report().await).await?;
+    let ran = jobs
+        .once_per_tick("report", Duration::from_secs(3600), async |_| {
+            report().await
+        })
+        .await?;
     // end
-    println!("{}", if ran.is_some() { "reported" } else { "another host does it" });
+    println!(
+        "{}",
+        if ran.is_some() {
+            "reported"
+        } else {
+            "another host does it"
+        }
+    );
     Ok(())
 }
 

@@ -18,13 +18,18 @@ async fn program() {
     let limit = grpc::rate_limit(bucket, grpc_method().and(client_ip()));
     let server = Server::builder().layer(limit).add_service(health);
     // end
-    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .await
+        .unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
     let channel = Channel::from_shared(url).unwrap().connect().await.unwrap();
     let mut client = HealthClient::new(channel);
     client.check(HealthCheckRequest::default()).await.unwrap();
-    let refused = client.check(HealthCheckRequest::default()).await.unwrap_err();
+    let refused = client
+        .check(HealthCheckRequest::default())
+        .await
+        .unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     client.watch(HealthCheckRequest::default()).await.unwrap();
 }

@@ -13,8 +13,8 @@ check per-user web 4
 check per-ip web 5
 check tiers web 10
 check several web 5
-check response-cost web 6
-check outbound outbound 6
+check response-cost web 9
+check outbound outbound 8
 check grpc grpc 4
 check cron cron 6
 check stampede web 3

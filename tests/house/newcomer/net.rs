@@ -6,7 +6,9 @@ use axum::Router;
 
 /// Serves until the test ends; returns the base URL.
 pub(crate) async fn serve(app: Router) -> String {
-    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .await
+        .unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move { axum::serve(listener, app).await });

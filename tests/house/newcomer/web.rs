@@ -14,7 +14,8 @@ use axum::{Extension, Router};
 use tower_distributed::extract::{client_ip, extension, header, path, shared_get};
 use tower_distributed::response::AnswerCodec;
 use tower_distributed::{
-    Dedupe, Error, LeaseHandle, Quota, Quotas, RwLock, SingleFlight, Store, TokenBucket, TokenBuckets, web,
+    Dedupe, Error, LeaseHandle, Quota, Quotas, RwLock, SingleFlight, Store, TokenBucket,
+    TokenBuckets, web,
 };
 
 use crate::newcomer::net::{client, send, serve};
@@ -32,8 +33,13 @@ struct User(String);
 
 /// Stands for an authentication.
 async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
-    let token = request.headers().get("authorization").and_then(|token| token.to_str().ok());
-    let name = token.and_then(|token| token.strip_prefix("Bearer ")).ok_or(StatusCode::UNAUTHORIZED)?;
+    let token = request
+        .headers()
+        .get("authorization")
+        .and_then(|token| token.to_str().ok());
+    let name = token
+        .and_then(|token| token.strip_prefix("Bearer "))
+        .ok_or(StatusCode::UNAUTHORIZED)?;
     let user = User(name.to_owned());
     request.extensions_mut().insert(user);
     Ok(next.run(request).await)
@@ -45,11 +51,20 @@ async fn per_user() {
     let (app, bucket) = (hello(), bucket(1));
     // user: per_user
     let user = extension(|user: &User| user.0.clone());
-    let app = app.layer(web::rate_limit(bucket, user)).layer(from_fn(authenticate));
+    let app = app
+        .layer(web::rate_limit(bucket, user))
+        .layer(from_fn(authenticate));
     // end
     let url = serve(app).await;
     let status = async |token| send(client().get(&url).bearer_auth(token)).await;
-    assert_eq!((status("ann").await, status("ann").await, status("ben").await), (200, 429, 200));
+    assert_eq!(
+        (
+            status("ann").await,
+            status("ann").await,
+            status("ben").await
+        ),
+        (200, 429, 200)
+    );
     assert_eq!(send(client().get(&url)).await, 401);
 }
 
@@ -75,15 +90,27 @@ async fn per_ip() {
     let url = serve(per_ip_of(hello(), bucket(1)).unwrap()).await;
     let status = async |from| send(client().get(&url).header("x-forwarded-for", from)).await;
     assert_eq!(status("2001:db8:1:2::3").await, 200);
-    assert_eq!(status("2001:db8:1:2:ffff::4").await, 429, "of the same network");
-    assert_eq!(status("6.6.6.6, 2001:db8:1:2::5").await, 429, "a forged entry");
+    assert_eq!(
+        status("2001:db8:1:2:ffff::4").await,
+        429,
+        "of the same network"
+    );
+    assert_eq!(
+        status("6.6.6.6, 2001:db8:1:2::5").await,
+        429,
+        "a forged entry"
+    );
     assert_eq!(status("203.0.113.7").await, 200);
 }
 
 /// Stands for a database.
 async fn plan_of(user: Option<User>) -> &'static str {
     tokio::task::yield_now().await;
-    if user.is_some_and(|User(name)| name == "acme") { "100/s" } else { "1/h" }
+    if user.is_some_and(|User(name)| name == "acme") {
+        "100/s"
+    } else {
+        "1/h"
+    }
 }
 
 /// Quotas by the plan of the customer, which is looked up in a database.
@@ -96,7 +123,9 @@ async fn tiers() {
         let plan = plan_of(request.extensions().get().cloned());
         Box::pin(async move { plan.await.parse::<Quotas>().ok() })
     };
-    let app = app.layer(web::rate_limit(bucket, key).quotas(quotas)).layer(from_fn(authenticate));
+    let app = app
+        .layer(web::rate_limit(bucket, key).quotas(quotas))
+        .layer(from_fn(authenticate));
     // end
     let url = serve(app).await;
     let status = async |user| send(client().get(&url).bearer_auth(user)).await;
@@ -119,11 +148,19 @@ fn several_of(app: Router, limits: [TokenBucket; 3]) -> Result<Router, Error> {
 async fn several() {
     let store = Store::in_memory();
     let bucket = |name, most| TokenBucket::new(&store, name, Quota::per_hour(most)).unwrap();
-    let limits = [bucket("clients", 100), bucket("tenants", 1), bucket("all", 2)];
+    let limits = [
+        bucket("clients", 100),
+        bucket("tenants", 1),
+        bucket("all", 2),
+    ];
     let url = serve(several_of(hello(), limits).unwrap()).await;
     let status = async |tenant| send(client().get(&url).header("x-tenant", tenant)).await;
     assert_eq!((status("acme").await, status("acme").await), (200, 429));
-    assert_eq!(status("other").await, 200, "what was refused was charged to no limit");
+    assert_eq!(
+        status("other").await,
+        200,
+        "what was refused was charged to no limit"
+    );
     assert_eq!(status("third").await, 429);
 }
 
@@ -133,7 +170,14 @@ async fn response_cost() {
     let app = Router::new().route("/", get(async || "x".repeat(1500)));
     let bucket = bucket(1000);
     // user: response_cost
-    let bytes = |response: &Response| response.body().size_hint().lower().try_into().unwrap_or(u32::MAX);
+    let bytes = |response: &Response| {
+        response
+            .body()
+            .size_hint()
+            .lower()
+            .try_into()
+            .unwrap_or(u32::MAX)
+    };
     let app = app.layer(web::rate_limit(bucket, client_ip()).cost_of_response(bytes));
     // end
     let url = serve(app).await;
@@ -150,14 +194,21 @@ async fn stampede() {
         tokio::task::yield_now().await;
         counter.fetch_add(1, Ordering::SeqCst).to_string()
     };
-    let flight = SingleFlight::builder(AnswerCodec).build(&Store::in_memory(), "pages").unwrap();
+    let flight = SingleFlight::builder(AnswerCodec)
+        .build(&Store::in_memory(), "pages")
+        .unwrap();
     let app = Router::new().route("/", get(page));
     // user: stampede
     let app = app.layer(web::single_flight(flight, shared_get()));
     // end
     let url = serve(app).await;
     let asked = (0..20).map(|_| send(client().get(&url)));
-    assert!(futures::future::join_all(asked).await.iter().all(|status| *status == 200));
+    assert!(
+        futures::future::join_all(asked)
+            .await
+            .iter()
+            .all(|status| *status == 200)
+    );
     assert_eq!(made.load(Ordering::SeqCst), 1);
 }
 
@@ -172,15 +223,27 @@ fn webhook_of(app: Router, dedupe: Dedupe) -> Result<Router, Error> {
 #[tokio::test]
 async fn webhook() {
     let week = Duration::from_secs(7 * 86_400);
-    let dedupe = Dedupe::exact(&Store::in_memory(), "webhooks").remember_for(week).build().unwrap();
+    let dedupe = Dedupe::exact(&Store::in_memory(), "webhooks")
+        .remember_for(week)
+        .build()
+        .unwrap();
     let app = Router::new().route("/", post(async || "handled"));
     let url = serve(webhook_of(app, dedupe).unwrap()).await;
     let body = async |id| {
-        let response = client().post(&url).header("webhook-id", id).send().await.unwrap();
+        let response = client()
+            .post(&url)
+            .header("webhook-id", id)
+            .send()
+            .await
+            .unwrap();
         (response.status().as_u16(), response.text().await.unwrap())
     };
     assert_eq!(body("evt_1").await, (200, "handled".into()));
-    assert_eq!(body("evt_1").await, (200, String::new()), "a duplicate is acknowledged");
+    assert_eq!(
+        body("evt_1").await,
+        (200, String::new()),
+        "a duplicate is acknowledged"
+    );
     assert_eq!(body("evt_2").await, (200, "handled".into()));
 }
 
@@ -202,7 +265,11 @@ async fn document() {
     let spelled_otherwise = client().put(format!("{url}/document/%34%32"));
     assert_eq!(send(spelled_otherwise).await, 423, "somebody reads it");
     reading.release().await.unwrap();
-    let written = client().put(format!("{url}/document/42")).send().await.unwrap();
+    let written = client()
+        .put(format!("{url}/document/42"))
+        .send()
+        .await
+        .unwrap();
     let fence = written.text().await.unwrap();
     assert!(fence.parse::<u64>().is_ok_and(|fence| fence > 0), "{fence}");
 }

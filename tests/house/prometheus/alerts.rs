@@ -12,11 +12,27 @@ const FILE: &str = include_str!("../../../examples/prometheus/alerts.yml");
 
 #[test]
 fn every_alert_is_complete_and_names_metrics_and_labels_that_exist() {
-    let (files, names) = (YamlLoader::load_from_str(FILE).unwrap(), Names::documented());
-    let rules: Vec<_> = files[0]["groups"].as_vec().unwrap().iter().flat_map(rules).collect();
-    for alert in ["Outage", "BreakerOpen", "LeaseLost", "FilterNearlyFull", "FilterFull"] {
+    let (files, names) = (
+        YamlLoader::load_from_str(FILE).unwrap(),
+        Names::documented(),
+    );
+    let rules: Vec<_> = files[0]["groups"]
+        .as_vec()
+        .unwrap()
+        .iter()
+        .flat_map(rules)
+        .collect();
+    for alert in [
+        "Outage",
+        "BreakerOpen",
+        "LeaseLost",
+        "FilterNearlyFull",
+        "FilterFull",
+    ] {
         assert!(
-            rules.iter().any(|rule| text(&rule["alert"]) == format!("TowerDistributed{alert}")),
+            rules
+                .iter()
+                .any(|rule| text(&rule["alert"]) == format!("TowerDistributed{alert}")),
             "{alert}"
         );
     }
@@ -27,14 +43,28 @@ fn every_alert_is_complete_and_names_metrics_and_labels_that_exist() {
             wait.ends_with(['s', 'm']) && wait[..wait.len() - 1].parse::<u32>().is_ok(),
             "{alert}: {wait}"
         );
-        assert!(["warning", "critical"].contains(&text(&rule["labels"]["severity"])), "{alert}");
-        let [summary, runbook] = ["summary", "runbook"].map(|name| text(&rule["annotations"][name]));
-        assert!(summary.ends_with('.') && runbook.ends_with('.') && runbook.len() > 60, "{alert}");
-        let shown: Vec<_> =
-            summary.split("$labels.").skip(1).filter_map(|rest| rest.split(' ').next()).collect();
+        assert!(
+            ["warning", "critical"].contains(&text(&rule["labels"]["severity"])),
+            "{alert}"
+        );
+        let [summary, runbook] =
+            ["summary", "runbook"].map(|name| text(&rule["annotations"][name]));
+        assert!(
+            summary.ends_with('.') && runbook.ends_with('.') && runbook.len() > 60,
+            "{alert}"
+        );
+        let shown: Vec<_> = summary
+            .split("$labels.")
+            .skip(1)
+            .filter_map(|rest| rest.split(' ').next())
+            .collect();
         assert!(!shown.is_empty(), "{alert} does not say where");
         let expression = text(&rule["expr"]);
-        assert_eq!(problems(expression, &shown, &names), [""; 0], "{alert}: {expression}");
+        assert_eq!(
+            problems(expression, &shown, &names),
+            [""; 0],
+            "{alert}: {expression}"
+        );
     }
 }
 
@@ -43,7 +73,8 @@ fn rules(group: &Yaml) -> &[Yaml] {
 }
 
 fn text(yaml: &Yaml) -> &str {
-    yaml.as_str().unwrap_or_else(|| panic!("{yaml:?} is no text"))
+    yaml.as_str()
+        .unwrap_or_else(|| panic!("{yaml:?} is no text"))
 }
 
 /// What Prometheus itself says of the files, if its tool is on the PATH: on Debian, it is in the package prometheus.
@@ -55,11 +86,16 @@ fn promtool_accepts_the_rules_and_their_tests_pass() {
         ["test", "rules", "alerts_test.yml"],
         ["check", "config", "prometheus.yml"],
     ] {
-        let Ok(output) = Command::new("promtool").args(arguments).current_dir(&folder).output() else {
+        let Ok(output) = Command::new("promtool")
+            .args(arguments)
+            .current_dir(&folder)
+            .output()
+        else {
             println!("SKIPPED: promtool is missing, so Prometheus does not check the alerts");
             return;
         };
-        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let said =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {said}");
     }
 }

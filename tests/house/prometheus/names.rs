@@ -15,8 +15,14 @@ impl Names {
     /// Reads the table of metrics. A histogram has three names in Prometheus.
     pub(crate) fn documented() -> Self {
         let mut names = BTreeMap::new();
-        for line in PAGE.lines().filter(|line| line.starts_with("| `tower_distributed_")) {
-            let cells: Vec<_> = line.split('|').map(|cell| cell.replace('`', "").trim().to_owned()).collect();
+        for line in PAGE
+            .lines()
+            .filter(|line| line.starts_with("| `tower_distributed_"))
+        {
+            let cells: Vec<_> = line
+                .split('|')
+                .map(|cell| cell.replace('`', "").trim().to_owned())
+                .collect();
             let labels: BTreeSet<_> = cells[3].split(", ").map(str::to_owned).collect();
             if cells[2] != "histogram" {
                 names.insert(cells[1].clone(), labels);
@@ -38,7 +44,11 @@ impl Names {
 
     /// Whether a series of the metric can have the label in Prometheus.
     pub(crate) fn has_label(&self, metric: &str, label: &str) -> bool {
-        ADDED.contains(&label) || self.0.get(metric).is_some_and(|labels| labels.contains(label))
+        ADDED.contains(&label)
+            || self
+                .0
+                .get(metric)
+                .is_some_and(|labels| labels.contains(label))
     }
 
     /// Whether the page names a value of this label. Servers and namespaces are the user's.
@@ -49,7 +59,11 @@ impl Names {
             "limiter" | "kind" => format!("`{label}` is"),
             _ => return true,
         };
-        let sentence = PAGE.split(&begin).nth(1).and_then(|rest| rest.split('.').next()).unwrap();
+        let sentence = PAGE
+            .split(&begin)
+            .nth(1)
+            .and_then(|rest| rest.split('.').next())
+            .unwrap();
         sentence.contains(&format!("`{value}`"))
     }
 }

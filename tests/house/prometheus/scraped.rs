@@ -12,13 +12,24 @@ use support::redis_server::RedisServer;
 type Series = BTreeMap<String, f64>;
 
 async fn scrape(example: &ServingExample) -> Series {
-    let response = Client::new().get(format!("{}/metrics", example.base)).send().await.unwrap();
-    assert_eq!(response.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let response = Client::new()
+        .get(format!("{}/metrics", example.base))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(
+        response.headers()["content-type"],
+        "text/plain; version=0.0.4; charset=utf-8"
+    );
     let text = response.text().await.unwrap();
-    let series = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    let series = text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty());
     series
         .map(|line| {
-            line.rsplit_once(' ').map(|(name, value)| (name.to_owned(), value.parse().unwrap())).unwrap()
+            line.rsplit_once(' ')
+                .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
+                .unwrap()
         })
         .collect()
 }
@@ -26,15 +37,26 @@ async fn scrape(example: &ServingExample) -> Series {
 /// The sum of all series that have these parts.
 fn sum(series: &Series, parts: &[&str]) -> f64 {
     let of = |name: &str| parts.iter().all(|part| name.contains(part));
-    series.iter().filter(|(name, _)| of(name)).map(|(_, value)| value).sum()
+    series
+        .iter()
+        .filter(|(name, _)| of(name))
+        .map(|(_, value)| value)
+        .sum()
 }
 
 async fn get(example: &ServingExample, path: &str) -> StatusCode {
-    Client::new().get(format!("{}/{path}", example.base)).send().await.unwrap().status()
+    Client::new()
+        .get(format!("{}/{path}", example.base))
+        .send()
+        .await
+        .unwrap()
+        .status()
 }
 
 async fn post(example: &ServingExample, path: &str) -> StatusCode {
-    let request = Client::new().post(format!("{}/{path}", example.base)).header("webhook-id", "evt_1");
+    let request = Client::new()
+        .post(format!("{}/{path}", example.base))
+        .header("webhook-id", "evt_1");
     request.send().await.unwrap().status()
 }
 
@@ -45,7 +67,11 @@ async fn the_metrics_of_the_dashboard_are_served_with_the_documented_labels() {
     for _ in 0..12 {
         get(&example, "limited").await;
     }
-    let one = tokio::join!(get(&example, "report/7"), get(&example, "report/7"), get(&example, "export"));
+    let one = tokio::join!(
+        get(&example, "report/7"),
+        get(&example, "report/7"),
+        get(&example, "export")
+    );
     assert_eq!(one, (StatusCode::OK, StatusCode::OK, StatusCode::OK));
     let billed = tokio::join!(post(&example, "billing"), post(&example, "billing"));
     assert!(billed.0 != billed.1, "{billed:?}");
@@ -55,18 +81,53 @@ async fn the_metrics_of_the_dashboard_are_served_with_the_documented_labels() {
     let series = scrape(&example).await;
     let names = Names::documented();
     for name in series.keys() {
-        let (metric, labels) = name.strip_suffix('}').and_then(|name| name.split_once('{')).unwrap();
+        let (metric, labels) = name
+            .strip_suffix('}')
+            .and_then(|name| name.split_once('{'))
+            .unwrap();
         assert!(names.has(metric), "{name} is not documented");
-        for label in labels.split("\",").map(|label| label.split_once('=').unwrap().0) {
-            assert!(names.has_label(metric, label), "{name}: {label} is not documented");
+        for label in labels
+            .split("\",")
+            .map(|label| label.split_once('=').unwrap().0)
+        {
+            assert!(
+                names.has_label(metric, label),
+                "{name}: {label} is not documented"
+            );
         }
     }
-    assert!(sum(&series, &["call_seconds_bucket", "result=\"ok\"", "le=\"+Inf\""]) > 0.0, "{series:?}");
-    assert!(sum(&series, &["batch_operations_count"]) > 0.0, "{series:?}");
-    assert!(series.keys().any(|name| name.starts_with("tower_distributed_filter_fill_ratio{")), "{series:?}");
-    let limiters = ["token_bucket", "single_flight", "mutex", "dedupe", "wait_group"];
+    assert!(
+        sum(
+            &series,
+            &["call_seconds_bucket", "result=\"ok\"", "le=\"+Inf\""]
+        ) > 0.0,
+        "{series:?}"
+    );
+    assert!(
+        sum(&series, &["batch_operations_count"]) > 0.0,
+        "{series:?}"
+    );
+    assert!(
+        series
+            .keys()
+            .any(|name| name.starts_with("tower_distributed_filter_fill_ratio{")),
+        "{series:?}"
+    );
+    let limiters = [
+        "token_bucket",
+        "single_flight",
+        "mutex",
+        "dedupe",
+        "wait_group",
+    ];
     let limiters = limiters.map(|limiter| format!("limiter=\"{limiter}\""));
-    for part in ["queue_operations", "leases_held"].into_iter().chain(limiters.iter().map(String::as_str)) {
-        assert!(series.keys().any(|name| name.contains(part)), "{part}: {series:?}");
+    for part in ["queue_operations", "leases_held"]
+        .into_iter()
+        .chain(limiters.iter().map(String::as_str))
+    {
+        assert!(
+            series.keys().any(|name| name.contains(part)),
+            "{part}: {series:?}"
+        );
     }
 }

@@ -19,9 +19,15 @@ async fn refuses<T: Subject>(layer: T::Layer) {
         let error = service.clone().oneshot("ann:1".into()).await.unwrap_err();
         let refusal = error.downcast_ref::<Refusal>().unwrap();
         let told = (refusal.kind(), refusal.retry_after());
-        assert_eq!(told, (RefusalKind::StoreUnavailable, Some(Duration::from_secs(1))));
+        assert_eq!(
+            told,
+            (RefusalKind::StoreUnavailable, Some(Duration::from_secs(1)))
+        );
         assert!(refusal.get_ref().is_unavailable() && !refusal.get_ref().is_refused());
-        assert!(refusal.decision().is_none() && refusal.source().is_some(), "{refusal:?}");
+        assert!(
+            refusal.decision().is_none() && refusal.source().is_some(),
+            "{refusal:?}"
+        );
     }
     assert_eq!(probe.calls(), 0);
     assert_eq!(service.oneshot("passes".into()).await.unwrap(), "passes");
@@ -44,7 +50,10 @@ async fn a_layer_that_fails_closed_refuses() {
     refuses::<Mutex>(Mutex::layer(&away())).await;
     refuses::<RwLock>(RwLock::layer(&away())).await;
     refuses::<Dedupe>(Dedupe::layer(&away())).await;
-    let flight = build(builder().on_store_failure(StoreFailure::FailClosed), &away());
+    let flight = build(
+        builder().on_store_failure(StoreFailure::FailClosed),
+        &away(),
+    );
     refuses::<SingleFlight>(SingleFlightLayer::new(flight, by_name)).await;
 }
 
@@ -55,12 +64,31 @@ async fn a_layer_that_fails_open_admits() {
     let leased = |_: &LeaseHandle, _: &mut String| panic!("there is no lease");
     let layer = RateLimit::layer(&away()).on_store_failure(open);
     passes::<RateLimit>(layer.on_admit(decided).on_response(decided)).await;
-    passes::<SeveralLimits>(SeveralLimits::layer(&away()).on_store_failure(open).on_admit(decided)).await;
+    passes::<SeveralLimits>(
+        SeveralLimits::layer(&away())
+            .on_store_failure(open)
+            .on_admit(decided),
+    )
+    .await;
     passes::<Budget>(Budget::layer(&away()).on_store_failure(open)).await;
-    passes::<ConcurrencyLimit>(ConcurrencyLimit::layer(&away()).on_store_failure(open).on_lease(leased))
-        .await;
-    passes::<Mutex>(Mutex::layer(&away()).on_store_failure(open).on_lease(leased)).await;
-    passes::<Dedupe>(Dedupe::layer(&away()).on_store_failure(open).on_lease(leased)).await;
+    passes::<ConcurrencyLimit>(
+        ConcurrencyLimit::layer(&away())
+            .on_store_failure(open)
+            .on_lease(leased),
+    )
+    .await;
+    passes::<Mutex>(
+        Mutex::layer(&away())
+            .on_store_failure(open)
+            .on_lease(leased),
+    )
+    .await;
+    passes::<Dedupe>(
+        Dedupe::layer(&away())
+            .on_store_failure(open)
+            .on_lease(leased),
+    )
+    .await;
     // By default it is open.
     passes::<SingleFlight>(SingleFlight::layer(&away()).on_lease(leased)).await;
 }

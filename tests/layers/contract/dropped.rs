@@ -29,7 +29,10 @@ async fn after_each_number_of_polls<T: Refusing>(stores: Stores) {
         let mut done = false;
         for poll in 0..polls {
             if poll > 0 {
-                eventually(&format!("poll {poll} of {polls}"), SOON, async || call.is_woken()).await;
+                eventually(&format!("poll {poll} of {polls}"), SOON, async || {
+                    call.is_woken()
+                })
+                .await;
             }
             done = call.poll().is_ready();
         }
@@ -51,7 +54,12 @@ async fn after_each_number_of_polls<T: Refusing>(stores: Stores) {
 #[test]
 fn without_a_runtime_a_drop_does_not_panic() {
     fn check<T: Subject>() {
-        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = || {
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap()
+        };
         let (one, stores) = (runtime(), Stores::in_memory());
         let mut service = T::around(&T::layer(&stores.open()), Probe::hanging());
         one.block_on(async { assert!(service.ready().await.is_ok()) });

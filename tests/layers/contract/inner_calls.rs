@@ -17,7 +17,10 @@ async fn errors_of_calls_are_passed_on<T: Refusing>(stores: Stores) {
     let failed = tokio::spawn(service.ready().await.unwrap().call("ann:1".into()));
     assert_request_eq!(handle, "ann:1").send_error("out of order");
     let error = failed.await.unwrap().unwrap_err();
-    assert!(!error.is::<Refusal>() && error.to_string() == "out of order", "{error}");
+    assert!(
+        !error.is::<Refusal>() && error.to_string() == "out of order",
+        "{error}"
+    );
     // A failed call was a call.
     T::becomes(&stores, "ann", T::CALLED).await;
 }

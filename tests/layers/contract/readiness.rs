@@ -46,10 +46,25 @@ async fn a_refusal_uses_up_the_readiness<T: Refusing>(stores: Stores) {
     let probe = Probe::default();
     let mut service = T::around(&T::layer(&stores.open()), probe.clone());
     for _ in 0..2 {
-        let error = service.ready().await.unwrap().call("ann:1".into()).await.unwrap_err();
+        let error = service
+            .ready()
+            .await
+            .unwrap()
+            .call("ann:1".into())
+            .await
+            .unwrap_err();
         assert_eq!(kind(&error), Some(T::REFUSAL), "{error}");
     }
-    assert_eq!(service.ready().await.unwrap().call("bob:1".into()).await.unwrap(), "bob:1");
+    assert_eq!(
+        service
+            .ready()
+            .await
+            .unwrap()
+            .call("bob:1".into())
+            .await
+            .unwrap(),
+        "bob:1"
+    );
     assert_eq!((probe.polled_ready(), probe.calls()), (3, 1));
     T::free(occupied).await;
 }
@@ -62,10 +77,16 @@ async fn a_refusal_keeps_nothing_and_is_final<T: Refusing>(stores: Stores) {
     let mut second = first.clone();
     let mut call = pin!(first.ready().await.unwrap().call("ann:1".into()));
     assert!(call.as_mut().await.unwrap_err().is::<Refusal>());
-    let ready = second.ready().now_or_never().expect("the permit to be free");
+    let ready = second
+        .ready()
+        .now_or_never()
+        .expect("the permit to be free");
     assert_eq!(ready.unwrap().call("bob:1".into()).await.unwrap(), "bob:1");
     T::free(occupied).await;
-    assert!(call.now_or_never().is_none(), "a poll that nobody should make");
+    assert!(
+        call.now_or_never().is_none(),
+        "a poll that nobody should make"
+    );
     assert_eq!(probe.calls(), 1);
 }
 
@@ -76,7 +97,16 @@ async fn it_is_kept_while_a_request_waits<T: Refusing>(stores: Stores) {
     let mut call = task::spawn(service.ready().await.unwrap().call("ann:1".into()));
     assert_pending!(call.poll());
     // Others are served meanwhile, each by an instance of its own.
-    assert_eq!(service.ready().await.unwrap().call("bob:1".into()).await.unwrap(), "bob:1");
+    assert_eq!(
+        service
+            .ready()
+            .await
+            .unwrap()
+            .call("bob:1".into())
+            .await
+            .unwrap(),
+        "bob:1"
+    );
     assert_eq!((probe.polled_ready(), probe.calls()), (2, 1));
     T::free(occupied).await;
     assert_eq!(call.await.unwrap(), "ann:1");
@@ -88,8 +118,21 @@ async fn a_clone_is_not_ready<T: Subject>(stores: Stores) {
     let mut service = T::around(&T::layer(&stores.open()), probe.clone());
     service.ready().await.unwrap();
     let mut clone = service.clone();
-    assert_eq!(clone.ready().await.unwrap().call("ann:1".into()).await.unwrap(), "ann:1");
-    assert_eq!(service.call("bob:1".into()).await.unwrap(), "bob:1", "the original still is");
+    assert_eq!(
+        clone
+            .ready()
+            .await
+            .unwrap()
+            .call("ann:1".into())
+            .await
+            .unwrap(),
+        "ann:1"
+    );
+    assert_eq!(
+        service.call("bob:1".into()).await.unwrap(),
+        "bob:1",
+        "the original still is"
+    );
     assert_eq!(probe.polled_ready(), 2);
 }
 
@@ -118,7 +161,10 @@ async fn errors_of_readiness_are_passed_on<T: Subject>(stores: Stores) {
         mock::spawn_with::<String, String, _, _>(|inner| T::around(&layer, inner));
     handle.send_error("out of order");
     let error = assert_ready_err!(service.poll_ready());
-    assert!(!error.is::<Refusal>() && error.to_string() == "out of order", "{error}");
+    assert!(
+        !error.is::<Refusal>() && error.to_string() == "out of order",
+        "{error}"
+    );
 }
 
 #[test]

@@ -28,7 +28,9 @@ async fn a_response(stores: Stores) {
         };
         let (Ok(free), Ok(held)) = (call("bob").await, call("ann").await);
         assert_eq!([free, held], ["bob", "come back later"]);
-        let service = layer.layer(service_fn(async |_: &'static str| Err::<&'static str, _>(Broken(7))));
+        let service = layer.layer(service_fn(async |_: &'static str| {
+            Err::<&'static str, _>(Broken(7))
+        }));
         assert_eq!(service.clone().oneshot("eve").await, Err(Broken(7)));
         assert_eq!(service.oneshot("ann").await, Ok("come back later"));
     });
@@ -76,11 +78,19 @@ async fn whatever_a_reject_makes_of_it(stores: Stores) {
         let failing = service_fn(async |_: &'static str| Err::<&'static str, _>("out of order"));
         let service = layer.clone().layer(failing);
         let error = service.clone().oneshot("bob").await.unwrap_err();
-        assert!(matches!(&error, AppError::Inner(text) if text == "out of order"), "{error}");
+        assert!(
+            matches!(&error, AppError::Inner(text) if text == "out of order"),
+            "{error}"
+        );
         let error = service.oneshot("ann").await.unwrap_err();
         let refused = |kind| matches!(kind, RefusalKind::NoPermit | RefusalKind::Locked);
-        assert!(matches!(error, AppError::Refused(kind) if refused(kind)), "{error}");
-        let service = layer.max_wait(Duration::from_millis(20)).layer(Probe::default());
+        assert!(
+            matches!(error, AppError::Refused(kind) if refused(kind)),
+            "{error}"
+        );
+        let service = layer
+            .max_wait(Duration::from_millis(20))
+            .layer(Probe::default());
         assert_eq!(service.oneshot("ann").await.unwrap(), "it took too long");
     });
     other.leaves().await;

@@ -19,8 +19,20 @@ async fn clones_and_families_share<T: Refusing>(stores: Stores) {
     let around = |layer| T::around(layer, probe.clone());
     // The last is as in another process, with connections of its own.
     let family = T::layer(&stores.open());
-    for other in [service.clone(), service, around(&layer.clone()), around(&layer), around(&family)] {
-        assert!(other.oneshot("ann:2".into()).await.unwrap_err().is::<Refusal>());
+    for other in [
+        service.clone(),
+        service,
+        around(&layer.clone()),
+        around(&layer),
+        around(&family),
+    ] {
+        assert!(
+            other
+                .oneshot("ann:2".into())
+                .await
+                .unwrap_err()
+                .is::<Refusal>()
+        );
     }
     assert_eq!(probe.calls(), 1);
     drop(call);

@@ -5,8 +5,9 @@ use tower::{BoxError, Layer, ServiceExt as _};
 use tower_distributed::dedupe::Claim;
 use tower_distributed::rw_lock::RwLockWriteGuard;
 use tower_distributed::{
-    BudgetLayer, ConcurrencyLimitLayer, DedupeLayer, Error, Layered, MutexGuard, MutexLayer, Permit, Quota,
-    RateLimitLayer, RefusalKind, RwLockLayer, SingleFlightLayer, Store, TokenBucket, TokenBuckets,
+    BudgetLayer, ConcurrencyLimitLayer, DedupeLayer, Error, Layered, MutexGuard, MutexLayer,
+    Permit, Quota, RateLimitLayer, RefusalKind, RwLockLayer, SingleFlightLayer, Store, TokenBucket,
+    TokenBuckets,
 };
 
 use crate::families::{locks, mutexes, permits};
@@ -71,7 +72,10 @@ pub(crate) trait Subject {
 
     async fn becomes(stores: &Stores, key: &str, state: State) {
         let what = format!("{key} to be {state:?}");
-        eventually(&what, SOON, async || Self::state(stores, key).await == state).await;
+        eventually(&what, SOON, async || {
+            Self::state(stores, key).await == state
+        })
+        .await;
     }
 }
 
@@ -215,7 +219,10 @@ async fn state_of<const N: usize>(buckets: [TokenBucket; N], key: &str) -> State
     for bucket in buckets {
         let state = bucket.peek(key).await.unwrap();
         full += usize::try_from(state.remaining()).unwrap();
-        assert!(state.available_after(1).is_none_or(|after| after <= HOUR), "charged twice");
+        assert!(
+            state.available_after(1).is_none_or(|after| after <= HOUR),
+            "charged twice"
+        );
     }
     match full {
         0 => State::Spent,
@@ -225,7 +232,9 @@ async fn state_of<const N: usize>(buckets: [TokenBucket; N], key: &str) -> State
 }
 
 fn granted<T>(outcome: Result<T, Error>) -> Option<T> {
-    outcome.map_err(|error| assert!(error.is_refused(), "{error}")).ok()
+    outcome
+        .map_err(|error| assert!(error.is_refused(), "{error}"))
+        .ok()
 }
 
 fn is_released(outcome: Result<bool, Error>) -> State {

@@ -15,8 +15,8 @@ use tower::{BoxError, Layer, Service, ServiceExt as _};
 use tower_distributed::extract::{client_ip, header, host, query};
 use tower_distributed::response::{Refuse, refuse};
 use tower_distributed::{
-    ConcurrencyLimitLayer, MutexLayer, Quota, RateLimitLayer, Refusal, RefusalKind, Reject as _, RwLock,
-    RwLockLayer, SingleFlightLayer, Store, TokenBucket, WaitGroup, grpc,
+    ConcurrencyLimitLayer, MutexLayer, Quota, RateLimitLayer, Refusal, RefusalKind, Reject as _,
+    RwLock, RwLockLayer, SingleFlightLayer, Store, TokenBucket, WaitGroup, grpc,
 };
 
 use crate::families::{self, Other, locks, mutexes, on_each_layer, permits};
@@ -37,7 +37,11 @@ pub(crate) const fn reduced(kind: RefusalKind, after: Option<u64>, code: Code) -
 }
 
 fn exceeded(after: Option<u64>) -> Expected {
-    (RefusalKind::RateLimited, (429, after, "Quota exceeded"), Code::ResourceExhausted)
+    (
+        RefusalKind::RateLimited,
+        (429, after, "Quota exceeded"),
+        Code::ResourceExhausted,
+    )
 }
 
 fn bad(kind: RefusalKind) -> Expected {
@@ -61,19 +65,33 @@ fn told_by(error: BoxError, refuse: Refuse) -> Told {
     // In other bodies as well.
     let _full: Result<Response<Full<Bytes>>, Infallible> = refuse.reject(refusal.clone());
     let (parts, body) = response.unwrap().into_parts();
-    let http = Answer { status: parts.status, headers: parts.headers, body };
-    Told { grpc: grpc::status(&refusal), http, refusal }
+    let http = Answer {
+        status: parts.status,
+        headers: parts.headers,
+        body,
+    };
+    Told {
+        grpc: grpc::status(&refusal),
+        http,
+        refusal,
+    }
 }
 
 impl Told {
     pub(crate) fn is(&self, (kind, http, code): Expected) {
-        let Self { refusal, http: answer, grpc } = self;
+        let Self {
+            refusal,
+            http: answer,
+            grpc,
+        } = self;
         assert_eq!((refusal.kind(), grpc.code()), (kind, code), "{refusal}");
         let (status, after, title) = answer.problem();
         assert_eq!((status, after, &*title), http, "{refusal}");
         assert_eq!(retry_delay(grpc), refusal.retry_after(), "{refusal}");
         // What ends within the second is told as one second, never as none.
-        let seconds = refusal.retry_after().map(|after| after.as_secs_f64().ceil() as u64);
+        let seconds = refusal
+            .retry_after()
+            .map(|after| after.as_secs_f64().ceil() as u64);
         assert_eq!(after, seconds, "{refusal}");
         for text in [&*answer.body, grpc.message()] {
             for cause in ["127.0.0.1", "max_keys"] {
@@ -97,7 +115,11 @@ where
     S: Service<Req, Response: Debug, Error = BoxError>,
 {
     let probe = Probe::default();
-    let error = layer.layer(probe.clone()).oneshot(request).await.unwrap_err();
+    let error = layer
+        .layer(probe.clone())
+        .oneshot(request)
+        .await
+        .unwrap_err();
     assert_eq!(probe.calls(), 0, "{error}");
     told(error)
 }
@@ -127,14 +149,19 @@ async fn waited() -> Told {
     let leads = crate::flights::layer::<Infallible>(&stores).layer(probe.clone());
     let mut leader = task::spawn(leads.oneshot("ann:1".to_owned()));
     probe.runs(1, &mut leader).await;
-    let short = build::<Infallible>(builder().max_wait(Duration::from_millis(30)), &stores.open());
+    let short = build::<Infallible>(
+        builder().max_wait(Duration::from_millis(30)),
+        &stores.open(),
+    );
     refused(SingleFlightLayer::new(short, by_name), "ann:2".to_owned()).await
 }
 
 /// A request without any part of a key but its peer.
 fn bare() -> Request<()> {
     let mut request = Request::new(());
-    request.extensions_mut().insert(IpAddr::from([192, 0, 2, 7]));
+    request
+        .extensions_mut()
+        .insert(IpAddr::from([192, 0, 2, 7]));
     request
 }
 
@@ -152,17 +179,49 @@ async fn refusals_over_http_and_grpc() {
     let unavailable = (503, Some(1), "Service Unavailable");
     for (told, expected, text) in [
         (limited(Quota::per_hour(1)).await, exceeded(Some(3600)), ""),
-        (limited(Quota::new(1, Duration::from_millis(300))).await, exceeded(Some(1)), ""),
+        (
+            limited(Quota::new(1, Duration::from_millis(300))).await,
+            exceeded(Some(1)),
+            "",
+        ),
         (limited(Quota::non_refilling(1)).await, exceeded(None), ""),
-        (refused(dear, 1).await, bad(RefusalKind::ExceedsBurst), "burst of 2"),
+        (
+            refused(dear, 1).await,
+            bad(RefusalKind::ExceedsBurst),
+            "burst of 2",
+        ),
         // The body is JSON, whatever the name of the part.
-        (refused(no_query, bare()).await, missing, "the query parameter a\"b\\c\n is missing"),
-        (refused(RateLimitLayer::new(bucket(), host()), bare()).await, missing, "the request has no host"),
+        (
+            refused(no_query, bare()).await,
+            missing,
+            "the query parameter a\"b\\c\n is missing",
+        ),
+        (
+            refused(RateLimitLayer::new(bucket(), host()), bare()).await,
+            missing,
+            "the request has no host",
+        ),
         (refused(without_tenant, bare()).await, missing, no_tenant),
         (refused(one_of_two, bare()).await, missing, no_tenant),
-        (waited().await, reduced(RefusalKind::WaitedTooLong, None, Code::Unavailable), ""),
-        (overloaded().await, reduced(RefusalKind::Overloaded, Some(1), Code::Unavailable), ""),
-        (refused(gone, 1).await, (RefusalKind::StoreUnavailable, unavailable, Code::Unavailable), ""),
+        (
+            waited().await,
+            reduced(RefusalKind::WaitedTooLong, None, Code::Unavailable),
+            "",
+        ),
+        (
+            overloaded().await,
+            reduced(RefusalKind::Overloaded, Some(1), Code::Unavailable),
+            "",
+        ),
+        (
+            refused(gone, 1).await,
+            (
+                RefusalKind::StoreUnavailable,
+                unavailable,
+                Code::Unavailable,
+            ),
+            "",
+        ),
     ] {
         told.is(expected);
         told.says(text);
@@ -181,17 +240,33 @@ async fn what_others_hold() {
     let no_permit = reduced(RefusalKind::NoPermit, None, Code::ResourceExhausted);
     let locked = (RefusalKind::Locked, (423, Some(5), "Locked"), Code::Aborted);
     for (told, expected, text) in [
-        (refused(limit(), "ann").await, no_permit, "no permit is free"),
+        (
+            refused(limit(), "ann").await,
+            no_permit,
+            "no permit is free",
+        ),
         (refused(lock, "ann").await, locked, "the lock is held"),
         (refused(mutex, "ann").await, locked, "the lock is held"),
         // It is a kill switch.
-        (refused(limit().limit(|_: &&str| Some(0)), "ann").await, no_permit, "no permit: the limit is 0"),
-        (refused(limit().weight(|_: &&str| 2), "ann").await, bad(RefusalKind::ExceedsLimit), "limit of 1"),
+        (
+            refused(limit().limit(|_: &&str| Some(0)), "ann").await,
+            no_permit,
+            "no permit: the limit is 0",
+        ),
+        (
+            refused(limit().weight(|_: &&str| 2), "ann").await,
+            bad(RefusalKind::ExceedsLimit),
+            "limit of 1",
+        ),
     ] {
         told.is(expected);
         told.says(text);
     }
-    let error = limit().layer(Probe::default()).oneshot("ann").await.unwrap_err();
+    let error = limit()
+        .layer(Probe::default())
+        .oneshot("ann")
+        .await
+        .unwrap_err();
     let per_client = (429, None, "Too Many Requests");
     let told = told_by(error, refuse().permits_per_client());
     told.is((RefusalKind::NoPermit, per_client, Code::ResourceExhausted));
@@ -203,11 +278,27 @@ async fn what_others_hold() {
         told.is(reduced(RefusalKind::WaitedTooLong, None, Code::Unavailable));
         assert!(began.elapsed() >= BRIEF);
     });
-    let group = WaitGroup::builder(1).max_waiters(0).build(&store, "permits").unwrap();
-    let lock = RwLock::builder().max_waiters(0).build(&store, "locks").unwrap();
+    let group = WaitGroup::builder(1)
+        .max_waiters(0)
+        .build(&store, "permits")
+        .unwrap();
+    let lock = RwLock::builder()
+        .max_waiters(0)
+        .build(&store, "locks")
+        .unwrap();
     for (told, kind) in [
-        (refused(ConcurrencyLimitLayer::new(group, by_name).max_wait(SOON), "ann").await, no_permit.0),
-        (refused(RwLockLayer::new(lock, by_name).max_wait(SOON), "ann").await, locked.0),
+        (
+            refused(
+                ConcurrencyLimitLayer::new(group, by_name).max_wait(SOON),
+                "ann",
+            )
+            .await,
+            no_permit.0,
+        ),
+        (
+            refused(RwLockLayer::new(lock, by_name).max_wait(SOON), "ann").await,
+            locked.0,
+        ),
     ] {
         assert!(told.refusal.get_ref().is_queue_full());
         assert_eq!(told.refusal.kind(), kind);

@@ -18,13 +18,21 @@ async fn routes_with_one_dedupe_share_what_they_remember() {
         let route = || DedupeLayer::new(seen.clone(), by_name).on_store_failure(shared_by(1));
         let handled = route().layer(Probe::default()).oneshot("a").await.unwrap();
         assert_eq!(handled, "a");
-        let error = route().layer(Probe::default()).oneshot("a").await.unwrap_err();
+        let error = route()
+            .layer(Probe::default())
+            .oneshot("a")
+            .await
+            .unwrap_err();
         assert_eq!(kind(&error), Some(RefusalKind::Duplicate));
 
         let hanging = Probe::hanging();
         let mut first = task::spawn(route().layer(hanging.clone()).oneshot("b"));
         hanging.runs(1, &mut first).await;
-        let error = route().layer(Probe::default()).oneshot("b").await.unwrap_err();
+        let error = route()
+            .layer(Probe::default())
+            .oneshot("b")
+            .await
+            .unwrap_err();
         assert_eq!(kind(&error), Some(RefusalKind::InFlight));
     }
 }

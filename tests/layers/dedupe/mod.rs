@@ -11,5 +11,8 @@ use tower_distributed::{Dedupe, Store};
 /// Without false positives.
 fn exact(store: &Store) -> Dedupe {
     let builder = Dedupe::exact(store, "exact").capacity(1000);
-    builder.remember_for(std::time::Duration::from_secs(86_400)).build().unwrap()
+    builder
+        .remember_for(std::time::Duration::from_secs(86_400))
+        .build()
+        .unwrap()
 }

@@ -26,7 +26,9 @@ on_each_store!(
 );
 
 async fn taken(dedupe: &Dedupe, item: &str) -> Claim {
-    let Claimed::New(claim) = dedupe.try_claim(item).await.unwrap() else { panic!("{item}") };
+    let Claimed::New(claim) = dedupe.try_claim(item).await.unwrap() else {
+        panic!("{item}")
+    };
     claim
 }
 
@@ -36,50 +38,91 @@ async fn refusals_are_told(stores: Stores) {
         assert!(taken(&dedupe, "a").await.confirm().await.unwrap());
         let other = taken(&dedupe, "b").await;
         let layer = DedupeLayer::new(dedupe, by_name);
-        for (item, kind, code) in
-            [("a", RefusalKind::Duplicate, Code::AlreadyExists), ("b", RefusalKind::InFlight, Code::Aborted)]
-        {
-            let refused = told(layer.layer(Probe::default()).oneshot(item).await.unwrap_err());
+        for (item, kind, code) in [
+            ("a", RefusalKind::Duplicate, Code::AlreadyExists),
+            ("b", RefusalKind::InFlight, Code::Aborted),
+        ] {
+            let refused = told(
+                layer
+                    .layer(Probe::default())
+                    .oneshot(item)
+                    .await
+                    .unwrap_err(),
+            );
             // As long as claims usually last.
             let after = refused.http.problem().1;
-            assert!(after.map_or(item == "a", |after| item == "b" && (1..=30).contains(&after)), "{after:?}");
+            assert!(
+                after.map_or(item == "a", |after| item == "b"
+                    && (1..=30).contains(&after)),
+                "{after:?}"
+            );
             refused.is((kind, (409, after, "Conflict"), code));
         }
-        let brief = layer.max_wait(Duration::from_millis(20)).layer(Probe::default());
-        assert_eq!(kind(&brief.oneshot("b").await.unwrap_err()), Some(RefusalKind::WaitedTooLong));
+        let brief = layer
+            .max_wait(Duration::from_millis(20))
+            .layer(Probe::default());
+        assert_eq!(
+            kind(&brief.oneshot("b").await.unwrap_err()),
+            Some(RefusalKind::WaitedTooLong)
+        );
         assert!(other.release().await.unwrap());
     }
 }
 
 /// The filter is wrong, and the truth says so. The readiness is kept meanwhile.
 async fn what_is_none_is_handled(stores: Stores) {
-    dedupe(&stores.open()).filter().unwrap().insert("a").await.unwrap();
-    let (truth, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    dedupe(&stores.open())
+        .filter()
+        .unwrap()
+        .insert("a")
+        .await
+        .unwrap();
+    let (truth, asked) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
     let (known, counted) = (truth.clone(), asked.clone());
-    let layer =
-        DedupeLayer::new(dedupe(&stores.open()), by_name).confirm_duplicate(move |_: &&'static str| {
+    let layer = DedupeLayer::new(dedupe(&stores.open()), by_name).confirm_duplicate(
+        move |_: &&'static str| {
             counted.fetch_add(1, Ordering::SeqCst);
             let known = known.clone();
             async move {
                 tokio::task::yield_now().await;
                 known.load(Ordering::SeqCst)
             }
-        });
+        },
+    );
     let probe = Probe::default();
     let service = layer.layer(probe.clone());
     assert_eq!(service.clone().oneshot("new").await.unwrap(), "new");
-    assert_eq!(asked.load(Ordering::SeqCst), 0, "there is nothing to look up");
+    assert_eq!(
+        asked.load(Ordering::SeqCst),
+        0,
+        "there is nothing to look up"
+    );
     assert_eq!(service.clone().oneshot("a").await.unwrap(), "a");
-    assert_eq!(asked.load(Ordering::SeqCst), 2, "before and under the claim");
+    assert_eq!(
+        asked.load(Ordering::SeqCst),
+        2,
+        "before and under the claim"
+    );
     truth.store(true, Ordering::SeqCst);
-    assert_eq!(kind(&service.oneshot("a").await.unwrap_err()), Some(RefusalKind::Duplicate));
+    assert_eq!(
+        kind(&service.oneshot("a").await.unwrap_err()),
+        Some(RefusalKind::Duplicate)
+    );
     assert_eq!((probe.polled_ready(), probe.calls()), (3, 2));
     assert_eq!(is_handled(&stores, "a").await, Some(true));
 }
 
 /// Many at once of an item that the filter takes for known: whoever waits behind the one that handles it does not.
 async fn what_turns_out_to_be_one_under_the_claim_is_not_handled(stores: Stores) {
-    dedupe(&stores.open()).filter().unwrap().insert("a").await.unwrap();
+    dedupe(&stores.open())
+        .filter()
+        .unwrap()
+        .insert("a")
+        .await
+        .unwrap();
     let times = Arc::new(AtomicUsize::new(0));
     let services = (0..8).map(|_| {
         let (truth, handling) = (times.clone(), times.clone());
@@ -98,7 +141,9 @@ async fn what_turns_out_to_be_one_under_the_claim_is_not_handled(stores: Stores)
         });
         ServiceBuilder::new().layer(layer).service(inner)
     });
-    let calls: Vec<_> = services.map(|service| tokio::spawn(service.oneshot("a"))).collect();
+    let calls: Vec<_> = services
+        .map(|service| tokio::spawn(service.oneshot("a")))
+        .collect();
     let mut handled = 0;
     for call in calls {
         match call.await.unwrap() {
@@ -107,7 +152,10 @@ async fn what_turns_out_to_be_one_under_the_claim_is_not_handled(stores: Stores)
         }
     }
     assert_eq!((handled, times.load(Ordering::SeqCst)), (1, 1));
-    eventually("nobody to hold it", SOON, async || is_handled(&stores, "a").await == Some(true)).await;
+    eventually("nobody to hold it", SOON, async || {
+        is_handled(&stores, "a").await == Some(true)
+    })
+    .await;
 }
 
 /// Each time the lease has a new fence.
@@ -128,5 +176,8 @@ async fn a_response_that_is_no_success_gives_it_back(stores: Stores) {
         last = lease.fence().unwrap();
     }
     assert_eq!(service.clone().oneshot("good").await.unwrap(), "good");
-    assert_eq!(kind(&service.oneshot("good").await.unwrap_err()), Some(RefusalKind::Duplicate));
+    assert_eq!(
+        kind(&service.oneshot("good").await.unwrap_err()),
+        Some(RefusalKind::Duplicate)
+    );
 }

@@ -15,7 +15,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tower_distributed::dedupe::DuplicateAction;
 use tower_distributed::extract::header;
-use tower_distributed::web::{Duplicate, dedupe as once, is_handled as counts_as_handled, mark_duplicate};
+use tower_distributed::web::{
+    Duplicate, dedupe as once, is_handled as counts_as_handled, mark_duplicate,
+};
 use tower_distributed::{DedupeLayer, Key, LeaseHandle, grpc};
 
 use crate::dedupe::exact;
@@ -44,7 +46,10 @@ fn app() -> (Router, Arc<AtomicUsize>) {
                               duplicate: Option<Extension<Duplicate>>| {
         counted.fetch_add(1, Ordering::SeqCst);
         let fence = lease.and_then(|lease| lease.fence()).unwrap_or(0);
-        (StatusCode::ACCEPTED, format!("{fence} {}", duplicate.is_some()))
+        (
+            StatusCode::ACCEPTED,
+            format!("{fence} {}", duplicate.is_some()),
+        )
     };
     (Router::new().route("/", post(handler)), calls)
 }
@@ -70,38 +75,59 @@ async fn a_duplicate_is_a_conflict(stores: Stores) {
         assert_eq!(answer.header("duplicate"), None);
         assert_eq!(answer.problem(), (409, None, "Conflict".into()));
     }
-    assert_eq!(send(&url, &[]).await.status, StatusCode::BAD_REQUEST, "without a key");
+    assert_eq!(
+        send(&url, &[]).await.status,
+        StatusCode::BAD_REQUEST,
+        "without a key"
+    );
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
 
 async fn a_duplicate_is_marked_or_answered(stores: Stores) {
     handled(&stores, "evt_1").await;
     let (app, _) = app();
-    let marked = serve(app.clone().layer(layer!(dedupe(&stores.open())).on_duplicate(mark_duplicate))).await;
+    let marked = serve(
+        app.clone()
+            .layer(layer!(dedupe(&stores.open())).on_duplicate(mark_duplicate)),
+    )
+    .await;
     for (id, is_duplicate) in [("evt_1", true), ("evt_2", false), ("evt_2", true)] {
         let answer = send(&marked, &[("webhook-id", id)]).await;
-        assert_eq!((answer.status, answer.body.ends_with("true")), (StatusCode::ACCEPTED, is_duplicate));
+        assert_eq!(
+            (answer.status, answer.body.ends_with("true")),
+            (StatusCode::ACCEPTED, is_duplicate)
+        );
         assert_eq!(is_handled(&stores, id).await, Some(true));
     }
     let answers = layer!(dedupe(&stores.open()))
         .on_duplicate(|_, _| DuplicateAction::Answer((StatusCode::OK, "known").into_response()));
     let answered = serve(app.layer(answers)).await;
     let answer = send(&answered, &[ID]).await;
-    assert_eq!((answer.status, answer.body.as_str()), (StatusCode::OK, "known"));
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (StatusCode::OK, "known")
+    );
 }
 
 /// Who sends webhooks sends again what is not answered 2xx.
 async fn a_duplicate_that_is_sure_is_acknowledged(stores: Stores) {
-    let looked_up = layer!(dedupe(&stores.open())).confirm_duplicate(|_: &Request| std::future::ready(true));
+    let looked_up =
+        layer!(dedupe(&stores.open())).confirm_duplicate(|_: &Request| std::future::ready(true));
     for layer in [layer!(exact(&stores.open())), looked_up] {
         let (app, calls) = app();
         let url = serve(app.clone().layer(layer.clone())).await;
         let first = send(&url, &[ID]).await;
-        assert_eq!((first.status, first.header("duplicate")), (StatusCode::ACCEPTED, None));
+        assert_eq!(
+            (first.status, first.header("duplicate")),
+            (StatusCode::ACCEPTED, None)
+        );
         for _ in 0..2 {
             let again = send(&url, &[ID]).await;
             let expected = (StatusCode::OK, Some("?1"), "");
-            assert_eq!((again.status, again.header("duplicate"), again.body.as_str()), expected);
+            assert_eq!(
+                (again.status, again.header("duplicate"), again.body.as_str()),
+                expected
+            );
         }
         assert_eq!(calls.load(Ordering::SeqCst), 1);
         let refusing = serve(app.layer(layer.on_duplicate(|_, _| DuplicateAction::Refuse))).await;
@@ -112,14 +138,25 @@ async fn a_duplicate_that_is_sure_is_acknowledged(stores: Stores) {
 #[test]
 fn which_statuses_count_as_handled() {
     for status in 200..600_u16 {
-        let response = axum::http::Response::builder().status(status).body(()).unwrap();
-        assert_eq!(counts_as_handled(&Ok::<_, Infallible>(response)), status < 300, "{status}");
+        let response = axum::http::Response::builder()
+            .status(status)
+            .body(())
+            .unwrap();
+        assert_eq!(
+            counts_as_handled(&Ok::<_, Infallible>(response)),
+            status < 300,
+            "{status}"
+        );
     }
 }
 
 /// Knows senders by their secrets.
 async fn authenticate(mut request: Request, next: Next) -> Response {
-    let sender = match request.headers().get("secret").map(|secret| secret.as_bytes()) {
+    let sender = match request
+        .headers()
+        .get("secret")
+        .map(|secret| secret.as_bytes())
+    {
         Some(b"of a") => Sender("a"),
         Some(b"of a:b") => Sender("a:b"),
         _ => return StatusCode::UNAUTHORIZED.into_response(),
@@ -135,38 +172,75 @@ struct Sender(&'static str);
 /// item, and no id reaches over to another's.
 async fn a_sender_cannot_suppress_the_messages_of_another(stores: Stores) {
     let (app, calls) = app();
-    let sender = |request: &Request| request.extensions().get::<Sender>().map(|sender| Key::from(sender.0));
-    let layer = once(exact(&stores.open()), (sender, header("webhook-id").unwrap().plain()));
+    let sender = |request: &Request| {
+        request
+            .extensions()
+            .get::<Sender>()
+            .map(|sender| Key::from(sender.0))
+    };
+    let layer = once(
+        exact(&stores.open()),
+        (sender, header("webhook-id").unwrap().plain()),
+    );
     let url = serve(app.layer(layer).layer(from_fn(authenticate))).await;
-    let messages =
-        [("of a", "b:c"), ("of a:b", "c"), ("of a", "evt_1"), ("of a:b", "evt_1"), ("of a", "3:evt_1")];
+    let messages = [
+        ("of a", "b:c"),
+        ("of a:b", "c"),
+        ("of a", "evt_1"),
+        ("of a:b", "evt_1"),
+        ("of a", "3:evt_1"),
+    ];
     for (_, id) in messages {
         let forged = send(&url, &[("webhook-id", id), ("secret", "guessed")]).await;
-        assert_eq!((forged.status, forged.header("duplicate")), (StatusCode::UNAUTHORIZED, None));
+        assert_eq!(
+            (forged.status, forged.header("duplicate")),
+            (StatusCode::UNAUTHORIZED, None)
+        );
     }
     assert_eq!(calls.load(Ordering::SeqCst), 0);
     for (secret, id) in messages {
         // Whatever a sender says of itself, it is the one that was authenticated.
-        let fields = [("secret", secret), ("webhook-id", id), ("sender", "another")];
-        assert_eq!(send(&url, &fields).await.status, StatusCode::ACCEPTED, "{secret}: {id}");
+        let fields = [
+            ("secret", secret),
+            ("webhook-id", id),
+            ("sender", "another"),
+        ];
+        assert_eq!(
+            send(&url, &fields).await.status,
+            StatusCode::ACCEPTED,
+            "{secret}: {id}"
+        );
     }
     assert_eq!(calls.load(Ordering::SeqCst), messages.len());
     for (secret, id) in messages {
         let again = send(&url, &[("secret", secret), ("webhook-id", id)]).await;
-        assert_eq!((again.status, again.header("duplicate")), (StatusCode::OK, Some("?1")));
+        assert_eq!(
+            (again.status, again.header("duplicate")),
+            (StatusCode::OK, Some("?1"))
+        );
     }
     assert_eq!(calls.load(Ordering::SeqCst), messages.len());
 }
 
 /// Over gRPC, and clients get statuses.
 async fn only_ok_counts_as_handled(stores: Stores) {
-    let layer = DedupeLayer::new(dedupe(&stores.open()), header("message-id").unwrap().plain());
+    let layer = DedupeLayer::new(
+        dedupe(&stores.open()),
+        header("message-id").unwrap().plain(),
+    );
     let layer = layer.success(grpc::is_handled).reject_with(grpc::refuse());
     let channel = serve_health!(layer);
     let check = async |service: &str| {
-        let mut request = tonic::Request::new(HealthCheckRequest { service: service.to_owned() });
-        request.metadata_mut().insert("message-id", "m1".parse().unwrap());
-        HealthClient::new(channel.clone()).check(request).await.map(drop)
+        let mut request = tonic::Request::new(HealthCheckRequest {
+            service: service.to_owned(),
+        });
+        request
+            .metadata_mut()
+            .insert("message-id", "m1".parse().unwrap());
+        HealthClient::new(channel.clone())
+            .check(request)
+            .await
+            .map(drop)
     };
     for _ in 0..2 {
         assert_eq!(check("unknown").await.unwrap_err().code(), Code::NotFound);
@@ -175,5 +249,8 @@ async fn only_ok_counts_as_handled(stores: Stores) {
     check("").await.unwrap();
     assert_eq!(is_handled(&stores, "m1").await, Some(true));
     let status = check("").await.unwrap_err();
-    assert_eq!((status.code(), retry_delay(&status)), (Code::AlreadyExists, None));
+    assert_eq!(
+        (status.code(), retry_delay(&status)),
+        (Code::AlreadyExists, None)
+    );
 }

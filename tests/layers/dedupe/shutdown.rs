@@ -55,15 +55,25 @@ impl Draining {
         let (ends, ended) = oneshot::channel();
         let served = tokio::spawn(async move {
             let ended = async { ended.await.unwrap_or_default() };
-            axum::serve(listener, app).with_graceful_shutdown(ended).await.unwrap();
+            axum::serve(listener, app)
+                .with_graceful_shutdown(ended)
+                .await
+                .unwrap();
         });
-        Self { url: format!("http://{address}/"), ends, served }
+        Self {
+            url: format!("http://{address}/"),
+            ends,
+            served,
+        }
     }
 
     /// Returns once no connection is left.
     async fn drain(self) {
         self.ends.send(()).unwrap();
-        tokio::time::timeout(SOON, self.served).await.expect("a connection stays").unwrap();
+        tokio::time::timeout(SOON, self.served)
+            .await
+            .expect("a connection stays")
+            .unwrap();
     }
 }
 
@@ -72,7 +82,11 @@ fn once(store: &Store) -> IdempotencyBuilder<Body> {
 }
 
 async fn pay(url: &str) -> Answer {
-    ask(client().post(url).body("10 EUR"), &[("idempotency-key", "key-1")]).await
+    ask(
+        client().post(url).body("10 EUR"),
+        &[("idempotency-key", "key-1")],
+    )
+    .await
 }
 
 /// Sends a request and leaves once it is handled.
@@ -114,38 +128,73 @@ async fn what_still_runs_keeps_its_claim_and_its_locks_and_is_told() {
     let next = slow.router().layer(once(&stores.open()).build().unwrap());
     let next = format!("{}/", serve(next).await);
     let guard = mutex.lock("another").await.unwrap();
-    let request = client().post(&server.url).body("10 EUR").header("idempotency-key", "key-1");
+    let request = client()
+        .post(&server.url)
+        .body("10 EUR")
+        .header("idempotency-key", "key-1");
     leave(request, &slow).await;
     server.drain().await;
 
-    let error = store.shutdown(Duration::from_millis(400)).await.unwrap_err();
+    let error = store
+        .shutdown(Duration::from_millis(400))
+        .await
+        .unwrap_err();
     assert!(error.is_timeout() && error.is_unavailable(), "{error:?}");
-    assert!(error.to_string().contains("1 of idempotency \"payments\""), "{error}");
+    assert!(
+        error.to_string().contains("1 of idempotency \"payments\""),
+        "{error}"
+    );
     assert!(!guard.is_held());
-    eventually("all other leases to end", SOON, async || other.try_lock("another").await.is_ok()).await;
-    assert!(other.try_lock("of the handler").await.unwrap_err().is_refused());
+    eventually("all other leases to end", SOON, async || {
+        other.try_lock("another").await.is_ok()
+    })
+    .await;
+    assert!(
+        other
+            .try_lock("of the handler")
+            .await
+            .unwrap_err()
+            .is_refused()
+    );
     assert_eq!(pay(&next).await.status, StatusCode::CONFLICT);
 
     // What ends later is entered all the same.
     slow.goes_on.notify_one();
-    eventually("the replay", SOON, async || pay(&next).await.header("idempotency-replayed").is_some()).await;
-    eventually("the lock", SOON, async || other.try_lock("of the handler").await.is_ok()).await;
+    eventually("the replay", SOON, async || {
+        pay(&next).await.header("idempotency-replayed").is_some()
+    })
+    .await;
+    eventually("the lock", SOON, async || {
+        other.try_lock("of the handler").await.is_ok()
+    })
+    .await;
 }
 
 /// The runtime of the process ends after the shutdown, in the middle of the work.
 #[test]
 fn what_is_cut_off_after_a_shutdown_keeps_its_claim() {
-    let runtime =
-        || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let (ends, stays) = (runtime(), runtime());
     let stores = stays.block_on(Stores::redis());
     let store = stores.open();
     let slow = Slow::default();
     ends.block_on(async {
         let url = serve(slow.router().layer(once(&store).build().unwrap())).await;
-        let request = client().post(url).body("10 EUR").header("idempotency-key", "key-1");
+        let request = client()
+            .post(url)
+            .body("10 EUR")
+            .header("idempotency-key", "key-1");
         leave(request, &slow).await;
-        store.shutdown(Duration::from_millis(100)).await.unwrap_err();
+        store
+            .shutdown(Duration::from_millis(100))
+            .await
+            .unwrap_err();
     });
     drop(ends);
     stays.block_on(async {
@@ -161,8 +210,14 @@ fn what_is_cut_off_after_a_shutdown_keeps_its_claim() {
 
 macro_rules! flights {
     ($store:expr, $go_on:expr) => {{
-        let flight = SingleFlight::builder(AnswerCodec).lease_ttl(LONG).ttl(LONG).go_on($go_on);
-        single_flight(flight.build($store, "reports").unwrap(), SharedGet::new(|_: &Request| "all"))
+        let flight = SingleFlight::builder(AnswerCodec)
+            .lease_ttl(LONG)
+            .ttl(LONG)
+            .go_on($go_on);
+        single_flight(
+            flight.build($store, "reports").unwrap(),
+            SharedGet::new(|_: &Request| "all"),
+        )
     }};
 }
 
@@ -182,9 +237,21 @@ async fn a_flight_that_goes_on_is_not_run_again() {
     let follows = eventually("it to follow", SOON, async || there.stats().operations > 0);
     meanwhile(&mut shutdown, follows).await;
     slow.goes_on.notify_one();
-    tokio::time::timeout(SOON, shutdown).await.expect("the shutdown hangs").unwrap().unwrap();
-    let answer = tokio::time::timeout(SOON, follower).await.expect("the follower hangs").unwrap().unwrap();
-    assert_eq!(answer.text().await.unwrap(), "done", "what runs again is not let go on");
+    tokio::time::timeout(SOON, shutdown)
+        .await
+        .expect("the shutdown hangs")
+        .unwrap()
+        .unwrap();
+    let answer = tokio::time::timeout(SOON, follower)
+        .await
+        .expect("the follower hangs")
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        answer.text().await.unwrap(),
+        "done",
+        "what runs again is not let go on"
+    );
 }
 
 /// The caller has the stale answer, and the refresh runs in the background.
@@ -193,9 +260,18 @@ async fn a_refresh_in_the_background_is_waited_for() {
     let stores = Stores::redis().await;
     let store = stores.open();
     let flight = SingleFlight::<String>::builder(tower_distributed::single_flight::Postcard);
-    let flight = flight.ttl(Duration::from_millis(1)).stale_while_revalidate(LONG).lease_ttl(LONG);
+    let flight = flight
+        .ttl(Duration::from_millis(1))
+        .stale_while_revalidate(LONG)
+        .lease_ttl(LONG);
     let flight = flight.build(&store, "prices").unwrap();
-    assert_eq!(flight.run("k", || async { "old".to_owned() }).await.unwrap(), "old");
+    assert_eq!(
+        flight
+            .run("k", || async { "old".to_owned() })
+            .await
+            .unwrap(),
+        "old"
+    );
     let (reached, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     eventually("a refresh", SOON, async || {
         let (noted, waits) = (reached.clone(), goes_on.clone());
@@ -205,13 +281,25 @@ async fn a_refresh_in_the_background_is_waited_for() {
             "new".to_owned()
         };
         assert_eq!(flight.run("k", refresh).await.unwrap(), "old");
-        tokio::time::timeout(Duration::from_millis(50), reached.notified()).await.is_ok()
+        tokio::time::timeout(Duration::from_millis(50), reached.notified())
+            .await
+            .is_ok()
     })
     .await;
-    let error = store.shutdown(Duration::from_millis(200)).await.unwrap_err();
-    assert!(error.to_string().contains("1 of flight \"prices\""), "{error}");
+    let error = store
+        .shutdown(Duration::from_millis(200))
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("1 of flight \"prices\""),
+        "{error}"
+    );
     let mut shutdown = tokio::spawn(async move { store.shutdown(LONG).await });
     meanwhile(&mut shutdown, tokio::task::yield_now()).await;
     goes_on.notify_one();
-    tokio::time::timeout(SOON, shutdown).await.expect("the shutdown hangs").unwrap().unwrap();
+    tokio::time::timeout(SOON, shutdown)
+        .await
+        .expect("the shutdown hangs")
+        .unwrap()
+        .unwrap();
 }

@@ -38,7 +38,9 @@ async fn handle(request: Request) -> StatusCode {
 /// A service with an adaptive limit, and its permits.
 fn service(adaptive: Adaptive, handler: Router) -> (WaitGroup, Router) {
     let group = WaitGroup::new(&Store::in_memory(), "api", START).unwrap();
-    let limit = web::concurrency_limit(group.clone(), |_: &Request<Body>| "all").adaptive(adaptive).unwrap();
+    let limit = web::concurrency_limit(group.clone(), |_: &Request<Body>| "all")
+        .adaptive(adaptive)
+        .unwrap();
     (group, Router::new().fallback_service(limit.layer(handler)))
 }
 
@@ -65,8 +67,11 @@ fn callers(
         let (app, served, request) = (app.clone(), Arc::clone(&served), request.clone());
         callers.spawn(async move {
             loop {
-                let response =
-                    app.clone().oneshot(Request::post("/").body(request()).unwrap()).await.unwrap();
+                let response = app
+                    .clone()
+                    .oneshot(Request::post("/").body(request()).unwrap())
+                    .await
+                    .unwrap();
                 if response.status() == StatusCode::OK {
                     served.fetch_add(1, Ordering::Relaxed);
                 }
@@ -78,7 +83,11 @@ fn callers(
 }
 
 async fn limit(group: &WaitGroup) -> u32 {
-    group.inspect_limit("all").await.unwrap().map_or(START, |state| state.limit)
+    group
+        .inspect_limit("all")
+        .await
+        .unwrap()
+        .map_or(START, |state| state.limit)
 }
 
 fn both() -> [Adaptive; 2] {
@@ -99,7 +108,11 @@ async fn slow_uploads_do_not_lower_the_limit() {
                     slow.spawn(async move {
                         loop {
                             let request = Request::post("/").body(upload(MINUTE)).unwrap();
-                            assert!(timeout(ms(6000), app.clone().oneshot(request)).await.is_err());
+                            assert!(
+                                timeout(ms(6000), app.clone().oneshot(request))
+                                    .await
+                                    .is_err()
+                            );
                         }
                     });
                 }
@@ -109,7 +122,10 @@ async fn slow_uploads_do_not_lower_the_limit() {
             let (_usual, served) = callers(8, &app, || Body::from("usual"));
             sleep(MINUTE).await;
             let (served, limit) = (served.load(Ordering::Relaxed), limit(&group).await);
-            assert!(served > 60 * 300 && limit >= START, "{served} served, {limit}");
+            assert!(
+                served > 60 * 300 && limit >= START,
+                "{served} served, {limit}"
+            );
             drop(slow);
         }
     }
@@ -124,7 +140,11 @@ async fn uploads_that_break_are_no_samples() {
             Err(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         let (group, app) = service(adaptive, Router::new().fallback(refuses));
-        let broken = || Body::from_stream(stream::iter([Err::<Bytes, _>(std::io::Error::other("it broke"))]));
+        let broken = || {
+            Body::from_stream(stream::iter([Err::<Bytes, _>(std::io::Error::other(
+                "it broke",
+            ))]))
+        };
         let (_broken, _) = callers(40, &app, broken);
         sleep(ms(10_000)).await;
         assert!(limit(&group).await >= START);
@@ -161,13 +181,19 @@ async fn streams_in_both_directions_give_no_latency() {
                 loop {
                     let request = Request::post("/").body(upload(ms(6000))).unwrap();
                     let answer = app.clone().oneshot(request).await.unwrap();
-                    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes().len(), 6);
+                    assert_eq!(
+                        answer.into_body().collect().await.unwrap().to_bytes().len(),
+                        6
+                    );
                 }
             });
         }
         sleep(2 * MINUTE).await;
         let state = group.inspect_limit("all").await.unwrap();
-        assert!(state.is_none_or(|state| state.latency.is_zero() && state.limit >= START), "{state:?}");
+        assert!(
+            state.is_none_or(|state| state.latency.is_zero() && state.limit >= START),
+            "{state:?}"
+        );
     }
 }
 

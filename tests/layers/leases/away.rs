@@ -23,8 +23,13 @@ fn everything(_: &u32) -> &'static str {
 
 /// Requests are their own weights.
 fn limited(limit: u32, store: &Store, on_store_failure: StoreFailure, probe: &Probe) -> Service {
-    let layer = ConcurrencyLimitLayer::new(permits(store, limit), everything).weight(|weight: &u32| *weight);
-    BoxCloneService::new(layer.on_store_failure(on_store_failure).layer(probe.clone()))
+    let layer = ConcurrencyLimitLayer::new(permits(store, limit), everything)
+        .weight(|weight: &u32| *weight);
+    BoxCloneService::new(
+        layer
+            .on_store_failure(on_store_failure)
+            .layer(probe.clone()),
+    )
 }
 
 /// Starts a request of a service that hangs; how it is refused, if it does not get there.
@@ -32,12 +37,14 @@ async fn start(service: &Service, probe: &Probe, weight: u32) -> Result<Call, Re
     let before = probe.running();
     let mut call = task::spawn(service.clone().oneshot(weight));
     let mut outcome = None;
-    eventually("it to run, or to be refused", SOON, async || match call.poll() {
-        std::task::Poll::Ready(error) => {
-            outcome = Some(error.unwrap_err());
-            true
+    eventually("it to run, or to be refused", SOON, async || {
+        match call.poll() {
+            std::task::Poll::Ready(error) => {
+                outcome = Some(error.unwrap_err());
+                true
+            }
+            std::task::Poll::Pending => probe.running() > before,
         }
-        std::task::Poll::Pending => probe.running() > before,
     })
     .await;
     match outcome {
@@ -52,13 +59,20 @@ async fn what_is_done_without_the_store_ends_with_the_outage() {
     let probe = Probe::hanging();
     let open = limited(1, &store, StoreFailure::FailOpen, &probe);
     let first = start(&open, &probe, 1).await.unwrap();
-    assert_eq!(start(&open, &probe, 1).await.err(), Some(RefusalKind::NoPermit), "while the store is there");
+    assert_eq!(
+        start(&open, &probe, 1).await.err(),
+        Some(RefusalKind::NoPermit),
+        "while the store is there"
+    );
     redis.kill9();
     let second = start(&open, &probe, 1).await.unwrap();
     let store = patient!().prefix("shared").redis(&redis.url()).unwrap();
     let share = limited(100, &store, shared_by(100), &probe);
     let third = start(&share, &probe, 1).await.unwrap();
-    assert_eq!(start(&share, &probe, 1).await.err(), Some(RefusalKind::NoPermit));
+    assert_eq!(
+        start(&share, &probe, 1).await.err(),
+        Some(RefusalKind::NoPermit)
+    );
     redis.restart().await;
     let mut held = Vec::new();
     eventually("the whole limit", SOON, async || {
@@ -73,25 +87,51 @@ async fn what_is_done_without_the_store_ends_with_the_outage() {
 #[tokio::test]
 async fn degrade_limits_to_the_share() {
     let (admitted, no_permit) = (None, Some(RefusalKind::NoPermit));
-    let (too_heavy, never) = (Some(RefusalKind::StoreUnavailable), Some(RefusalKind::ExceedsLimit));
+    let (too_heavy, never) = (
+        Some(RefusalKind::StoreUnavailable),
+        Some(RefusalKind::ExceedsLimit),
+    );
     for (limit, on_store_failure, share, outcomes) in [
         // A quarter of eight permits. What weighs more than the share may weigh less than the limit.
-        (8, shared_by(4), 2, &[(1, admitted), (1, admitted), (1, no_permit), (3, too_heavy), (9, never)][..]),
+        (
+            8,
+            shared_by(4),
+            2,
+            &[
+                (1, admitted),
+                (1, admitted),
+                (1, no_permit),
+                (3, too_heavy),
+                (9, never),
+            ][..],
+        ),
         // One at least.
         (2, shared_by(1000), 1, &[(1, admitted), (1, no_permit)]),
         // It takes no store to know what never fits.
-        (2, StoreFailure::FailOpen, 2, &[(2, admitted), (2, admitted), (3, never)]),
+        (
+            2,
+            StoreFailure::FailOpen,
+            2,
+            &[(2, admitted), (2, admitted), (3, never)],
+        ),
     ] {
         let probe = Probe::hanging();
         let service = limited(limit, &away(), on_store_failure, &probe);
         let mut held = Vec::new();
         for (weight, refused) in outcomes {
             let outcome = start(&service, &probe, *weight).await;
-            assert_eq!(outcome.as_ref().err(), refused.as_ref(), "a weight of {weight}");
+            assert_eq!(
+                outcome.as_ref().err(),
+                refused.as_ref(),
+                "a weight of {weight}"
+            );
             held.extend(outcome);
         }
         drop(held);
-        eventually("the share to be free", SOON, async || start(&service, &probe, share).await.is_ok()).await;
+        eventually("the share to be free", SOON, async || {
+            start(&service, &probe, share).await.is_ok()
+        })
+        .await;
     }
 }
 
@@ -99,11 +139,14 @@ async fn degrade_limits_to_the_share() {
 async fn degrade_waits_where_the_layer_waits_and_goes_by_its_limit() {
     let probe = Probe::hanging();
     // What is set last counts as well as what is set first.
-    let layer = ConcurrencyLimitLayer::new(permits(&away(), 1), everything).on_store_failure(shared_by(2));
+    let layer =
+        ConcurrencyLimitLayer::new(permits(&away(), 1), everything).on_store_failure(shared_by(2));
     let layer = layer.limit(|_: &u32| Some(4)).max_wait(SOON);
     let service = BoxCloneService::new(layer.layer(probe.clone()));
-    let (held, _second) =
-        (start(&service, &probe, 1).await.unwrap(), start(&service, &probe, 1).await.unwrap());
+    let (held, _second) = (
+        start(&service, &probe, 1).await.unwrap(),
+        start(&service, &probe, 1).await.unwrap(),
+    );
     let waiting = tokio::spawn(service.clone().oneshot(1));
     let mut next = task::spawn(service.oneshot(1));
     assert_pending!(next.poll());
@@ -125,7 +168,10 @@ async fn routes_with_one_mutex_exclude_each_other_in_an_outage() {
     let stores = [1, 2, 3].map(|port| Store::redis(&format!("redis://127.0.0.1:{port}")).unwrap());
     let quorum = Mutex::builder().build_quorum(stores, "quorum").unwrap();
     let mutex = mutexes(&store);
-    for mutexes in [vec![mutex.clone(), mutex, mutexes(&store)], vec![quorum.clone(), quorum]] {
+    for mutexes in [
+        vec![mutex.clone(), mutex, mutexes(&store)],
+        vec![quorum.clone(), quorum],
+    ] {
         let probe = Probe::hanging();
         let routes: Vec<_> = mutexes
             .into_iter()
@@ -136,11 +182,17 @@ async fn routes_with_one_mutex_exclude_each_other_in_an_outage() {
             .collect();
         let held = start(&routes[0], &probe, 1).await.unwrap();
         for other in &routes {
-            assert_eq!(start(other, &probe, 1).await.err(), Some(RefusalKind::Locked));
+            assert_eq!(
+                start(other, &probe, 1).await.err(),
+                Some(RefusalKind::Locked)
+            );
         }
         assert_eq!(probe.running(), 1);
         drop(held);
-        eventually("the lock to be free", SOON, async || start(&routes[1], &probe, 1).await.is_ok()).await;
+        eventually("the lock to be free", SOON, async || {
+            start(&routes[1], &probe, 1).await.is_ok()
+        })
+        .await;
     }
 }
 
@@ -149,17 +201,32 @@ async fn a_mutex_keeps_its_settings_in_an_outage() {
     let store = gone().await;
     let probe = Probe::hanging();
     let around = |mutex: &Mutex| {
-        let layer = MutexLayer::new(mutex.clone(), everything).max_wait(SOON).on_store_failure(shared_by(2));
+        let layer = MutexLayer::new(mutex.clone(), everything)
+            .max_wait(SOON)
+            .on_store_failure(shared_by(2));
         BoxCloneService::new(layer.layer(probe.clone()))
     };
     let kind = |error: BoxError| error.downcast_ref::<Refusal>().unwrap().kind();
-    let unqueued = Mutex::builder().max_waiters(0).build(&store, "unqueued").unwrap();
+    let unqueued = Mutex::builder()
+        .max_waiters(0)
+        .build(&store, "unqueued")
+        .unwrap();
     let service = around(&unqueued);
     let held = start(&service, &probe, 1).await.unwrap();
     let refused = service.clone().oneshot(1).await.unwrap_err();
-    assert!(refused.downcast_ref::<Refusal>().unwrap().get_ref().is_queue_full(), "{refused}");
+    assert!(
+        refused
+            .downcast_ref::<Refusal>()
+            .unwrap()
+            .get_ref()
+            .is_queue_full(),
+        "{refused}"
+    );
     unqueued.close();
-    assert_eq!(kind(service.oneshot(1).await.unwrap_err()), RefusalKind::Closed);
+    assert_eq!(
+        kind(service.oneshot(1).await.unwrap_err()),
+        RefusalKind::Closed
+    );
     drop(held);
     // The lock is not renewed, and the next one gets it after the ttl.
     let builder = Mutex::builder().ttl(Duration::from_secs(1)).watchdog(false);
@@ -168,7 +235,10 @@ async fn a_mutex_keeps_its_settings_in_an_outage() {
     let calls = probe.calls();
     let next = tokio::spawn(service.oneshot(1));
     assert_eq!(kind(first.await.unwrap_err()), RefusalKind::LeaseLost);
-    eventually("the next one to run", SOON, async || probe.calls() == calls + 1).await;
+    eventually("the next one to run", SOON, async || {
+        probe.calls() == calls + 1
+    })
+    .await;
     next.abort();
 }
 
@@ -185,8 +255,15 @@ async fn routes_with_one_limit_share_it_in_an_outage() {
     // The number of processes is that of the layer that knows of most of them.
     let _other = limited(10, &store, shared_by(10), &probe);
     drop(held.drain(1..));
-    eventually("the permits to be free", SOON, async || probe.running() == 1).await;
+    eventually("the permits to be free", SOON, async || {
+        probe.running() == 1
+    })
+    .await;
     for route in &routes {
-        assert_eq!(start(route, &probe, 1).await.err(), Some(RefusalKind::NoPermit), "a share of one");
+        assert_eq!(
+            start(route, &probe, 1).await.err(),
+            Some(RefusalKind::NoPermit),
+            "a share of one"
+        );
     }
 }

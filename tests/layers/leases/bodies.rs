@@ -39,20 +39,34 @@ pub(crate) fn answers<B: Send + 'static>(body: B) -> Answers<B> {
 fn responds<B: Send + 'static>(response: Response<B>) -> Answers<B> {
     let response = Arc::new(Mutex::new(Some(response)));
     BoxCloneService::new(service_fn(move |_| {
-        std::future::ready(Ok(response.lock().unwrap().take().expect("it answers once")))
+        std::future::ready(Ok(response
+            .lock()
+            .unwrap()
+            .take()
+            .expect("it answers once")))
     }))
 }
 
 /// The body of the response to `ann`, which holds its lease.
-pub(crate) async fn held<B: Send + 'static, L: Layer<Answers<B>>>(layer: L, body: B) -> LeasedBody<B>
+pub(crate) async fn held<B: Send + 'static, L: Layer<Answers<B>>>(
+    layer: L,
+    body: B,
+) -> LeasedBody<B>
 where
     L::Service: Service<&'static str, Response = Response<LeasedBody<B>>, Error = BoxError>,
 {
-    layer.layer(answers(body)).oneshot("ann").await.unwrap().into_body()
+    layer
+        .layer(answers(body))
+        .oneshot("ann")
+        .await
+        .unwrap()
+        .into_body()
 }
 
 /// The same, with a body that is sent frame by frame.
-pub(crate) async fn streamed<L: Layer<Answers<Slow>>>(layer: L) -> (UnboundedSender<Frames>, LeasedBody<Slow>)
+pub(crate) async fn streamed<L: Layer<Answers<Slow>>>(
+    layer: L,
+) -> (UnboundedSender<Frames>, LeasedBody<Slow>)
 where
     L::Service: Service<&'static str, Response = Response<LeasedBody<Slow>>, Error = BoxError>,
 {
@@ -82,13 +96,20 @@ async fn held_to_the_end(stores: Stores) {
     on_each_layer!(stores, by_name, |layer| {
         for end in [End::Read, End::Failed, End::Dropped, End::DroppedUnread] {
             let (sender, mut body) = streamed(layer.clone().hold(UntilBodyEnd::default())).await;
-            let texts: &[&'static str] = if end == End::DroppedUnread { &[] } else { &["one", "two"] };
+            let texts: &[&'static str] = if end == End::DroppedUnread {
+                &[]
+            } else {
+                &["one", "two"]
+            };
             for &text in texts {
                 assert!(!is_free(&stores, "ann").await);
                 sender.unbounded_send(data(text)).unwrap();
                 assert!(reads(&mut body, text).await && !body.is_end_stream());
             }
-            assert!(!is_free(&stores, "ann").await, "nobody knows yet that it was the last");
+            assert!(
+                !is_free(&stores, "ann").await,
+                "nobody knows yet that it was the last"
+            );
             match end {
                 End::Read => {
                     drop(sender);
@@ -97,9 +118,14 @@ async fn held_to_the_end(stores: Stores) {
                     assert!(body.frame().await.is_none());
                 }
                 End::Failed => {
-                    sender.unbounded_send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
+                    sender
+                        .unbounded_send(Err(io::ErrorKind::BrokenPipe.into()))
+                        .unwrap();
                     let error = body.frame().await.unwrap().unwrap_err();
-                    assert_eq!(error.downcast_ref::<io::Error>().unwrap().kind(), io::ErrorKind::BrokenPipe);
+                    assert_eq!(
+                        error.downcast_ref::<io::Error>().unwrap().kind(),
+                        io::ErrorKind::BrokenPipe
+                    );
                     becomes_free(&stores, "ann").await;
                 }
                 End::Dropped | End::DroppedUnread => {
@@ -112,7 +138,10 @@ async fn held_to_the_end(stores: Stores) {
         let mut body = held(layer.hold(UntilBodyEnd::default()), all).await;
         assert_eq!(body.size_hint().exact(), Some(3));
         assert!(!is_free(&stores, "ann").await);
-        assert!(reads(&mut body, "all").await && body.is_end_stream(), "known by its last frame");
+        assert!(
+            reads(&mut body, "all").await && body.is_end_stream(),
+            "known by its last frame"
+        );
         becomes_free(&stores, "ann").await;
         drop(body);
     });

@@ -13,8 +13,8 @@ use tower::util::BoxCloneService;
 use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
 use tower_distributed::response::{LeaseEnd, LeasedBody, UntilBodyEnd};
 use tower_distributed::{
-    BloomFilter, ConcurrencyLimitLayer, Dedupe, DedupeLayer, Error, LeaseHandle, RefusalKind, RwLock,
-    RwLockLayer, Store, WaitGroup,
+    BloomFilter, ConcurrencyLimitLayer, Dedupe, DedupeLayer, Error, LeaseHandle, RefusalKind,
+    RwLock, RwLockLayer, Store, WaitGroup,
 };
 use tower_test::mock;
 
@@ -29,7 +29,10 @@ use support::redis_server::RedisServer;
 const TTL: Duration = Duration::from_secs(3);
 
 fn permits(store: &Store) -> WaitGroup {
-    WaitGroup::builder(1).ttl(TTL).build(store, "permits").unwrap()
+    WaitGroup::builder(1)
+        .ttl(TTL)
+        .build(store, "permits")
+        .unwrap()
 }
 
 fn locks(store: &Store) -> RwLock {
@@ -38,7 +41,11 @@ fn locks(store: &Store) -> RwLock {
 
 fn claims(store: &Store) -> Dedupe {
     let filter = BloomFilter::new(store, "items", 1000, 1e-9).unwrap();
-    Dedupe::builder().remember_forever().ttl(TTL).build(&filter).unwrap()
+    Dedupe::builder()
+        .remember_forever()
+        .ttl(TTL)
+        .build(&filter)
+        .unwrap()
 }
 
 /// Takes away all that is held.
@@ -90,8 +97,12 @@ async fn a_request_goes_on_when_its_lease_is_lost_where_that_is_set() {
     let (redis, store) = started().await;
     let (inner, mut handle) = mock::pair::<Told, &'static str>();
     let limit = ConcurrencyLimitLayer::new(permits(&store), by_told).on_lease(tell);
-    let lock = RwLockLayer::new(locks(&store), by_told).on_lease(tell).cancel_when_lost(false);
-    let claim = DedupeLayer::new(claims(&store), by_told).on_lease(tell).cancel_when_lost(false);
+    let lock = RwLockLayer::new(locks(&store), by_told)
+        .on_lease(tell)
+        .cancel_when_lost(false);
+    let claim = DedupeLayer::new(claims(&store), by_told)
+        .on_lease(tell)
+        .cancel_when_lost(false);
     let limit = BoxCloneService::new(limit.layer(inner.clone()));
     let lock = BoxCloneService::new(lock.layer(inner.clone()));
     for service in [limit, lock, BoxCloneService::new(claim.layer(inner))] {
@@ -120,7 +131,9 @@ async fn streams(
         handed.send(request.1.unwrap()).unwrap();
         std::future::ready(Ok::<_, BoxError>(Response::new(body)))
     });
-    let layer = RwLockLayer::new(locks(store), by_told).on_lease(tell).hold(hold);
+    let layer = RwLockLayer::new(locks(store), by_told)
+        .on_lease(tell)
+        .hold(hold);
     let response = layer.layer(service).oneshot(("ann", None)).await.unwrap();
     (sender, response.into_body(), lease.await.unwrap())
 }

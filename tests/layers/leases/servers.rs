@@ -31,12 +31,22 @@ on_each_store!(
 async fn stalled(group: &WaitGroup, on_lease_end: LeaseEnd) -> reqwest::Response {
     let endless = || stream::repeat_with(|| Ok::<_, Infallible>(Bytes::from_static(&[0; 1 << 16])));
     let app = Router::new().route("/", on_get(async move || Body::from_stream(endless())));
-    let hold = UntilBodyEnd::default().idle_timeout(Duration::from_millis(50)).unwrap();
+    let hold = UntilBodyEnd::default()
+        .idle_timeout(Duration::from_millis(50))
+        .unwrap();
     let limit = concurrency_limit(group.clone(), header("x-api-key").unwrap().plain());
     let url = serve(app.layer(limit.hold(hold.on_lease_end(on_lease_end)))).await;
-    let response = client().get(url).header("x-api-key", "ann").send().await.unwrap();
+    let response = client()
+        .get(url)
+        .header("x-api-key", "ann")
+        .send()
+        .await
+        .unwrap();
     assert_eq!(response.status(), StatusCode::OK);
-    eventually("the permit to be back", SOON, async || group.count("ann").await.unwrap() == 0).await;
+    eventually("the permit to be back", SOON, async || {
+        group.count("ann").await.unwrap() == 0
+    })
+    .await;
     response
 }
 
@@ -67,7 +77,13 @@ async fn readers_share_and_writers_do_not(stores: Stores) {
     }
     let lock = locks(&stores.open());
     let routes = on_get(done).put(done).delete(done).options(done);
-    let url = serve(Router::new().route("/1", routes).layer(rw_lock(lock.clone(), path()))).await + "/1";
+    let url = serve(
+        Router::new()
+            .route("/1", routes)
+            .layer(rw_lock(lock.clone(), path())),
+    )
+    .await
+        + "/1";
     let _reader = lock.read("/1").await.unwrap();
     for (method, status) in [
         (Method::GET, StatusCode::OK),
@@ -82,15 +98,28 @@ async fn readers_share_and_writers_do_not(stores: Stores) {
 }
 
 async fn a_permit_is_held_while_a_stream_lasts(stores: Stores) {
-    let limit = ConcurrencyLimitLayer::new(permits(&stores.open(), 1), header("x-tenant").unwrap().plain());
-    let channel = serve_health!(limit.hold(UntilBodyEnd::default()).reject_with(grpc::refuse()));
+    let limit = ConcurrencyLimitLayer::new(
+        permits(&stores.open(), 1),
+        header("x-tenant").unwrap().plain(),
+    );
+    let channel = serve_health!(
+        limit
+            .hold(UntilBodyEnd::default())
+            .reject_with(grpc::refuse())
+    );
     let mut client = HealthClient::new(channel.clone());
     let mut stream = client.watch(question("ann")).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap();
     let status = check(&channel, "ann").await.unwrap_err();
-    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "no permit is free"));
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::ResourceExhausted, "no permit is free")
+    );
     check(&channel, "bob").await.unwrap();
     drop(stream);
     becomes_free(&stores, "ann").await;
-    eventually("the permit to be back", SOON, async || check(&channel, "ann").await.is_ok()).await;
+    eventually("the permit to be back", SOON, async || {
+        check(&channel, "ann").await.is_ok()
+    })
+    .await;
 }

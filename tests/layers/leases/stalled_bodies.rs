@@ -31,7 +31,11 @@ async fn a_body_without_progress_holds_its_lease_for_a_minute() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
         for (aborts, is_polled) in [(false, false), (false, true), (true, false), (true, true)] {
-            let end = if aborts { LeaseEnd::Abort } else { LeaseEnd::Detach };
+            let end = if aborts {
+                LeaseEnd::Abort
+            } else {
+                LeaseEnd::Detach
+            };
             let hold = UntilBodyEnd::default().on_lease_end(end);
             let (sender, mut body) = streamed(layer.clone().hold(hold)).await;
             sender.unbounded_send(data("one")).unwrap();
@@ -40,7 +44,10 @@ async fn a_body_without_progress_holds_its_lease_for_a_minute() {
                 if aborts {
                     is_aborted(&mut body, "no progress within idle_timeout").await;
                 } else {
-                    assert!(reads(&mut body, "two").await && !body.is_end_stream(), "on it goes");
+                    assert!(
+                        reads(&mut body, "two").await && !body.is_end_stream(),
+                        "on it goes"
+                    );
                 }
             });
             if is_polled {
@@ -73,7 +80,11 @@ async fn a_body_that_makes_progress_keeps_its_lease() {
                 tokio::time::sleep(IDLE - SECOND).await;
                 sender.unbounded_send(data("tick")).unwrap();
                 assert!(reads(&mut body, "tick").await);
-                assert_eq!(is_free(&stores, "ann").await, minute > minutes, "in minute {minute}");
+                assert_eq!(
+                    is_free(&stores, "ann").await,
+                    minute > minutes,
+                    "in minute {minute}"
+                );
             }
             drop(sender);
             assert!(body.frame().await.is_none());
@@ -87,9 +98,17 @@ async fn limits_can_be_switched_off() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
         let unlimited = UntilBodyEnd::default().no_idle_timeout();
-        let endless = unlimited.clone().idle_timeout(Duration::MAX).unwrap().max_hold(Duration::MAX).unwrap();
+        let endless = unlimited
+            .clone()
+            .idle_timeout(Duration::MAX)
+            .unwrap()
+            .max_hold(Duration::MAX)
+            .unwrap();
         for hold in [unlimited, endless] {
-            let service = layer.clone().hold(hold.on_lease_end(LeaseEnd::Abort)).layer(answers(slow().1));
+            let service = layer
+                .clone()
+                .hold(hold.on_lease_end(LeaseEnd::Abort))
+                .layer(answers(slow().1));
             let response = service.oneshot("ann").await.unwrap();
             tokio::time::sleep(HOUR).await;
             assert!(!is_free(&stores, "ann").await);
@@ -103,7 +122,10 @@ async fn limits_can_be_switched_off() {
 async fn max_hold_aborts_a_body_that_makes_progress() {
     let stores = Stores::in_memory();
     on_each_layer!(stores, by_name, |layer| {
-        let hold = UntilBodyEnd::default().max_hold(IDLE).unwrap().on_lease_end(LeaseEnd::Abort);
+        let hold = UntilBodyEnd::default()
+            .max_hold(IDLE)
+            .unwrap()
+            .on_lease_end(LeaseEnd::Abort);
         let (sender, mut body) = streamed(layer.hold(hold)).await;
         for _ in 0..2 {
             sender.unbounded_send(data("tick")).unwrap();
@@ -136,12 +158,18 @@ where
 #[test]
 fn a_limit_of_0_is_refused() {
     for (name, refused) in [
-        ("idle_timeout", UntilBodyEnd::default().idle_timeout(Duration::ZERO)),
+        (
+            "idle_timeout",
+            UntilBodyEnd::default().idle_timeout(Duration::ZERO),
+        ),
         ("max_hold", UntilBodyEnd::default().max_hold(Duration::ZERO)),
     ] {
         let error = refused.unwrap_err();
         assert!(error.is_invalid());
-        assert_eq!(error.to_string(), format!("{name} must be more than 0 s, is 0ns"));
+        assert_eq!(
+            error.to_string(),
+            format!("{name} must be more than 0 s, is 0ns")
+        );
     }
 }
 

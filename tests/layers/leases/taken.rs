@@ -41,10 +41,24 @@ async fn taken_once_and_held_until_the_taker_drops_it(stores: Stores) {
                 let handle = job.0.unwrap();
                 *kept.lock().unwrap() = handle.clone().take();
                 assert!(handle.take().is_none());
-                async move { if fails { Err(BoxError::from("out of order")) } else { Ok(()) } }
+                async move {
+                    if fails {
+                        Err(BoxError::from("out of order"))
+                    } else {
+                        Ok(())
+                    }
+                }
             });
-            let call = layer.clone().on_lease(hand).layer(takes).oneshot(Job::default()).await;
-            assert_eq!(call.err().map(|error| error.to_string()), fails.then(|| "out of order".to_owned()));
+            let call = layer
+                .clone()
+                .on_lease(hand)
+                .layer(takes)
+                .oneshot(Job::default())
+                .await;
+            assert_eq!(
+                call.err().map(|error| error.to_string()),
+                fails.then(|| "out of order".to_owned())
+            );
             let lease = kept.lock().unwrap().take().unwrap();
             assert!(lease.is_held() && !is_free(&stores, "ann").await);
             drop(lease);
@@ -56,14 +70,17 @@ async fn taken_once_and_held_until_the_taker_drops_it(stores: Stores) {
 /// Even where the layer cancels what has lost its lease: this one was released.
 async fn released_early(stores: Stores) {
     on_each_layer!(stores, by_ann, |layer| {
-        let service = layer.on_lease(hand).cancel_when_lost(true).layer(service_fn(async |job: Job| {
-            let lease = job.0.unwrap().take().unwrap();
-            let lost = lease.lost();
-            assert!(lease.release().await.unwrap());
-            lost.await;
-            tokio::task::yield_now().await;
-            Ok::<_, BoxError>("done")
-        }));
+        let service = layer
+            .on_lease(hand)
+            .cancel_when_lost(true)
+            .layer(service_fn(async |job: Job| {
+                let lease = job.0.unwrap().take().unwrap();
+                let lost = lease.lost();
+                assert!(lease.release().await.unwrap());
+                lost.await;
+                tokio::task::yield_now().await;
+                Ok::<_, BoxError>("done")
+            }));
         assert_eq!(service.oneshot(Job::default()).await.unwrap(), "done");
         assert!(is_free(&stores, "ann").await);
     });
@@ -91,7 +108,12 @@ async fn gone_with_the_response(stores: Stores) {
                 Poll::Ready(Ok::<_, BoxError>(handle.clone()))
             })
         });
-        let handle = layer.on_lease(hand).layer(keeps).oneshot(Job::default()).await.unwrap();
+        let handle = layer
+            .on_lease(hand)
+            .layer(keeps)
+            .oneshot(Job::default())
+            .await
+            .unwrap();
         assert_eq!(*taken.lock().unwrap(), Some(false));
         becomes_free(&stores, "ann").await;
         assert!(handle.take().is_none());

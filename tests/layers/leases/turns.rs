@@ -16,7 +16,11 @@ on_each_store!(by_tenant_and_by_class);
 type Job = (&'static str, u8);
 
 async fn by_tenant_and_by_class(stores: Stores) {
-    let group = WaitGroup::builder(1).fair().priorities(3).build(&stores.open(), "permits").unwrap();
+    let group = WaitGroup::builder(1)
+        .fair()
+        .priorities(3)
+        .build(&stores.open(), "permits")
+        .unwrap();
     let handled = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&handled);
     let note = service_fn(move |job: Job| {
@@ -24,12 +28,21 @@ async fn by_tenant_and_by_class(stores: Stores) {
         async { Ok::<_, Infallible>(()) }
     });
     let layer = ConcurrencyLimitLayer::new(group.clone(), |_: &Job| "all").max_wait(SOON);
-    let layer = layer.turn(|_| Turn::new().share(2)).fair_by(|job: &Job| job.0).priority(|job: &Job| job.1);
+    let layer = layer
+        .turn(|_| Turn::new().share(2))
+        .fair_by(|job: &Job| job.0)
+        .priority(|job: &Job| job.1);
     let service = layer.layer(note.clone());
     let holder = group.add("all").await.unwrap();
     let mut calls = Vec::new();
     // They wait one behind the other, before the only permit is free.
-    for job in [("greedy", 1), ("greedy", 1), ("greedy", 1), ("modest", 1), ("late", 0)] {
+    for job in [
+        ("greedy", 1),
+        ("greedy", 1),
+        ("greedy", 1),
+        ("modest", 1),
+        ("late", 0),
+    ] {
         calls.push(tokio::spawn(service.clone().oneshot(job)));
         let waiting = async || group.inspect("all").await.unwrap().waiting == calls.len() as u64;
         eventually("it to wait", SOON, waiting).await;

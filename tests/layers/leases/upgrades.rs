@@ -43,8 +43,12 @@ async fn echo(mut request: Request<Incoming>, take: bool) -> Result<Response<Tun
     let mut response = Response::new(StreamBody::new(stream::pending()));
     if request.method() != Method::CONNECT {
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("echo"));
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        response
+            .headers_mut()
+            .insert(header::UPGRADE, HeaderValue::from_static("echo"));
     }
     Ok(response)
 }
@@ -58,7 +62,11 @@ impl Echo {
         let stream = TcpStream::connect(address).await.unwrap();
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection.with_upgrades());
-        let uri = if method == Method::CONNECT { "example.com:443" } else { "/" };
+        let uri = if method == Method::CONNECT {
+            "example.com:443"
+        } else {
+            "/"
+        };
         let request = Request::builder()
             .method(method)
             .uri(uri)

@@ -14,7 +14,9 @@ async fn costs_are_the_closures(stores: Stores) {
     let mut service = layer.layer(Probe::default());
     let mut kind = async |size| {
         let outcome = service.ready().await.unwrap().call(size).await;
-        outcome.err().map(|error| error.downcast_ref::<Refusal>().unwrap().kind())
+        outcome
+            .err()
+            .map(|error| error.downcast_ref::<Refusal>().unwrap().kind())
     };
     assert_eq!(kind(3).await, None);
     assert_eq!(kind(3).await, Some(RefusalKind::RateLimited));

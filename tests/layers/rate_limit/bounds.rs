@@ -89,7 +89,9 @@ fn keys_are_made_of_many_things() {
         RateLimitLayer::new(bucket(), borrowed),
         RateLimitLayer::new(bucket(), optional),
         RateLimitLayer::new(bucket(), |request: &String| request.len()),
-        RateLimitLayer::new(bucket(), move |request: &String| format!("{salt}/{request}")),
+        RateLimitLayer::new(bucket(), move |request: &String| {
+            format!("{salt}/{request}")
+        }),
         RateLimitLayer::new(bucket(), |request: &String| Key::from(request)),
         RateLimitLayer::new(bucket(), |_: &String| std::net::Ipv4Addr::LOCALHOST),
         RateLimitLayer::new(bucket(), |request: &String| request.clone().into_bytes()),
@@ -129,6 +131,9 @@ async fn services_and_requests_may_borrow() {
     let layer = RateLimitLayer::new(at_most(1, &Store::in_memory()), |name: &&str| name.len())
         .reject_with(|_: Refusal| ("bye", "ann"));
     let service = layer.layer(Borrowing(&greeting));
-    assert_eq!(service.clone().oneshot(&name).await.unwrap(), ("hello", "ann"));
+    assert_eq!(
+        service.clone().oneshot(&name).await.unwrap(),
+        ("hello", "ann")
+    );
     assert_eq!(service.oneshot(&name).await.unwrap(), ("bye", "ann"));
 }

@@ -23,10 +23,15 @@ async fn before_the_first_poll(stores: Stores) {
     drop(service.ready().await.unwrap().call("ann"));
     // In process it is decided, and handed on, within the call; elsewhere nothing has happened yet.
     let handed_on = u32::try_from(probe.calls()).unwrap();
-    assert_eq!(handed_on, u32::from(stores.open().to_string() == "in-memory"));
-    eventually("no more to be charged than was handed on", SOON, async || {
-        bucket.peek("ann").await.unwrap().remaining() == 5 - handed_on
-    })
+    assert_eq!(
+        handed_on,
+        u32::from(stores.open().to_string() == "in-memory")
+    );
+    eventually(
+        "no more to be charged than was handed on",
+        SOON,
+        async || bucket.peek("ann").await.unwrap().remaining() == 5 - handed_on,
+    )
     .await;
 }
 
@@ -35,7 +40,9 @@ async fn after_its_time_to_act_nothing_is_given_back() {
     let bucket = at_most(1, &Store::in_memory());
     bucket.allow("ann").await.unwrap();
     let probe = Probe::hanging();
-    let mut service = RateLimitLayer::new(bucket.clone(), by_name).max_wait(HOUR).layer(probe.clone());
+    let mut service = RateLimitLayer::new(bucket.clone(), by_name)
+        .max_wait(HOUR)
+        .layer(probe.clone());
     let mut call = task::spawn(service.ready().await.unwrap().call("ann"));
     let second = Duration::from_secs(1);
     for (passes, calls) in [(Duration::ZERO, 0), (HOUR - second, 0), (second, 1)] {
@@ -50,7 +57,10 @@ async fn after_its_time_to_act_nothing_is_given_back() {
 
 #[test]
 fn without_a_runtime_a_drop_does_not_panic() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let bucket = at_most(1, &Store::in_memory());
     let limit = RateLimitLayer::new(bucket.clone(), by_name).max_wait(100 * HOUR);
     let mut service = limit.layer(Probe::default());

@@ -26,7 +26,11 @@ fn everything(_: &Vec<String>) -> &'static str {
 async fn requests_and_responses_are_shown_the_decision(stores: Stores) {
     let note = |what: &'static str| {
         move |decision: &Decision, lines: &mut Vec<String>| {
-            lines.push(format!("{what}: {} of {}", decision.remaining(), decision.state.tightest().limit));
+            lines.push(format!(
+                "{what}: {} of {}",
+                decision.remaining(),
+                decision.state.tightest().limit
+            ));
         }
     };
     let layer = RateLimitLayer::new(at_most(3, &stores.open()), everything)
@@ -35,7 +39,11 @@ async fn requests_and_responses_are_shown_the_decision(stores: Stores) {
         .on_admit(note("first request"))
         .on_admit(note("second request"))
         .on_response(note("second response"));
-    let lines = layer.layer(Probe::default()).oneshot(Vec::new()).await.unwrap();
+    let lines = layer
+        .layer(Probe::default())
+        .oneshot(Vec::new())
+        .await
+        .unwrap();
     assert_eq!(
         lines,
         [
@@ -55,9 +63,15 @@ async fn refusals_are_shown_with_their_requests(stores: Stores) {
     let note = |who: &'static str| {
         let seen = Arc::clone(&seen);
         move |request: &Vec<String>, key: &Key, decision: &Decision| {
-            assert_eq!((decision.key.as_ref(), decision.remaining()), (Some(key), 0));
+            assert_eq!(
+                (decision.key.as_ref(), decision.remaining()),
+                (Some(key), 0)
+            );
             let key = String::from_utf8_lossy(key.as_bytes()).into_owned();
-            seen.lock().unwrap().push(format!("{who}: {request:?} {key} {}", decision.is_admitted()));
+            seen.lock().unwrap().push(format!(
+                "{who}: {request:?} {key} {}",
+                decision.is_admitted()
+            ));
         }
     };
     let layer = RateLimitLayer::new(bucket, everything)
@@ -69,10 +83,20 @@ async fn refusals_are_shown_with_their_requests(stores: Stores) {
         })
         .on_refused(note("second"))
         .reject_with(|refusal: Refusal| vec![refusal.to_string()]);
-    let lines = layer.layer(Probe::default()).oneshot(vec!["b".into()]).await.unwrap();
+    let lines = layer
+        .layer(Probe::default())
+        .oneshot(vec!["b".into()])
+        .await
+        .unwrap();
     assert!(lines[0].starts_with("rate limit exceeded"), "{lines:?}");
     let seen = seen.lock().unwrap().clone();
-    assert_eq!(seen, ["first: [\"b\"] everything false", "second: [\"b\"] everything false"]);
+    assert_eq!(
+        seen,
+        [
+            "first: [\"b\"] everything false",
+            "second: [\"b\"] everything false"
+        ]
+    );
 }
 
 /// It decides, and refuses nothing; nor does anybody wait.
@@ -98,8 +122,19 @@ async fn in_shadow_mode_all_pass(stores: Stores) {
     // What can never be admitted passes as well.
     service.oneshot(vec!["dear".into()]).await.unwrap();
     assert_eq!(probe.calls(), 4);
-    assert_eq!((admitted.load(Ordering::SeqCst), refused.load(Ordering::SeqCst)), (1, 2));
-    let after = bucket.peek("everything").await.unwrap().available_after(1).unwrap();
+    assert_eq!(
+        (
+            admitted.load(Ordering::SeqCst),
+            refused.load(Ordering::SeqCst)
+        ),
+        (1, 2)
+    );
+    let after = bucket
+        .peek("everything")
+        .await
+        .unwrap()
+        .available_after(1)
+        .unwrap();
     assert!(after <= HOUR, "only what fits is charged");
 }
 
@@ -111,7 +146,11 @@ async fn the_longest_block_counts(stores: Stores) {
         .block_on_response(|_: &Vec<String>| Some(3 * HOUR))
         .block_on_response(|_: &Vec<String>| None)
         .block_on_response(|_: &Vec<String>| Some(2 * HOUR));
-    layer.layer(Probe::default()).oneshot(Vec::new()).await.unwrap();
+    layer
+        .layer(Probe::default())
+        .oneshot(Vec::new())
+        .await
+        .unwrap();
     let mut blocked = Duration::ZERO;
     eventually("the block", SOON, async || {
         blocked = bucket.peek("everything").await.unwrap().blocked_for();

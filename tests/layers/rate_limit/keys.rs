@@ -8,8 +8,8 @@ use std::time::Duration;
 use tower::{BoxError, Layer as _, ServiceExt as _};
 use tower_distributed::extract::look_up;
 use tower_distributed::{
-    ConcurrencyLimitLayer, Dedupe, DedupeLayer, Error, Key, KeyExtractor, MutexLayer, Quota, RateLimitLayer,
-    Refusal, RefusalKind, RwLockLayer, SingleFlightLayer, Store, TokenBucket,
+    ConcurrencyLimitLayer, Dedupe, DedupeLayer, Error, Key, KeyExtractor, MutexLayer, Quota,
+    RateLimitLayer, Refusal, RefusalKind, RwLockLayer, SingleFlightLayer, Store, TokenBucket,
 };
 
 use crate::contract::subjects::{Service, boxed};
@@ -18,7 +18,10 @@ use crate::flights::{build, builder};
 use crate::probe::Probe;
 use crate::stores::{Stores, on_each_store};
 
-on_each_store!(looked_up_keys_are_those_of_others, without_a_key_requests_pass_and_failures_refuse);
+on_each_store!(
+    looked_up_keys_are_those_of_others,
+    without_a_key_requests_pass_and_failures_refuse
+);
 
 /// What a request is: the name of its key; `none` has none, `broken` fails.
 fn find(name: &str) -> Result<Option<Key>, Error> {
@@ -51,23 +54,48 @@ where
     K: KeyExtractor<String> + Send + Sync + 'static,
 {
     let bucket = TokenBucket::new(store, "keys", Quota::per_hour(1)).unwrap();
-    let dedupe = Dedupe::exact(store, "keys").remember_for(Duration::from_secs(60)).build().unwrap();
+    let dedupe = Dedupe::exact(store, "keys")
+        .remember_for(Duration::from_secs(60))
+        .build()
+        .unwrap();
     let flight = build::<Infallible>(builder(), store);
     let probe = || probe.clone();
     [
-        ("rate limit", boxed(RateLimitLayer::new(bucket, key()).layer(probe()))),
-        ("permits", boxed(ConcurrencyLimitLayer::new(permits(store, 1), key()).layer(probe()))),
-        ("mutex", boxed(MutexLayer::new(mutexes(store), key()).layer(probe()))),
-        ("locks", boxed(RwLockLayer::new(locks(store), key()).layer(probe()))),
-        ("dedupe", boxed(DedupeLayer::new(dedupe, key()).layer(probe()))),
-        ("flights", boxed(SingleFlightLayer::new(flight, key()).layer(probe()))),
+        (
+            "rate limit",
+            boxed(RateLimitLayer::new(bucket, key()).layer(probe())),
+        ),
+        (
+            "permits",
+            boxed(ConcurrencyLimitLayer::new(permits(store, 1), key()).layer(probe())),
+        ),
+        (
+            "mutex",
+            boxed(MutexLayer::new(mutexes(store), key()).layer(probe())),
+        ),
+        (
+            "locks",
+            boxed(RwLockLayer::new(locks(store), key()).layer(probe())),
+        ),
+        (
+            "dedupe",
+            boxed(DedupeLayer::new(dedupe, key()).layer(probe())),
+        ),
+        (
+            "flights",
+            boxed(SingleFlightLayer::new(flight, key()).layer(probe())),
+        ),
     ]
 }
 
 /// With its key at once, and looked up.
 fn both(stores: &Stores, probe: &Probe) -> Vec<(&'static str, Service)> {
     let store = stores.open();
-    [around(&store, probe, || now), around(&store, probe, || look_up(later))].concat()
+    [
+        around(&store, probe, || now),
+        around(&store, probe, || look_up(later)),
+    ]
+    .concat()
 }
 
 async fn ask<S>(service: &S, name: &str) -> Result<String, BoxError>
@@ -87,7 +115,11 @@ async fn looked_up_keys_are_those_of_others(stores: Stores) {
             admitted += 1;
             assert_eq!(first, "ann", "{what}");
         }
-        assert_eq!(second.is_err(), ["rate limit", "dedupe"].contains(&what), "{what}");
+        assert_eq!(
+            second.is_err(),
+            ["rate limit", "dedupe"].contains(&what),
+            "{what}"
+        );
     }
     // Rate limit and deduplication refuse what the extractor that was at once has used up.
     assert_eq!(admitted, 10);
@@ -116,8 +148,12 @@ async fn without_a_key_requests_pass_and_failures_refuse(stores: Stores) {
 #[tokio::test]
 async fn in_shadow_mode_a_failure_passes() {
     let bucket = TokenBucket::new(&Store::in_memory(), "keys", Quota::per_hour(1)).unwrap();
-    let at_once = RateLimitLayer::new(bucket.clone(), now).shadow().layer(Probe::default());
-    let looked_up = RateLimitLayer::new(bucket, look_up(later)).shadow().layer(Probe::default());
+    let at_once = RateLimitLayer::new(bucket.clone(), now)
+        .shadow()
+        .layer(Probe::default());
+    let looked_up = RateLimitLayer::new(bucket, look_up(later))
+        .shadow()
+        .layer(Probe::default());
     assert_eq!(ask(&at_once, "broken").await.unwrap(), "broken");
     assert_eq!(ask(&looked_up, "broken").await.unwrap(), "broken");
 }
@@ -131,7 +167,9 @@ async fn quotas_are_looked_up_only_for_requests_with_a_key() {
         counter.fetch_add(1, Ordering::SeqCst);
         Box::pin(std::future::ready(None))
     };
-    let service = RateLimitLayer::new(bucket, now).quotas(quotas).layer(Probe::default());
+    let service = RateLimitLayer::new(bucket, now)
+        .quotas(quotas)
+        .layer(Probe::default());
     ask(&service, "none").await.unwrap();
     ask(&service, "broken").await.unwrap_err();
     assert_eq!(asked.load(Ordering::SeqCst), 0);

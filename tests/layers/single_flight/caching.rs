@@ -31,7 +31,10 @@ type Fields<'a> = &'a [(&'a str, &'a str)];
 
 fn headers(fields: Fields<'_>) -> HeaderMap {
     let field = |(name, value): &(&str, &str)| {
-        (HeaderName::try_from(*name).unwrap(), HeaderValue::try_from(*value).unwrap())
+        (
+            HeaderName::try_from(*name).unwrap(),
+            HeaderValue::try_from(*value).unwrap(),
+        )
     };
     let mut headers = HeaderMap::new();
     for (name, value) in fields.iter().map(field) {
@@ -57,8 +60,14 @@ async fn ask(
         async { Ok::<_, Infallible>(response) }
     });
     // Requests with fields that are not known are private.
-    let key = shared_get().ignore_field("foo").unwrap().ignore_field("bar").unwrap();
-    let service = ServiceBuilder::new().layer(single_flight(pages(stores), key)).service(origin);
+    let key = shared_get()
+        .ignore_field("foo")
+        .unwrap()
+        .ignore_field("bar")
+        .unwrap();
+    let service = ServiceBuilder::new()
+        .layer(single_flight(pages(stores), key))
+        .service(origin);
     let path = format!("/{}", CASES.fetch_add(1, Ordering::SeqCst));
     let mut received = Vec::new();
     for fields in requests {
@@ -83,7 +92,11 @@ async fn storing(stores: Stores) {
     let fresh = (control, "max-age=3600");
     let (past, now, future) = (date(-7200), date(0), date(7200));
     let cases: &[(u16, Fields<'_>, bool)] = &[
-        (200, &[(control, "max-age=0, s-maxage=3600"), ("age", "1800")], true),
+        (
+            200,
+            &[(control, "max-age=0, s-maxage=3600"), ("age", "1800")],
+            true,
+        ),
         (410, &[("expires", &future), ("date", &now)], true),
         (200, &[("expires", &past), ("date", &now)], false),
         (200, &[fresh, ("age", "7200")], false),
@@ -99,25 +112,66 @@ async fn storing(stores: Stores) {
     }
     let authorized: Fields<'_> = &[("authorization", "Basic x")];
     let public: Fields<'_> = &[(control, "max-age=3600, public")];
-    for requests in [[authorized, authorized], [&[], authorized], [authorized, &[]]] {
-        assert_eq!(ask(&stores, 200, public, &requests).await[1].1, "1", "{requests:?}");
+    for requests in [
+        [authorized, authorized],
+        [&[], authorized],
+        [authorized, &[]],
+    ] {
+        assert_eq!(
+            ask(&stores, 200, public, &requests).await[1].1,
+            "1",
+            "{requests:?}"
+        );
     }
-    for field in [(control, "no-store"), ("range", "x"), ("if-none-match", "x")] {
-        assert_eq!(ask(&stores, 200, public, &[&[field], &[]]).await[1].1, "1", "{field:?}");
+    for field in [
+        (control, "no-store"),
+        ("range", "x"),
+        ("if-none-match", "x"),
+    ] {
+        assert_eq!(
+            ask(&stores, 200, public, &[&[field], &[]]).await[1].1,
+            "1",
+            "{field:?}"
+        );
     }
     // Each variant is kept beside the others.
-    let (one, two): (Fields<'_>, Fields<'_>) = (&[("foo", "1"), ("bar", "1")], &[("bar", "1"), ("foo", "2")]);
-    for (vary, expected) in
-        [("Foo", ["0", "1", "0", "1"]), ("Bar", ["0"; 4]), ("*, Foo", ["0", "1", "2", "3"])]
-    {
-        let received = ask(&stores, 200, &[fresh, ("vary", vary)], &[one, two, one, two]).await;
-        assert_eq!(received.iter().map(|(_, body)| &**body).collect::<Vec<_>>(), expected, "{vary}");
+    let (one, two): (Fields<'_>, Fields<'_>) =
+        (&[("foo", "1"), ("bar", "1")], &[("bar", "1"), ("foo", "2")]);
+    for (vary, expected) in [
+        ("Foo", ["0", "1", "0", "1"]),
+        ("Bar", ["0"; 4]),
+        ("*, Foo", ["0", "1", "2", "3"]),
+    ] {
+        let received = ask(
+            &stores,
+            200,
+            &[fresh, ("vary", vary)],
+            &[one, two, one, two],
+        )
+        .await;
+        assert_eq!(
+            received.iter().map(|(_, body)| &**body).collect::<Vec<_>>(),
+            expected,
+            "{vary}"
+        );
     }
     // What is served of a stored one.
-    let fields = [fresh, ("age", "30"), ("connection", "x-hop"), ("x-hop", "1"), ("x-end", "1")];
+    let fields = [
+        fresh,
+        ("age", "30"),
+        ("connection", "x-hop"),
+        ("x-hop", "1"),
+        ("x-end", "1"),
+    ];
     let (served, body) = &ask(&stores, 200, &fields, &[&[], &[]]).await[1];
-    assert_eq!((&**body, &served["x-end"]), ("0", &HeaderValue::from_static("1")));
-    assert!(!served.contains_key("connection") && !served.contains_key("x-hop"), "{served:?}");
+    assert_eq!(
+        (&**body, &served["x-end"]),
+        ("0", &HeaderValue::from_static("1"))
+    );
+    assert!(
+        !served.contains_key("connection") && !served.contains_key("x-hop"),
+        "{served:?}"
+    );
     let age: u64 = served["age"].to_str().unwrap().parse().unwrap();
     assert!(age >= 30, "{age}");
 }

@@ -27,7 +27,12 @@ macro_rules! call {
         for outcome in join_all(calls).await {
             outcome.unwrap();
         }
-        let mut stream = client.clone().watch(question("ann")).await.unwrap().into_inner();
+        let mut stream = client
+            .clone()
+            .watch(question("ann"))
+            .await
+            .unwrap()
+            .into_inner();
         stream.message().await.unwrap().unwrap();
     }};
 }
@@ -39,7 +44,11 @@ async fn calls_are_passed(stores: Stores) {
     call!(channel);
     assert_eq!(calls.load(Ordering::SeqCst), 11);
     let (channel, calls) = serve!(Identity::new());
-    call!(ServiceBuilder::new().layer(single_flight(pages(&stores), shared_get())).service(channel));
+    call!(
+        ServiceBuilder::new()
+            .layer(single_flight(pages(&stores), shared_get()))
+            .service(channel)
+    );
     assert_eq!(calls.load(Ordering::SeqCst), 11);
     let layer = single_flight(pages(&stores), SharedGet::new(header("x-tenant").unwrap()));
     let (channel, calls) = serve!(layer.reject_with(grpc::refuse()));

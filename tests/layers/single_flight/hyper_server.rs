@@ -31,7 +31,11 @@ async fn many_at_once_over_http2(stores: Stores) {
         let counted = Arc::clone(&handled);
         let service = service_fn(move |request: Request<Incoming>| {
             counted.fetch_add(1, Ordering::SeqCst);
-            async move { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(long(request.uri().path())))) }
+            async move {
+                Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(long(
+                    request.uri().path(),
+                ))))
+            }
         });
         let by = |request: &Request<Incoming>| request.uri().path().to_owned();
         // Both are one host to their clients.
@@ -39,19 +43,25 @@ async fn many_at_once_over_http2(stores: Stores) {
             *request.uri_mut() = request.uri().path().parse().unwrap();
             request
         };
-        let layers =
-            ServiceBuilder::new().map_request(host).layer(single_flight(pages(&stores), SharedGet::new(by)));
+        let layers = ServiceBuilder::new()
+            .map_request(host)
+            .layer(single_flight(pages(&stores), SharedGet::new(by)));
         serve(layers.service(service))
     };
     let (here, there) = (app().await, app().await);
-    let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<String>();
+    let client = Client::builder(TokioExecutor::new())
+        .http2_only(true)
+        .build_http::<String>();
     let calls = (0..60).map(|number| {
         let (client, path) = (client.clone(), format!("/{}", number % 3));
         let url = format!("{}{path}", if number % 2 == 0 { &here } else { &there });
         async move {
             let response = client.get(url.parse().unwrap()).await.unwrap();
             assert_eq!(response.status(), StatusCode::OK);
-            assert!(response.into_body().collect().await.unwrap().to_bytes() == long(&path), "{path}");
+            assert!(
+                response.into_body().collect().await.unwrap().to_bytes() == long(&path),
+                "{path}"
+            );
         }
     });
     join_all(calls).await;

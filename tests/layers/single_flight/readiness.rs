@@ -13,7 +13,10 @@ use crate::probe::Probe;
 use crate::stores::{SOON, Stores, on_each_store};
 use support::eventually;
 
-on_each_store!(a_follower_never_calls_its_own, it_is_kept_while_a_request_follows,);
+on_each_store!(
+    a_follower_never_calls_its_own,
+    it_is_kept_while_a_request_follows,
+);
 
 async fn a_follower_never_calls_its_own(stores: Stores) {
     let probe = Probe::yielding(3);
@@ -26,11 +29,37 @@ async fn a_follower_never_calls_its_own(stores: Stores) {
         assert_eq!(outcome.unwrap(), "ann:0");
     }
     assert_eq!((probe.polled_ready(), probe.calls()), (9, 1));
-    assert_eq!(service.ready().await.unwrap().call("ann:9".into()).await.unwrap(), "ann:0");
-    assert_eq!((probe.polled_ready(), probe.calls()), (10, 1), "an answer that is there");
+    assert_eq!(
+        service
+            .ready()
+            .await
+            .unwrap()
+            .call("ann:9".into())
+            .await
+            .unwrap(),
+        "ann:0"
+    );
+    assert_eq!(
+        (probe.polled_ready(), probe.calls()),
+        (10, 1),
+        "an answer that is there"
+    );
     let mut there = layer(&stores).layer(probe.clone());
-    assert_eq!(there.ready().await.unwrap().call("ann:10".into()).await.unwrap(), "ann:0");
-    assert_eq!((probe.polled_ready(), probe.calls()), (11, 1), "an answer of another process");
+    assert_eq!(
+        there
+            .ready()
+            .await
+            .unwrap()
+            .call("ann:10".into())
+            .await
+            .unwrap(),
+        "ann:0"
+    );
+    assert_eq!(
+        (probe.polled_ready(), probe.calls()),
+        (11, 1),
+        "an answer of another process"
+    );
 }
 
 #[tokio::test]
@@ -40,10 +69,25 @@ async fn who_is_answered_from_the_cache_keeps_nothing_that_others_wait_for() {
     let mut first = SingleFlightLayer::new(flight, by_name).layer(limited);
     let mut second = first.clone();
     for _ in 0..2 {
-        assert_eq!(first.ready().await.unwrap().call("ann:1".to_owned()).await.unwrap(), "ann:1");
+        assert_eq!(
+            first
+                .ready()
+                .await
+                .unwrap()
+                .call("ann:1".to_owned())
+                .await
+                .unwrap(),
+            "ann:1"
+        );
     }
-    let ready = second.ready().now_or_never().expect("the permit to be free");
-    assert_eq!(ready.unwrap().call("ann:1".to_owned()).await.unwrap(), "ann:1");
+    let ready = second
+        .ready()
+        .now_or_never()
+        .expect("the permit to be free");
+    assert_eq!(
+        ready.unwrap().call("ann:1".to_owned()).await.unwrap(),
+        "ann:1"
+    );
 }
 
 async fn it_is_kept_while_a_request_follows(stores: Stores) {

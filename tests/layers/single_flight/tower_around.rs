@@ -21,9 +21,17 @@ type Flights = SingleFlightLayer<Request<String>, Answer, Infallible, Responses>
 async fn one_request_of_many_leaves(stores: Stores) {
     let by: By = |_| "all";
     let flights: Flights = SingleFlightLayer::new(pages(&stores), by).capture(Responses::default());
-    let inner = ServiceBuilder::new().buffer(32).concurrency_limit(3).service(hyper_client());
-    let flying = ServiceBuilder::new().layer(flights).service(BoxCloneService::new(inner));
-    let service = ServiceBuilder::new().buffer(8).concurrency_limit(3).service(BoxCloneService::new(flying));
+    let inner = ServiceBuilder::new()
+        .buffer(32)
+        .concurrency_limit(3)
+        .service(hyper_client());
+    let flying = ServiceBuilder::new()
+        .layer(flights)
+        .service(BoxCloneService::new(inner));
+    let service = ServiceBuilder::new()
+        .buffer(8)
+        .concurrency_limit(3)
+        .service(BoxCloneService::new(flying));
     let upstream = Upstream::start().await;
     let calls = (0..20).map(|_| service.clone().oneshot(upstream.get()));
     for outcome in join_all(calls).await {

@@ -25,21 +25,40 @@ fn by_method(request: &Request<Body>) -> &str {
 async fn refusals_are_statuses(stores: Stores) {
     let (channel, calls) = serve_counted!(Identity::new());
     let limit = RateLimitLayer::new(at_most(1, &stores.open()), by_method);
-    let plain = ServiceBuilder::new().layer(limit.clone()).service(channel.clone());
+    let plain = ServiceBuilder::new()
+        .layer(limit.clone())
+        .service(channel.clone());
     let limit = limit.reject_with(grpc::refuse());
     let mut client = HealthClient::new(ServiceBuilder::new().layer(limit).service(channel));
     client.check(question("ann")).await.unwrap();
     let status = client.check(question("ann")).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
     let delay = retry_delay(&status);
-    assert!(delay.is_some_and(|delay| delay > Duration::from_secs(3500)), "{delay:?}");
-    let status = HealthClient::new(plain).check(question("ann")).await.unwrap_err();
+    assert!(
+        delay.is_some_and(|delay| delay > Duration::from_secs(3500)),
+        "{delay:?}"
+    );
+    let status = HealthClient::new(plain)
+        .check(question("ann"))
+        .await
+        .unwrap_err();
     assert_eq!(refusal(&status).kind(), RefusalKind::RateLimited);
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     // A method with a bucket of its own, and a stream for an answer.
-    client.watch(question("ann")).await.unwrap().into_inner().message().await.unwrap().unwrap();
+    client
+        .watch(question("ann"))
+        .await
+        .unwrap()
+        .into_inner()
+        .message()
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 fn refusal(status: &Status) -> &Refusal {
-    status.source().and_then(|source| source.downcast_ref()).unwrap_or_else(|| panic!("{status:?}"))
+    status
+        .source()
+        .and_then(|source| source.downcast_ref())
+        .unwrap_or_else(|| panic!("{status:?}"))
 }

@@ -33,7 +33,10 @@ async fn keeps_to_the_limit(app: Router, limits: UpstreamLimits) {
     let seen = Arc::new(Mutex::new([[0; 2]; WINDOWS + 2]));
     let (counted, began) = (Arc::clone(&seen), Instant::now());
     let app = app.layer(from_fn(move |request: Incoming, next: Next| {
-        let (counted, window) = (Arc::clone(&counted), began.elapsed().as_millis() / WINDOW.as_millis());
+        let (counted, window) = (
+            Arc::clone(&counted),
+            began.elapsed().as_millis() / WINDOW.as_millis(),
+        );
         async move {
             let response = next.run(request).await;
             let is_refused = usize::from(response.status() != StatusCode::OK);
@@ -62,14 +65,23 @@ async fn keeps_to_the_limit(app: Router, limits: UpstreamLimits) {
     callers.shutdown().await;
     let all = *seen.lock().unwrap();
     let learned = &all[1..=WINDOWS];
-    assert!(learned.iter().all(|[_, refused]| *refused <= 1), "refused: {all:?}");
+    assert!(
+        learned.iter().all(|[_, refused]| *refused <= 1),
+        "refused: {all:?}"
+    );
     let admitted: usize = learned.iter().map(|[admitted, _]| admitted).sum();
-    assert!(admitted * 100 >= 95 * LIMIT * WINDOWS, "{admitted} of {}: {all:?}", LIMIT * WINDOWS);
+    assert!(
+        admitted * 100 >= 95 * LIMIT * WINDOWS,
+        "{admitted} of {}: {all:?}",
+        LIMIT * WINDOWS
+    );
 }
 
 /// An upstream that admits requests by a rule. The rule returns what remains and when more is admitted, or `Err` with that
 /// time if it refuses.
-fn upstream(rule: impl FnMut(Instant) -> Result<(usize, Duration), Duration> + Send + 'static) -> Router {
+fn upstream(
+    rule: impl FnMut(Instant) -> Result<(usize, Duration), Duration> + Send + 'static,
+) -> Router {
     let rule = Arc::new(Mutex::new(rule));
     let answer = move || {
         let decided = (rule.lock().unwrap())(Instant::now());
@@ -82,8 +94,14 @@ fn upstream(rule: impl FnMut(Instant) -> Result<(usize, Duration), Duration> + S
         let mut add = |name: &'static str, value: String| {
             response.headers_mut().insert(name, value.parse().unwrap());
         };
-        add("ratelimit-policy", format!("\"default\";q={LIMIT};w={}", WINDOW.as_secs()));
-        add("ratelimit", format!("\"default\";r={remaining};t={seconds}"));
+        add(
+            "ratelimit-policy",
+            format!("\"default\";q={LIMIT};w={}", WINDOW.as_secs()),
+        );
+        add(
+            "ratelimit",
+            format!("\"default\";r={remaining};t={seconds}"),
+        );
         if status != StatusCode::OK {
             add("retry-after-ms", (after.as_millis() + 1).to_string());
         }
@@ -102,7 +120,11 @@ async fn of_fixed_windows() {
         }
         let left = start + WINDOW - now;
         current = Some((start, (used + 1).min(LIMIT)));
-        if used < LIMIT { Ok((LIMIT - used - 1, left)) } else { Err(left) }
+        if used < LIMIT {
+            Ok((LIMIT - used - 1, left))
+        } else {
+            Err(left)
+        }
     });
     keeps_to_the_limit(app, UpstreamLimits::default()).await;
 }
@@ -114,7 +136,9 @@ async fn of_a_sliding_window() {
         while admitted.front().is_some_and(|first| now >= *first + WINDOW) {
             admitted.pop_front();
         }
-        let left = admitted.front().map_or(WINDOW, |first| *first + WINDOW - now);
+        let left = admitted
+            .front()
+            .map_or(WINDOW, |first| *first + WINDOW - now);
         if admitted.len() < LIMIT {
             admitted.push_back(now);
             Ok((LIMIT - admitted.len(), left))
@@ -127,16 +151,20 @@ async fn of_a_sliding_window() {
 
 #[tokio::test(start_paused = true)]
 async fn of_a_token_bucket_with_the_fields_of_the_draft() {
-    let bucket = TokenBucket::new(&Store::in_memory(), "all", Quota::per_second(LIMIT as u32)).unwrap();
+    let bucket =
+        TokenBucket::new(&Store::in_memory(), "all", Quota::per_second(LIMIT as u32)).unwrap();
     let layer = web::rate_limit(bucket, |_: &Incoming| "all").fields(RateLimitFields::default());
-    let app = Router::new().route("/", on_get(async || "hello")).layer(layer);
+    let app = Router::new()
+        .route("/", on_get(async || "hello"))
+        .layer(layer);
     keeps_to_the_limit(app, UpstreamLimits::default()).await;
 }
 
 /// They tell the burst, and neither the rate nor a reset.
 #[tokio::test(start_paused = true)]
 async fn of_a_token_bucket_with_older_fields() {
-    let bucket = TokenBucket::new(&Store::in_memory(), "all", Quota::per_second(LIMIT as u32)).unwrap();
+    let bucket =
+        TokenBucket::new(&Store::in_memory(), "all", Quota::per_second(LIMIT as u32)).unwrap();
     let answer = move || {
         let bucket = bucket.clone();
         async move {

@@ -11,7 +11,10 @@ use crate::stores::{Place, in_memory};
 const SHORT: Duration = Duration::from_millis(700);
 
 fn is_over(error: &Error) {
-    assert!(error.is_waited_too_long() && error.is_refused() && !error.is_unavailable(), "{error}");
+    assert!(
+        error.is_waited_too_long() && error.is_refused() && !error.is_unavailable(),
+        "{error}"
+    );
 }
 
 pub(crate) async fn nobody_follows_longer_than_the_longest_wait(place: &Place, name: &str) {
@@ -45,8 +48,11 @@ pub(crate) async fn who_takes_over_follows_no_more(place: &Place, name: &str) {
             async move { flight.try_run("k", work).await }
         };
         let (flight, work) = (flights[0].clone(), origin.work());
-        let leader =
-            begin(async move { flight.try_run("k", || async { panic!("run {}", work().await) }).await });
+        let leader = begin(async move {
+            flight
+                .try_run("k", || async { panic!("run {}", work().await) })
+                .await
+        });
         let leader = leader.await;
         origin.began(1).await;
         let follower = begin(call(number)).await;

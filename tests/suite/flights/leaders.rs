@@ -36,7 +36,10 @@ pub(crate) async fn a_run_goes_on_for_those_who_are_left(place: &Place, name: &s
     ];
     for (number, (processes, elsewhere, gone, goes_on, answer)) in rows.into_iter().enumerate() {
         let name = &format!("{name}.{number}");
-        let (flights, origin) = (several(place, name, 3, || builder().go_on(goes_on)), Origin::shut());
+        let (flights, origin) = (
+            several(place, name, 3, || builder().go_on(goes_on)),
+            Origin::shut(),
+        );
         let mut callers = vec![begin_run(&flights[0], &origin).await];
         callers.extend(follow(&flights, &origin, processes).await);
         place.lined_up(&format!("{name}:k"), elsewhere).await;
@@ -98,11 +101,17 @@ pub(crate) async fn an_answer_is_published_though_its_caller_is_content(place: &
         let name = format!("{name}.{in_process}");
         let leads = builder().share_unpublished(in_process).ttl_with(move |_| {
             // It may also have to wait for this.
-            let _ = is_content.lock().unwrap().recv_timeout(Duration::from_millis(100));
+            let _ = is_content
+                .lock()
+                .unwrap()
+                .recv_timeout(Duration::from_millis(100));
             Some(LONG)
         });
         let leads = leads.build(place, &name).unwrap();
-        let follows = builder().share_unpublished(in_process).build(place, &name).unwrap();
+        let follows = builder()
+            .share_unpublished(in_process)
+            .build(place, &name)
+            .unwrap();
         for key in 0..10_u64 {
             let origin = Origin::open();
             assert_eq!(leads.run(key, origin.work()).await.unwrap(), 1);

@@ -12,7 +12,8 @@ use tower_distributed::operator::{Entry, Kind};
 use tower_distributed::single_flight::{Postcard, RunError};
 
 use super::{
-    Origin, all_differ, all_ended, begin, begin_run, builder, call, call_failing, ended, several, visible,
+    Origin, all_differ, all_ended, begin, begin_run, builder, call, call_failing, ended, several,
+    visible,
 };
 use crate::fleet::elsewhere;
 use crate::operators::is_answered;
@@ -33,7 +34,11 @@ pub(crate) async fn callers_everywhere_share_one_run(place: &Place, name: &str) 
     origin.let_go(1);
     assert_eq!(all_ended(callers).await, [1; 21]);
     for flight in &flights {
-        assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1, "it lives for ten minutes");
+        assert_eq!(
+            flight.run("k", origin.work()).await.unwrap(),
+            1,
+            "it lives for ten minutes"
+        );
     }
     assert_eq!(origin.runs(), 1);
     origin.let_go(1);
@@ -42,15 +47,20 @@ pub(crate) async fn callers_everywhere_share_one_run(place: &Place, name: &str) 
 
 pub(crate) async fn an_answer_lives_for_its_life(place: &Place, name: &str) {
     const LIFE: Duration = Duration::from_millis(300);
-    let (flights, origin) = (several(place, name, 2, || builder().ttl(LIFE)), Origin::open());
+    let (flights, origin) = (
+        several(place, name, 2, || builder().ttl(LIFE)),
+        Origin::open(),
+    );
     let began = Instant::now();
     assert_eq!(flights[0].run("k", origin.work()).await.unwrap(), 1);
-    eventually("another run", SOON, async || match flights[1].run("k", origin.work()).await.unwrap() {
-        1 => false,
-        other => {
-            assert_eq!(other, 2);
-            assert!(began.elapsed() >= LIFE, "after {:?}", began.elapsed());
-            true
+    eventually("another run", SOON, async || {
+        match flights[1].run("k", origin.work()).await.unwrap() {
+            1 => false,
+            other => {
+                assert_eq!(other, 2);
+                assert!(began.elapsed() >= LIFE, "after {:?}", began.elapsed());
+                true
+            }
         }
     })
     .await;
@@ -60,7 +70,13 @@ pub(crate) async fn an_answer_lives_for_its_life(place: &Place, name: &str) {
 pub(crate) async fn what_is_not_shared_is_for_one(place: &Place, name: &str) {
     for fails in [0, 1] {
         let name = &format!("{name}.{fails}");
-        let build = || if fails == 0 { builder().ttl_with(|_| None) } else { builder() };
+        let build = || {
+            if fails == 0 {
+                builder().ttl_with(|_| None)
+            } else {
+                builder()
+            }
+        };
         let (flights, origin) = (visible::<String>(place, name, 3, build), Origin::crowded());
         let call = |number: usize| call_failing(&flights[number], &origin, fails);
         let first = call(0).await;
@@ -74,7 +90,9 @@ pub(crate) async fn what_is_not_shared_is_for_one(place: &Place, name: &str) {
         origin.let_go(1);
         match ended(first).await {
             Ok(run) => assert_eq!((run, fails), (1, 0)),
-            Err(error) => assert!(matches!(error, RunError::Failed(error) if error == "1" && fails == 1)),
+            Err(error) => {
+                assert!(matches!(error, RunError::Failed(error) if error == "1" && fails == 1))
+            }
         }
         origin.began(7).await;
         // Who comes later does not wait for those who run at once; and shares again, where there is an answer.
@@ -90,15 +108,25 @@ pub(crate) async fn what_is_not_shared_is_for_one(place: &Place, name: &str) {
             origin.began(8).await;
             let follower = call(2).await;
             origin.let_go(1);
-            assert_eq!((ended(leader).await.unwrap(), ended(follower).await.unwrap()), (8, 8));
+            assert_eq!(
+                (ended(leader).await.unwrap(), ended(follower).await.unwrap()),
+                (8, 8)
+            );
         }
     }
     // Each answer has a life of its own.
     let even = || builder().ttl_with(|run| (run % 2 == 0).then_some(super::LONG));
-    let (flights, origin) = (several(place, &format!("{name}.even"), 2, even), Origin::open());
-    for (number, key, expected) in
-        [(0, "odd", 1), (1, "even", 2), (0, "even", 2), (1, "odd", 3), (0, "odd", 4)]
-    {
+    let (flights, origin) = (
+        several(place, &format!("{name}.even"), 2, even),
+        Origin::open(),
+    );
+    for (number, key, expected) in [
+        (0, "odd", 1),
+        (1, "even", 2),
+        (0, "even", 2),
+        (1, "odd", 3),
+        (0, "odd", 4),
+    ] {
         let flight: &SingleFlight<u64> = &flights[number];
         assert_eq!(flight.run(key, origin.work()).await.unwrap(), expected);
     }
@@ -107,7 +135,11 @@ pub(crate) async fn what_is_not_shared_is_for_one(place: &Place, name: &str) {
 /// So many of a key run at once in a process, where nothing is shared.
 pub(crate) async fn those_who_run_at_once_are_bounded(place: &Place, name: &str) {
     let origin = Origin::crowded();
-    let flight = builder().ttl_with(|_| None).max_parallel(2).build(place, name).unwrap();
+    let flight = builder()
+        .ttl_with(|_| None)
+        .max_parallel(2)
+        .build(place, name)
+        .unwrap();
     let mut callers = vec![begin_run(&flight, &origin).await];
     for _ in 0..5 {
         callers.push(call(&flight, &origin).await);
@@ -125,7 +157,12 @@ pub(crate) async fn those_who_run_at_once_are_bounded(place: &Place, name: &str)
 }
 
 /// Two of each process wait for one run, which fails with its number so many times.
-async fn all_fail_alike(place: &Place, flights: &[SingleFlight<u64, String>], origin: &Origin, times: usize) {
+async fn all_fail_alike(
+    place: &Place,
+    flights: &[SingleFlight<u64, String>],
+    origin: &Origin,
+    times: usize,
+) {
     let mut callers = Vec::new();
     for flight in flights.iter().cycle().take(6) {
         let (flight, work) = (flight.clone(), origin.failing(1));
@@ -146,7 +183,10 @@ async fn all_fail_alike(place: &Place, flights: &[SingleFlight<u64, String>], or
 pub(crate) async fn errors_are_shared_with_those_who_wait(place: &Place, name: &str) {
     let shared = || builder::<String>().share_errors(Postcard);
     for times in [1, 100_000] {
-        let (flights, origin) = (visible(place, &format!("{name}.{times}"), 3, shared), Origin::shut());
+        let (flights, origin) = (
+            visible(place, &format!("{name}.{times}"), 3, shared),
+            Origin::shut(),
+        );
         all_fail_alike(place, &flights, &origin, times).await;
         origin.let_go(1);
         assert_eq!(flights[2].try_run("k", origin.failing(1)).await.unwrap(), 2);
@@ -156,7 +196,10 @@ pub(crate) async fn errors_are_shared_with_those_who_wait(place: &Place, name: &
     all_fail_alike(place, &flights, &origin, 1).await;
     origin.let_go(1);
     eventually("another run", SOON, async || {
-        flights[1].try_run("k", origin.failing(1)).await.is_ok_and(|run| run == 2)
+        flights[1]
+            .try_run("k", origin.failing(1))
+            .await
+            .is_ok_and(|run| run == 2)
     })
     .await;
 }
@@ -167,13 +210,17 @@ async fn each_answer_of_a_hot_key_lives_for_its_life() {
     const LIFE: Duration = Duration::from_millis(40);
     let flights = several(&in_memory().await, "hot", 4, || builder().ttl(LIFE));
     let (origin, until) = (Origin::open(), tokio::time::Instant::now() + LIFE * 40);
-    let callers = flights.iter().cycle().take(12).map(async |flight: &SingleFlight<u64>| {
-        while tokio::time::Instant::now() < until {
-            flight.run("k", origin.work()).await.unwrap();
-            // The clock goes on when all tasks wait.
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    });
+    let callers = flights
+        .iter()
+        .cycle()
+        .take(12)
+        .map(async |flight: &SingleFlight<u64>| {
+            while tokio::time::Instant::now() < until {
+                flight.run("k", origin.work()).await.unwrap();
+                // The clock goes on when all tasks wait.
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
     join_all(callers).await;
     // Clocks are told in whole ms here and there.
     assert!((30..=42).contains(&origin.runs()), "{} runs", origin.runs());
@@ -185,7 +232,11 @@ pub(crate) async fn what_was_found_is_forgotten_too(place: &Place, name: &str) {
     let flight: SingleFlight<u64> = flight;
     assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1);
     // A run that is in progress is not forgotten.
-    is_answered(&place.operator(), &Entry::new(Kind::SingleFlight, name, "k").unwrap()).await;
+    is_answered(
+        &place.operator(),
+        &Entry::new(Kind::SingleFlight, name, "k").unwrap(),
+    )
+    .await;
     let mut first = pin!(flight.run("k", origin.work()));
     let found = poll!(first.as_mut());
     flight.forget("k").await.unwrap();
@@ -225,7 +276,9 @@ pub(crate) async fn what_a_crowd_was_given_is_published_before_the_end(place: &P
     store.shutdown(SOON).await.unwrap();
     let other: SingleFlight<u64> = builder().build(place, name).unwrap();
     for key in 0..64_u64 {
-        let answer = timeout(SOON, other.run(key, || async { 99 })).await.expect("the lead is given back");
+        let answer = timeout(SOON, other.run(key, || async { 99 }))
+            .await
+            .expect("the lead is given back");
         assert_eq!(answer.unwrap(), key);
     }
 }

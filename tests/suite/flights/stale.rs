@@ -12,7 +12,9 @@ use support::eventually;
 const LIFE: Duration = Duration::from_millis(50);
 
 fn stale<E: Send + Sync + 'static>() -> SingleFlightBuilder<u64, E> {
-    builder().ttl(LIFE).stale_while_revalidate(Duration::from_secs(3600))
+    builder()
+        .ttl(LIFE)
+        .stale_while_revalidate(Duration::from_secs(3600))
 }
 
 pub(crate) async fn what_is_stale_is_served_while_one_runs(place: &Place, name: &str) {
@@ -21,7 +23,10 @@ pub(crate) async fn what_is_stale_is_served_while_one_runs(place: &Place, name: 
     let follower = call(&flights[1], &origin).await;
     origin.let_go(1);
     // Where there is none, all wait.
-    assert_eq!((ended(first).await.unwrap(), ended(follower).await.unwrap()), (1, 1));
+    assert_eq!(
+        (ended(first).await.unwrap(), ended(follower).await.unwrap()),
+        (1, 1)
+    );
     for run in 2..=4 {
         // Nobody waits: the run that it brings about is not let go.
         eventually("it to be stale", SOON, async || {
@@ -43,8 +48,10 @@ pub(crate) async fn what_is_stale_is_served_while_one_runs(place: &Place, name: 
         assert_eq!(origin.runs(), run, "more than one refreshes");
         origin.let_go(1);
         for flight in &flights {
-            eventually("the fresh one", SOON, async || flight.run("k", origin.work()).await.unwrap() >= run)
-                .await;
+            eventually("the fresh one", SOON, async || {
+                flight.run("k", origin.work()).await.unwrap() >= run
+            })
+            .await;
         }
         // The next may be under way already.
         assert!(origin.runs() <= run + 1);
@@ -79,7 +86,10 @@ async fn refreshes_that_fail(flights: Vec<SingleFlight<u64, String>>) {
     })
     .await;
     origin.let_go(1);
-    eventually("a good one", SOON, async || flights[0].try_run("k", fail(3)).await.unwrap() > 1).await;
+    eventually("a good one", SOON, async || {
+        flights[0].try_run("k", fail(3)).await.unwrap() > 1
+    })
+    .await;
 }
 
 /// Those who come after an answer was forgotten wait for the run that is under way.
@@ -99,7 +109,11 @@ pub(crate) async fn what_is_stale_can_be_forgotten(place: &Place, name: &str) {
 /// Asks until the second run has begun in the background; nobody waits for it.
 async fn refreshing(flight: &SingleFlight<u64>, origin: &Origin) {
     eventually("a refresh", SOON, async || {
-        assert_eq!(flight.run("k", origin.work()).await.unwrap(), 1, "nobody waits");
+        assert_eq!(
+            flight.run("k", origin.work()).await.unwrap(),
+            1,
+            "nobody waits"
+        );
         origin.runs() == 2
     })
     .await;
@@ -108,7 +122,8 @@ async fn refreshing(flight: &SingleFlight<u64>, origin: &Origin) {
 /// An answer without a stale time is not served after its life, to whom it is all the same.
 pub(crate) async fn what_is_stale_may_be_unwanted(place: &Place, name: &str) {
     let origin = Origin::shut();
-    let [keeps, reads] = [stale(), builder().ttl(LIFE)].map(|builder| builder.build(place, name).unwrap());
+    let [keeps, reads] =
+        [stale(), builder().ttl(LIFE)].map(|builder| builder.build(place, name).unwrap());
     origin.let_go(1);
     assert_eq!(keeps.run("k", origin.work()).await.unwrap(), 1);
     refreshing(&keeps, &origin).await;
@@ -136,7 +151,11 @@ pub(crate) async fn an_answer_is_made_anew_before_its_end(place: &Place, name: &
     assert_eq!(ended(first).await.unwrap(), 1);
     for run in 2..=3 {
         eventually("a run to begin early", SOON, async || {
-            assert_eq!(flights[0].run("k", origin.work()).await.unwrap(), run - 1, "nobody waits");
+            assert_eq!(
+                flights[0].run("k", origin.work()).await.unwrap(),
+                run - 1,
+                "nobody waits"
+            );
             origin.runs() == run
         })
         .await;
@@ -145,7 +164,9 @@ pub(crate) async fn an_answer_is_made_anew_before_its_end(place: &Place, name: &
             assert_eq!(flight.run("k", origin.work()).await.unwrap(), run - 1);
         }
         origin.let_go(1);
-        eventually("the fresh one", SOON, async || flights[1].run("k", origin.work()).await.unwrap() == run)
-            .await;
+        eventually("the fresh one", SOON, async || {
+            flights[1].run("k", origin.work()).await.unwrap() == run
+        })
+        .await;
     }
 }

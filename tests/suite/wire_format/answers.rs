@@ -19,13 +19,22 @@ async fn answers_and_items() {
         let [flight, other] = [here, there].map(|store| builder().build(store, "led").unwrap());
         let (go_on, goes_on) = oneshot::channel::<()>();
         let leader = tokio::spawn(async move {
-            flight.run("k", move || async move { goes_on.await.map_or(0, |()| 7) }).await.unwrap()
+            flight
+                .run("k", move || async move { goes_on.await.map_or(0, |()| 7) })
+                .await
+                .unwrap()
         });
         eventually("a leader", SOON, async || {
             scene.server.query(&["EXISTS", "td:{led:k}:flight:lock"]) == Ok(1)
         })
         .await;
-        let follower = scene.behind("led", 1, async move { other.run("k", || async { 9 }).await }).await;
+        let follower = scene
+            .behind(
+                "led",
+                1,
+                async move { other.run("k", || async { 9 }).await },
+            )
+            .await;
         let rows = "
             td:{led:k}:flight:lock | * | @-@.@
             td:{led:k}:flight:waiters | 60 | @-@.@ 0
@@ -34,7 +43,10 @@ async fn answers_and_items() {
         let keys = scene.stored("led");
         assert!(are_stored(&keys, rows), "{keys:#?}");
         go_on.send(()).unwrap();
-        assert_eq!((leader.await.unwrap(), follower.await.unwrap().unwrap()), (7, 7));
+        assert_eq!(
+            (leader.await.unwrap(), follower.await.unwrap().unwrap()),
+            (7, 7)
+        );
     };
     let rows = "td:{led:k}:flight:answer | 60 | # 60000000 60000000 postcard/1+ +\\x07";
     let heard = "td:wake:@ | 0 0 @\\x0apostcard/1+ 60000000 60000000 +\\x07";
@@ -42,16 +54,29 @@ async fn answers_and_items() {
 
     let stale = async || {
         let builder = SingleFlight::<u64>::builder(Json).ttl(MINUTE).version("v2");
-        let flight = builder.stale_while_revalidate(9 * MINUTE).build(here, "stale").unwrap();
+        let flight = builder
+            .stale_while_revalidate(9 * MINUTE)
+            .build(here, "stale")
+            .unwrap();
         flight.run("k", || async { 7 }).await.unwrap()
     };
     let rows = "td:{stale:k}:flight:answer | 600 | # 60000000 600000000 json/1+v2 +7";
     scene.row("stale", stale, rows, "").await;
     let forgotten = async || {
-        let flight = SingleFlight::<u64>::builder(Postcard).ttl(MINUTE).build(here, "forgotten").unwrap();
+        let flight = SingleFlight::<u64>::builder(Postcard)
+            .ttl(MINUTE)
+            .build(here, "forgotten")
+            .unwrap();
         flight.forget("k").await.unwrap();
     };
-    scene.row("forgotten", forgotten, "", "td:wake:all | forget\\x0aforgotten\\x0ak").await;
+    scene
+        .row(
+            "forgotten",
+            forgotten,
+            "",
+            "td:wake:all | forget\\x0aforgotten\\x0ak",
+        )
+        .await;
 
     // The hash of `user-7` has these bits. The claim is on the empty item.
     let bits = "154789 229938 723424 788376 of 125001";
@@ -59,9 +84,12 @@ async fn answers_and_items() {
     let filtered = async || {
         let filters = [here, there].map(|store| builder.build(store, "filtered").unwrap());
         assert!(filters[0].insert("user-7").await.unwrap());
-        let [one, other] = filters.map(|filter| Dedupe::builder().remember_forever().build(&filter).unwrap());
+        let [one, other] =
+            filters.map(|filter| Dedupe::builder().remember_forever().build(&filter).unwrap());
         let claim = take(&one, "").await;
-        let waiter = scene.behind("filtered", 1, async move { other.claim("", SOON).await }).await;
+        let waiter = scene
+            .behind("filtered", 1, async move { other.claim("", SOON).await })
+            .await;
         (claim, waiter)
     };
     let rows = format!(
@@ -77,15 +105,28 @@ async fn answers_and_items() {
         "td:{{hourly:0}}:config | 25200 | bloom1 1 1000003 4 3600000 #
         td:{{hourly:0}}:bits# | 18000 | {bits}"
     );
-    scene.row("hourly", async || assert!(hourly.insert("user-7").await.unwrap()), &rows, "").await;
+    scene
+        .row(
+            "hourly",
+            async || assert!(hourly.insert("user-7").await.unwrap()),
+            &rows,
+            "",
+        )
+        .await;
 
     // The digests of `evt_1` and `evt_2`.
     let items = async || {
-        let builder = |store| Dedupe::exact(store, "items").capacity(100).remember_for(2 * HOUR);
+        let builder = |store| {
+            Dedupe::exact(store, "items")
+                .capacity(100)
+                .remember_for(2 * HOUR)
+        };
         let [one, other] = [here, there].map(|store| builder(store).build().unwrap());
         assert!(take(&one, "evt_1").await.confirm().await.unwrap());
         let claim = take(&one, "evt_2").await;
-        let waiter = scene.behind("items", 1, async move { other.claim("evt_2", SOON).await }).await;
+        let waiter = scene
+            .behind("items", 1, async move { other.claim("evt_2", SOON).await })
+            .await;
         (claim, waiter)
     };
     let rows = "
@@ -108,17 +149,34 @@ async fn idempotency_records() {
     let scene = Scene::new().await;
     let handle = async || {
         let principal = |_: &Request<Body>| "ann";
-        let layer = tower_distributed::web::idempotency(&scene.here, "payments", principal).build().unwrap();
+        let layer = tower_distributed::web::idempotency(&scene.here, "payments", principal)
+            .build()
+            .unwrap();
         let request = Request::builder().method(Method::POST).uri("/payments?v=1");
-        let request = request.header("host", "shop.example").header("content-type", "text/plain");
-        let request = request.header("idempotency-key", "8e03978e").body(Body::from("10 EUR")).unwrap();
+        let request = request
+            .header("host", "shop.example")
+            .header("content-type", "text/plain");
+        let request = request
+            .header("idempotency-key", "8e03978e")
+            .body(Body::from("10 EUR"))
+            .unwrap();
         let handler = service_fn(async |_: Request<Body>| {
-            let response = Response::builder().status(201).header("content-type", "text/plain");
+            let response = Response::builder()
+                .status(201)
+                .header("content-type", "text/plain");
             Ok::<_, std::convert::Infallible>(
-                response.header("x-call", "1").body(Body::from("paid")).unwrap(),
+                response
+                    .header("x-call", "1")
+                    .body(Body::from("paid"))
+                    .unwrap(),
             )
         });
-        layer.layer(handler).oneshot(request).await.unwrap().status()
+        layer
+            .layer(handler)
+            .oneshot(request)
+            .await
+            .unwrap()
+            .status()
     };
     let rows = concat!(
         "td:{payments:idempotency:0d1d3e3a962f3135c4fd89369f7f0df244d3df2bc9ec5298c801ca0610e7b32d}:flight:answer",

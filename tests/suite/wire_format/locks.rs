@@ -11,7 +11,9 @@ async fn locks() {
     let one = async || {
         let [mutex, other] = [here, there].map(|store| Mutex::new(store, "mutex").unwrap());
         let held = mutex.lock("k").await.unwrap();
-        let waiter = scene.behind("mutex", 1, async move { other.lock("k").await }).await;
+        let waiter = scene
+            .behind("mutex", 1, async move { other.lock("k").await })
+            .await;
         (held, waiter)
     };
     let rows = "
@@ -25,7 +27,9 @@ async fn locks() {
     let granted = async || {
         let [mutex, other] = [here, there].map(|store| Mutex::new(store, "granted").unwrap());
         let held = mutex.lock("k").await.unwrap();
-        let next = scene.behind("granted", 1, async move { other.lock("k").await }).await;
+        let next = scene
+            .behind("granted", 1, async move { other.lock("k").await })
+            .await;
         assert!(held.unlock().await.unwrap());
         next.await.unwrap().unwrap()
     };
@@ -33,19 +37,41 @@ async fn locks() {
         td:{granted:k}:lock | * | @-@.@
         td:{granted:k}:fence | 691200 | #
     ";
-    scene.row("granted", granted, rows, "td:wake:@ | # # @").await;
+    scene
+        .row("granted", granted, rows, "td:wake:@ | # # @")
+        .await;
 
     let revoked = async || {
         let mutex = Mutex::new(here, "revoked").unwrap();
         let held = mutex.lock("k").await.unwrap();
         let holder = mutex.inspect("k").await.unwrap().holders.remove(0);
-        assert!(Mutex::new(there, "revoked").unwrap().revoke("k", &holder).await.unwrap());
+        assert!(
+            Mutex::new(there, "revoked")
+                .unwrap()
+                .revoke("k", &holder)
+                .await
+                .unwrap()
+        );
         held
     };
-    scene.row("revoked", revoked, "td:{revoked:k}:fence | 691200 | #", "td:wake:@ | 0 0 @").await;
+    scene
+        .row(
+            "revoked",
+            revoked,
+            "td:{revoked:k}:fence | 691200 | #",
+            "td:wake:@ | 0 0 @",
+        )
+        .await;
 
-    let short =
-        async || Mutex::builder().fence_ttl(MINUTE).build(here, "short").unwrap().lock("k").await.unwrap();
+    let short = async || {
+        Mutex::builder()
+            .fence_ttl(MINUTE)
+            .build(here, "short")
+            .unwrap()
+            .lock("k")
+            .await
+            .unwrap()
+    };
     let rows = "
         td:{short:k}:lock | 30 | @-@.@~ea60
         td:{short:k}:fence | 60 | #\\x20
@@ -54,7 +80,12 @@ async fn locks() {
 
     let values = async || {
         let builder = Mutex::builder().value_with(|| "host-7".to_owned());
-        builder.build(here, "values").unwrap().lock("k").await.unwrap()
+        builder
+            .build(here, "values")
+            .unwrap()
+            .lock("k")
+            .await
+            .unwrap()
     };
     let rows = "
         td:{values:k}:lock | 30 | host-7
@@ -63,18 +94,32 @@ async fn locks() {
     scene.row("values", values, rows, "").await;
 
     let exact = Mutex::builder().exact_names().build(here, "exact").unwrap();
-    for (key, fence) in [("invoice-42", "{invoice-42}:td:fence"), ("{shop}:42", "{shop}:42:td:=fence")] {
+    for (key, fence) in [
+        ("invoice-42", "{invoice-42}:td:fence"),
+        ("{shop}:42", "{shop}:42:td:=fence"),
+    ] {
         let rows = format!("{key} | 30 | @-@.@\n{fence} | 691200 | #");
-        scene.row(key, async || exact.lock(key).await.unwrap(), &rows, "").await;
+        scene
+            .row(key, async || exact.lock(key).await.unwrap(), &rows, "")
+            .await;
     }
 
     let readers = async || {
         let builder = RwLock::builder().app_id("app one").fence_ttl(MINUTE);
-        let held = builder.build(here, "readers").unwrap().read("k").await.unwrap();
+        let held = builder
+            .build(here, "readers")
+            .unwrap()
+            .read("k")
+            .await
+            .unwrap();
         let [writer, reader] = [(); 2].map(|()| RwLock::new(there, "readers").unwrap());
-        let writer = scene.behind("readers", 1, async move { writer.write("k").await }).await;
+        let writer = scene
+            .behind("readers", 1, async move { writer.write("k").await })
+            .await;
         let reader = reader.with_group("blue").unwrap();
-        let reader = scene.behind("readers", 2, async move { reader.read("k").await }).await;
+        let reader = scene
+            .behind("readers", 2, async move { reader.read("k").await })
+            .await;
         (held, writer, reader)
     };
     let rows = "
@@ -87,7 +132,13 @@ async fn locks() {
         td:{writer:k}:rw:holders | 172800 | @-@.@/w16 #
         td:{writer:k}:rw:fence | 691200 | # 0
     ";
-    let writer = async || RwLock::new(here, "writer").unwrap().write("k").await.unwrap();
+    let writer = async || {
+        RwLock::new(here, "writer")
+            .unwrap()
+            .write("k")
+            .await
+            .unwrap()
+    };
     scene.row("writer", writer, rows, "").await;
 
     let names = async || {
@@ -99,8 +150,9 @@ async fn locks() {
         held
     };
     let long = "%\\x2315eb95a462ee20bd91a415ae2d4aed341288186ddaa2b37908f7d592f0c3f85f";
-    let row =
-        |key: &str| format!("td:{{names:{key}}}:lock | 30 | @-@.@\ntd:{{names:{key}}}:fence | 691200 | #\n");
+    let row = |key: &str| {
+        format!("td:{{names:{key}}}:lock | 30 | @-@.@\ntd:{{names:{key}}}:fence | 691200 | #\n")
+    };
     let rows: String = ["", "a:b", "%7ba%7d%25", long].map(row).concat();
     scene.row("names", names, &rows, "").await;
 }

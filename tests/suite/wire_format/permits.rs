@@ -16,11 +16,16 @@ async fn permits() {
     let scene = Scene::new().await;
     let (here, there) = (&scene.here, &scene.there);
     let one = async || {
-        let [group, other] = [here, there].map(|store| WaitGroup::new(store, "permits", 5).unwrap());
+        let [group, other] =
+            [here, there].map(|store| WaitGroup::new(store, "permits", 5).unwrap());
         let held = group.add_n("k", 2).await.unwrap();
         let idle = other.clone();
-        let heavy = scene.behind("permits", 1, async move { other.add_n("k", 5).await }).await;
-        let idle = scene.behind("permits", 2, async move { idle.wait("k").await }).await;
+        let heavy = scene
+            .behind("permits", 1, async move { other.add_n("k", 5).await })
+            .await;
+        let idle = scene
+            .behind("permits", 2, async move { idle.wait("k").await })
+            .await;
         (held, heavy, idle)
     };
     let rows = "
@@ -33,16 +38,27 @@ async fn permits() {
 
     // Its waiter, of a third process, has not renewed the grant: half a µs.
     let granted = async || {
-        let held = WaitGroup::new(here, "granted", 1).unwrap().add("k").await.unwrap();
+        let held = WaitGroup::new(here, "granted", 1)
+            .unwrap()
+            .add("k")
+            .await
+            .unwrap();
         let (token, alive) = ("fedcba9876543210-3.3938700/1/1", scene.after(60));
         scene.set(&[
-            &["ZADD", "td:{granted:k}:permits:waiters", "3940649673949184", token],
+            &[
+                "ZADD",
+                "td:{granted:k}:permits:waiters",
+                "3940649673949184",
+                token,
+            ],
             &["ZADD", "td:{granted:k}:permits:beats", &alive, token],
         ]);
         assert!(held.done().await.unwrap());
     };
     let rows = "td:{granted:k}:permits:holders | 172800 | fedcba9876543210-3.3938700/1/1 #.5";
-    scene.row("granted", granted, rows, "td:wake:fedcba9876543210 | # 0 3").await;
+    scene
+        .row("granted", granted, rows, "td:wake:fedcba9876543210 | # 0 3")
+        .await;
 
     let shares = async || {
         let build = |store| WaitGroup::builder(1).fair().build(store, "shares").unwrap();
@@ -52,7 +68,11 @@ async fn permits() {
         let mut waiters = Vec::new();
         for number in 1..=2 {
             let other = other.clone();
-            waiters.push(scene.behind("shares", number, async move { other.add("k").await }).await);
+            waiters.push(
+                scene
+                    .behind("shares", number, async move { other.add("k").await })
+                    .await,
+            );
         }
         (held, waiters)
     };
@@ -65,12 +85,26 @@ async fn permits() {
     scene.row("shares", shares, rows, "").await;
 
     let classes = async || {
-        let builder = || WaitGroup::builder(5).priorities(2).aging(MINUTE).reserve(0, 2);
+        let builder = || {
+            WaitGroup::builder(5)
+                .priorities(2)
+                .aging(MINUTE)
+                .reserve(0, 2)
+        };
         let [group, low] = [here, there].map(|store| builder().build(store, "classes").unwrap());
         let high = low.with_turn(Turn::new().class(0)).unwrap();
-        let held = group.with_turn(Turn::new().class(0)).unwrap().add_n("k", 5).await.unwrap();
-        let low = scene.behind("classes", 1, async move { low.add("k").await }).await;
-        let high = scene.behind("classes", 2, async move { high.add("k").await }).await;
+        let held = group
+            .with_turn(Turn::new().class(0))
+            .unwrap()
+            .add_n("k", 5)
+            .await
+            .unwrap();
+        let low = scene
+            .behind("classes", 1, async move { low.add("k").await })
+            .await;
+        let high = scene
+            .behind("classes", 2, async move { high.add("k").await })
+            .await;
         (held, low, high)
     };
     let rows = "
@@ -85,7 +119,9 @@ async fn permits() {
         let builder = || WaitGroup::builder(1).newest_first_after(MINUTE);
         let [group, other] = [here, there].map(|store| builder().build(store, "newest").unwrap());
         let held = group.add("k").await.unwrap();
-        let waiter = scene.behind("newest", 1, async move { other.add("k").await }).await;
+        let waiter = scene
+            .behind("newest", 1, async move { other.add("k").await })
+            .await;
         (held, waiter)
     };
     let rows = "
@@ -100,11 +136,16 @@ async fn permits() {
         let group = WaitGroup::new(here, "adapts", 20).unwrap();
         let adaptive = Adaptive::aimd().window(Duration::from_millis(10));
         let adaptive = adaptive.classify(|_: &Result<(), io::Error>| Signal::Success);
-        let layer = ConcurrencyLimitLayer::new(group, |(): &()| "k").adaptive(adaptive).unwrap();
+        let layer = ConcurrencyLimitLayer::new(group, |(): &()| "k")
+            .adaptive(adaptive)
+            .unwrap();
         let service = layer.layer(service_fn(async |()| Ok::<_, io::Error>(())));
         eventually("a report", SOON, async || {
             service.clone().oneshot(()).await.unwrap();
-            scene.server.query(&["EXISTS", "td:{adapts:k}:permits:limit"]) == Ok(1)
+            scene
+                .server
+                .query(&["EXISTS", "td:{adapts:k}:permits:limit"])
+                == Ok(1)
         })
         .await;
     };

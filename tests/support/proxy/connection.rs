@@ -51,7 +51,13 @@ impl Connection {
         let number = accepted.len();
         drop(accepted);
         let (was_held, out_of_step) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { shared, number, unanswered: Mutex::default(), was_held, out_of_step }
+        Self {
+            shared,
+            number,
+            unanswered: Mutex::default(),
+            was_held,
+            out_of_step,
+        }
     }
 
     /// Forwards both directions, until one side closes or the mode ends the connection.
@@ -120,7 +126,11 @@ impl Connection {
     }
 
     /// Notes when each reply comes. Never returns: what has come is delivered first.
-    async fn read(&self, server: OwnedReadHalf, comes: mpsc::UnboundedSender<Come>) -> std::io::Result<()> {
+    async fn read(
+        &self,
+        server: OwnedReadHalf,
+        comes: mpsc::UnboundedSender<Come>,
+    ) -> std::io::Result<()> {
         let mut replies = Frames::new(server);
         while let Some(reply) = replies.next().await? {
             let _ = comes.send((self.shared.due(), Some(reply)));
@@ -137,7 +147,9 @@ impl Connection {
         while let Some((due, reply)) = come.recv().await {
             sleep_until(due.into()).await;
             let mode = self.shared.mode_that(|mode| !self.is_held(*mode)).await;
-            let Some(reply) = reply.filter(|_| !self.is_over(mode)) else { break };
+            let Some(reply) = reply.filter(|_| !self.is_over(mode)) else {
+                break;
+            };
             if !reply.is_empty() && !self.deliver(reply, mode, &mut client).await? {
                 break;
             }
@@ -156,15 +168,36 @@ impl Connection {
         client: &mut OwnedWriteHalf,
     ) -> std::io::Result<bool> {
         let is_reply = resp::is_reply(&reply);
-        let due = if is_reply { self.unanswered.lock().unwrap().pop_front() } else { None };
+        let due = if is_reply {
+            self.unanswered.lock().unwrap().pop_front()
+        } else {
+            None
+        };
         let is_message = !is_reply && resp::first_word(&reply).ends_with("message");
-        let is_dropped = matches!(due, Some(Due::Reply { is_dropped: true, .. }));
+        let is_dropped = matches!(
+            due,
+            Some(Due::Reply {
+                is_dropped: true,
+                ..
+            })
+        );
         if is_dropped || mode == Mode::DropReplies {
             self.out_of_step.store(true, Ordering::SeqCst);
             self.shared.dropped.fetch_add(1, Ordering::SeqCst);
         } else if !(is_message && self.shared.withholds_messages.load(Ordering::SeqCst)) {
-            let may_be_forged = is_message || matches!(due, Some(Due::Reply { of_script: true, .. }));
-            let reply = if may_be_forged { self.shared.forged(true, reply) } else { Some(reply) };
+            let may_be_forged = is_message
+                || matches!(
+                    due,
+                    Some(Due::Reply {
+                        of_script: true,
+                        ..
+                    })
+                );
+            let reply = if may_be_forged {
+                self.shared.forged(true, reply)
+            } else {
+                Some(reply)
+            };
             let Some(reply) = reply else { return Ok(false) };
             if let Err(error) = client.write_all(&reply).await
                 && !self.was_held.load(Ordering::SeqCst)
@@ -181,7 +214,9 @@ impl Connection {
     /// Returns the answer of the proxy that is due now.
     fn answer(&self) -> Option<String> {
         let mut unanswered = self.unanswered.lock().unwrap();
-        let Due::Answer(answer) = unanswered.front()? else { return None };
+        let Due::Answer(answer) = unanswered.front()? else {
+            return None;
+        };
         let answer = answer.clone();
         unanswered.pop_front();
         Some(answer)
@@ -200,7 +235,11 @@ impl Connection {
             let name = resp::first_word(request);
             let of_script = name.starts_with("EVAL") || name == "FCALL";
             let is_dropped = self.shared.disarm(request);
-            let due = Due::Reply { of_script, is_dropped, _late: late };
+            let due = Due::Reply {
+                of_script,
+                is_dropped,
+                _late: late,
+            };
             self.unanswered.lock().unwrap().push_back(due);
         }
     }

@@ -38,7 +38,9 @@ impl ForwardingHeader {
     /// The only address in the only field with this name. `None` if it is another header, or if the field is missing, sent
     /// several times, or not one address.
     pub(super) fn one_address(&self, headers: &HeaderMap) -> Option<IpAddr> {
-        let Self::OneAddress(name) = self else { return None };
+        let Self::OneAddress(name) = self else {
+            return None;
+        };
         let mut fields = headers.get_all(name).iter();
         let field = fields.next().filter(|_| fields.next().is_none())?;
         node::parse(field.as_bytes().trim_ascii())
@@ -46,7 +48,11 @@ impl ForwardingHeader {
 
     /// The entries of all fields with this name, from right to left.
     pub(super) fn entries<'a>(&'a self, headers: &'a HeaderMap) -> Entries<'a> {
-        Entries { header: self, fields: Some(headers.get_all(self.name()).iter().rev()), unread: None }
+        Entries {
+            header: self,
+            fields: Some(headers.get_all(self.name()).iter().rev()),
+            unread: None,
+        }
     }
 
     /// The last entry of a field, and what is left of the comma before it. `None` if the text that ends the field

@@ -36,9 +36,14 @@ mod tests;
 pub(super) fn split_last(field: &[u8]) -> Option<Split<'_>> {
     let mut end = field.len();
     loop {
-        match field[..end].iter().rposition(|byte| matches!(byte, b',' | b'"')) {
+        match field[..end]
+            .iter()
+            .rposition(|byte| matches!(byte, b',' | b'"'))
+        {
             None => return Some((None, field)),
-            Some(comma) if field[comma] == b',' => return Some((Some(&field[..comma]), &field[comma + 1..])),
+            Some(comma) if field[comma] == b',' => {
+                return Some((Some(&field[..comma]), &field[comma + 1..]));
+            }
             Some(closing) => end = opening_quote(&field[..closing])?,
         }
     }
@@ -49,7 +54,11 @@ fn opening_quote(text: &[u8]) -> Option<usize> {
     let mut end = text.len();
     loop {
         let quote = text[..end].iter().rposition(|&byte| byte == b'"')?;
-        let backslashes = text[..quote].iter().rev().take_while(|&&byte| byte == b'\\').count();
+        let backslashes = text[..quote]
+            .iter()
+            .rev()
+            .take_while(|&&byte| byte == b'\\')
+            .count();
         if backslashes % 2 == 0 {
             return Some(quote);
         }
@@ -110,7 +119,10 @@ fn is_token(byte: u8) -> bool {
 fn closing_quote(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
-        at += text.get(at..)?.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+        at += text
+            .get(at..)?
+            .iter()
+            .position(|byte| matches!(byte, b'"' | b'\\'))?;
         if text[at] == b'"' {
             return Some(at);
         }

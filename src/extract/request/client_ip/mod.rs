@@ -149,7 +149,11 @@ impl Extractor<ClientIp> {
     /// ```
     pub fn trust(self, proxies: impl IntoIterator<Item: fmt::Display>) -> Result<Self, Error> {
         let networks = network::parse_all(proxies).map_err(Error::invalid)?;
-        let trust = self.0.trust.with_networks(networks).map_err(Error::invalid)?;
+        let trust = self
+            .0
+            .trust
+            .with_networks(networks)
+            .map_err(Error::invalid)?;
         Ok(Self(ClientIp { trust, ..self.0 }))
     }
 
@@ -193,7 +197,10 @@ impl Extractor<ClientIp> {
     /// ```
     #[must_use]
     pub fn forwarded(self) -> Self {
-        Self(ClientIp { header: ForwardingHeader::Forwarded, ..self.0 })
+        Self(ClientIp {
+            header: ForwardingHeader::Forwarded,
+            ..self.0
+        })
     }
 
     /// Reads a field that has the address of the client and nothing else, instead of `X-Forwarded-For`: `CF-Connecting-IP`
@@ -223,13 +230,19 @@ impl Extractor<ClientIp> {
     /// If `field` is not a valid field name, or is `X-Forwarded-For` or `Forwarded`, which have several addresses.
     pub fn one_address(self, field: &str) -> Result<Self, Error> {
         let name = field_name(field)?;
-        if ForwardingHeader::ALL.iter().any(|header| *header.name() == name) {
+        if ForwardingHeader::ALL
+            .iter()
+            .any(|header| *header.name() == name)
+        {
             return Err(Error::invalid(format!(
                 "one_address takes a field with one address, is {field:?}: client_ip() reads X-Forwarded-For by itself, and \
                  Forwarded after forwarded()"
             )));
         }
-        Ok(Self(ClientIp { header: ForwardingHeader::OneAddress(name), ..self.0 }))
+        Ok(Self(ClientIp {
+            header: ForwardingHeader::OneAddress(name),
+            ..self.0
+        }))
     }
 
     /// Reads the address of the peer from an extension of the request, of type `T`.
@@ -244,8 +257,14 @@ impl Extractor<ClientIp> {
     /// client_ip().peer(|connection: &Connection| connection.from.ip());
     /// ```
     #[must_use]
-    pub fn peer<T: Send + Sync + 'static>(self, read: impl Fn(&T) -> IpAddr + Send + Sync + 'static) -> Self {
-        Self(ClientIp { peer: Peer::by(read), ..self.0 })
+    pub fn peer<T: Send + Sync + 'static>(
+        self,
+        read: impl Fn(&T) -> IpAddr + Send + Sync + 'static,
+    ) -> Self {
+        Self(ClientIp {
+            peer: Peer::by(read),
+            ..self.0
+        })
     }
 
     /// The number of leading bits of an IPv4 address that [`network`](ClientIp::network) keeps: 1 to 32, by default 32.
@@ -263,7 +282,10 @@ impl Extractor<ClientIp> {
     ///
     /// If the number is out of this range.
     pub fn ipv4_prefix(self, bits: u8) -> Result<Self, Error> {
-        Ok(Self(ClientIp { ipv4_prefix: prefix("IPv4", bits, Ipv4Addr::BITS)?, ..self.0 }))
+        Ok(Self(ClientIp {
+            ipv4_prefix: prefix("IPv4", bits, Ipv4Addr::BITS)?,
+            ..self.0
+        }))
     }
 
     /// The number of leading bits of an IPv6 address that [`network`](ClientIp::network) keeps: 1 to 128, by default 64.
@@ -285,7 +307,10 @@ impl Extractor<ClientIp> {
     ///
     /// If the number is out of this range.
     pub fn ipv6_prefix(self, bits: u8) -> Result<Self, Error> {
-        Ok(Self(ClientIp { ipv6_prefix: prefix("IPv6", bits, Ipv6Addr::BITS)?, ..self.0 }))
+        Ok(Self(ClientIp {
+            ipv6_prefix: prefix("IPv6", bits, Ipv6Addr::BITS)?,
+            ..self.0
+        }))
     }
 }
 
@@ -320,7 +345,11 @@ impl ClientIp {
     #[must_use]
     pub fn network(&self, address: IpAddr) -> IpAddr {
         let address = without_nat64(address.to_canonical());
-        let bits = if address.is_ipv4() { self.ipv4_prefix } else { self.ipv6_prefix };
+        let bits = if address.is_ipv4() {
+            self.ipv4_prefix
+        } else {
+            self.ipv6_prefix
+        };
         IpNet::new(address, bits).map_or(address, |network| network.network())
     }
 
@@ -340,7 +369,8 @@ impl ClientIp {
             _ => &[],
         };
         let mut read = std::iter::once(&self.header).chain(others);
-        read.find(|header| headers.contains_key(header.name())).map(|header| header.name().as_str())
+        read.find(|header| headers.contains_key(header.name()))
+            .map(|header| header.name().as_str())
     }
 }
 
@@ -381,7 +411,9 @@ fn without_nat64(address: IpAddr) -> IpAddr {
 
 fn prefix(version: &str, bits: u8, longest: u32) -> Result<u8, Error> {
     if bits == 0 || u32::from(bits) > longest {
-        return Err(Error::invalid(format!("an {version} prefix has 1 to {longest} bits, not {bits}")));
+        return Err(Error::invalid(format!(
+            "an {version} prefix has 1 to {longest} bits, not {bits}"
+        )));
     }
     Ok(bits)
 }

@@ -9,12 +9,18 @@ use ipnet::IpNet;
 mod tests;
 
 /// All networks, in their canonical form, or the first error. Networks and addresses are parsed from their text as well.
-pub(super) fn parse_all(networks: impl IntoIterator<Item: fmt::Display>) -> Result<Vec<IpNet>, String> {
+pub(super) fn parse_all(
+    networks: impl IntoIterator<Item: fmt::Display>,
+) -> Result<Vec<IpNet>, String> {
     let checked = |network: &str| {
-        let error = || format!("{network:?} is neither an IP address nor a network such as \"10.0.0.0/8\"");
+        let error =
+            || format!("{network:?} is neither an IP address nor a network such as \"10.0.0.0/8\"");
         parse(network).ok_or_else(error).and_then(canonical)
     };
-    networks.into_iter().map(|network| checked(network.to_string().trim())).collect()
+    networks
+        .into_iter()
+        .map(|network| checked(network.to_string().trim()))
+        .collect()
 }
 
 /// A network or an address. The parser of the standard library is used, which is stricter than that of `ipnet`.
@@ -31,9 +37,10 @@ fn canonical(network: IpNet) -> Result<IpNet, String> {
     let canonical = match (network.addr().to_canonical(), network) {
         (IpAddr::V4(address), IpNet::V6(mapped)) => {
             let bits = mapped.prefix_len().checked_sub(96);
-            bits.and_then(|bits| IpNet::new(address.into(), bits).ok()).ok_or_else(|| {
-                format!("the prefix of the IPv4-mapped network {network} has less than 96 bits")
-            })?
+            bits.and_then(|bits| IpNet::new(address.into(), bits).ok())
+                .ok_or_else(|| {
+                    format!("the prefix of the IPv4-mapped network {network} has less than 96 bits")
+                })?
         }
         _ => network,
     };

@@ -25,7 +25,14 @@ pub(super) fn parse(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let (host, port) = if let Some(bracketed) = text.strip_prefix('[') {
         let (host, rest) = bracketed.split_once(']')?;
-        (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+        (
+            host,
+            if rest.is_empty() {
+                None
+            } else {
+                Some(rest.strip_prefix(':')?)
+            },
+        )
     } else {
         // Two colons or more: an IPv6 address without a port.
         match text.split_once(':') {
@@ -50,7 +57,9 @@ fn is_port(port: &str) -> bool {
     match port.strip_prefix('_') {
         Some(name) => {
             !name.is_empty()
-                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
         }
         None => (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit()),
     }

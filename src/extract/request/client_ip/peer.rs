@@ -18,8 +18,12 @@ pub(super) const MISSING: &str = "the address of the peer is not among the exten
      `SocketAddr` of the connection. Elsewhere: say where it is, with `client_ip().peer(..)`";
 
 impl Peer {
-    pub(super) fn by<T: Send + Sync + 'static>(read: impl Fn(&T) -> IpAddr + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(move |extensions| extensions.get::<T>().map(&read))))
+    pub(super) fn by<T: Send + Sync + 'static>(
+        read: impl Fn(&T) -> IpAddr + Send + Sync + 'static,
+    ) -> Self {
+        Self(Some(Arc::new(move |extensions| {
+            extensions.get::<T>().map(&read)
+        })))
     }
 
     pub(super) fn address(&self, extensions: &Extensions) -> Option<IpAddr> {
@@ -37,13 +41,17 @@ fn known(extensions: &Extensions) -> Option<IpAddr> {
         return Some(info.0.ip());
     }
     #[cfg(feature = "axum")]
-    if let Some(mock) = extensions.get::<axum::extract::connect_info::MockConnectInfo<SocketAddr>>() {
+    if let Some(mock) = extensions.get::<axum::extract::connect_info::MockConnectInfo<SocketAddr>>()
+    {
         return Some(mock.0.ip());
     }
     #[cfg(feature = "tonic")]
     {
         use tonic::transport::server::TcpConnectInfo;
-        if let Some(address) = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr) {
+        if let Some(address) = extensions
+            .get::<TcpConnectInfo>()
+            .and_then(TcpConnectInfo::remote_addr)
+        {
             return Some(address.ip());
         }
     }
@@ -53,6 +61,10 @@ fn known(extensions: &Extensions) -> Option<IpAddr> {
 
 impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Peer(by a closure)" } else { "Peer" })
+        f.write_str(if self.0.is_some() {
+            "Peer(by a closure)"
+        } else {
+            "Peer"
+        })
     }
 }

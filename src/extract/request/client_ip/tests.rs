@@ -20,7 +20,9 @@ fn headers<T: AsRef<[u8]>>(name: &'static str, fields: &[T]) -> HeaderMap {
 }
 
 fn x_forwarded_for(client_ip: &Extractor<ClientIp>, peer: &str, fields: &[&str]) -> String {
-    client_ip.address(ip(peer), &headers("x-forwarded-for", fields)).to_string()
+    client_ip
+        .address(ip(peer), &headers("x-forwarded-for", fields))
+        .to_string()
 }
 
 #[test]
@@ -35,7 +37,10 @@ fn nobody_is_trusted_by_default() {
         for name in ["x-forwarded-for", "forwarded"] {
             let headers = headers(name, &["1.1.1.1, for=1.1.1.1", "for=1.1.1.1, 1.1.1.1"]);
             assert_eq!(client_ip.address(ip("9.9.9.9"), &headers), ip("9.9.9.9"));
-            assert_eq!(client_ip.address(ip("::ffff:9.9.9.9"), &headers), ip("9.9.9.9"));
+            assert_eq!(
+                client_ip.address(ip("::ffff:9.9.9.9"), &headers),
+                ip("9.9.9.9")
+            );
         }
     }
 }
@@ -56,28 +61,65 @@ fn one_header_is_read() {
 #[test]
 fn networks_of_one_version_do_not_match_the_other() {
     let trusting = client_ip().trust(["::/1"]).unwrap();
-    assert_eq!(x_forwarded_for(&trusting, "10.0.0.1", &["1.1.1.1"]), "10.0.0.1");
-    assert_eq!(x_forwarded_for(&trusting, "::1", &["6.6.6.6, 1.1.1.1"]), "1.1.1.1");
+    assert_eq!(
+        x_forwarded_for(&trusting, "10.0.0.1", &["1.1.1.1"]),
+        "10.0.0.1"
+    );
+    assert_eq!(
+        x_forwarded_for(&trusting, "::1", &["6.6.6.6, 1.1.1.1"]),
+        "1.1.1.1"
+    );
     let trusting = client_ip().trust(["::ffff:10.0.0.0/104"]).unwrap();
-    assert_eq!(x_forwarded_for(&trusting, "10.0.0.1", &["1.1.1.1"]), "1.1.1.1");
+    assert_eq!(
+        x_forwarded_for(&trusting, "10.0.0.1", &["1.1.1.1"]),
+        "1.1.1.1"
+    );
 }
 
 #[test]
 fn hops_are_not_counted_past_an_unclosed_quote() {
-    let headers = headers("forwarded", &["for=6.6.6.6", "for=6.6.6.6, for=\"6.6.6.6, for=1.1.1.1"]);
-    for (n, client) in [(1, "1.1.1.1"), (2, "10.0.0.1"), (3, "10.0.0.1"), (4, "10.0.0.1")] {
+    let headers = headers(
+        "forwarded",
+        &["for=6.6.6.6", "for=6.6.6.6, for=\"6.6.6.6, for=1.1.1.1"],
+    );
+    for (n, client) in [
+        (1, "1.1.1.1"),
+        (2, "10.0.0.1"),
+        (3, "10.0.0.1"),
+        (4, "10.0.0.1"),
+    ] {
         let trusting = client_ip().forwarded().trust_hops(n).unwrap();
-        assert_eq!(trusting.address(ip("10.0.0.1"), &headers), ip(client), "{n}");
+        assert_eq!(
+            trusting.address(ip("10.0.0.1"), &headers),
+            ip(client),
+            "{n}"
+        );
     }
 }
 
 #[test]
 fn addresses_and_a_number_exclude_each_other() {
     let by_address = || client_ip().trust(["10.0.0.0/8"]);
-    let error = by_address().and_then(|it| it.trust_hops(2)).unwrap_err().to_string();
-    assert!(error.contains("`trust`") && error.contains("`trust_hops(2)`"), "{error}");
-    assert!(client_ip().trust_hops(2).and_then(|it| it.trust(["10.0.0.0/8"])).is_err());
-    assert!(client_ip().trust_hops(2).and_then(|it| it.trust([""; 0])).is_ok());
+    let error = by_address()
+        .and_then(|it| it.trust_hops(2))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("`trust`") && error.contains("`trust_hops(2)`"),
+        "{error}"
+    );
+    assert!(
+        client_ip()
+            .trust_hops(2)
+            .and_then(|it| it.trust(["10.0.0.0/8"]))
+            .is_err()
+    );
+    assert!(
+        client_ip()
+            .trust_hops(2)
+            .and_then(|it| it.trust([""; 0]))
+            .is_ok()
+    );
 }
 
 /// Bits of IPv4, bits of IPv6, an address, and its network.
@@ -101,7 +143,9 @@ const PREFIXES: &str = "\
 #[test]
 fn prefixes() {
     for row in PREFIXES.lines() {
-        let [v4, v6, address, network] = row.split(' ').collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let [v4, v6, address, network] = row.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
         let client_ip = client_ip().ipv4_prefix(v4.parse().unwrap()).unwrap();
         let client_ip = client_ip.ipv6_prefix(v6.parse().unwrap()).unwrap();
         assert_eq!(client_ip.network(ip(address)), ip(network), "{row}");
@@ -114,11 +158,17 @@ fn prefixes() {
 fn prefixes_out_of_range() {
     for bits in [0, 33, 255] {
         let error = client_ip().ipv4_prefix(bits).unwrap_err().to_string();
-        assert_eq!(error, format!("an IPv4 prefix has 1 to 32 bits, not {bits}"));
+        assert_eq!(
+            error,
+            format!("an IPv4 prefix has 1 to 32 bits, not {bits}")
+        );
     }
     for bits in [0, 129, 255] {
         let error = client_ip().ipv6_prefix(bits).unwrap_err().to_string();
-        assert_eq!(error, format!("an IPv6 prefix has 1 to 128 bits, not {bits}"));
+        assert_eq!(
+            error,
+            format!("an IPv6 prefix has 1 to 128 bits, not {bits}")
+        );
     }
 }
 
@@ -140,7 +190,11 @@ fn headers_that_are_ignored() {
         (&by_forwarded, other, &forwarded, Some("forwarded")),
         (&hops, other, &x_forwarded_for, None),
     ] {
-        assert_eq!(by.untrusted_header(peer, headers), ignored, "{peer} {headers:?}");
+        assert_eq!(
+            by.untrusted_header(peer, headers),
+            ignored,
+            "{peer} {headers:?}"
+        );
     }
 }
 
@@ -167,15 +221,35 @@ fn a_field_with_one_address_is_believed_from_trusted_peers_alone() {
         ("10.0.0.9", "10.0.0.9"),
     ] {
         assert_eq!(one_address(&trusting, cdn, &[value]), address);
-        assert_eq!(one_address(&trusting, stranger, &[value]), "198.51.100.9", "a forged one");
-        assert_eq!(one_address(&by(), cdn, &[value]), "10.0.0.1", "nobody is trusted");
-        assert_eq!(one_address(&by().trust_hops(1).unwrap(), stranger, &[value]), address);
+        assert_eq!(
+            one_address(&trusting, stranger, &[value]),
+            "198.51.100.9",
+            "a forged one"
+        );
+        assert_eq!(
+            one_address(&by(), cdn, &[value]),
+            "10.0.0.1",
+            "nobody is trusted"
+        );
+        assert_eq!(
+            one_address(&by().trust_hops(1).unwrap(), stranger, &[value]),
+            address
+        );
     }
     // Neither a choice of addresses nor another text is an address.
-    for values in
-        [&[][..], &[""], &["unknown"], &["203.0.113.7, 6.6.6.6"], &["203.0.113.7", "6.6.6.6"], &["0.0.0.0"]]
-    {
-        assert_eq!(one_address(&trusting, cdn, values), "10.0.0.1", "{values:?}");
+    for values in [
+        &[][..],
+        &[""],
+        &["unknown"],
+        &["203.0.113.7, 6.6.6.6"],
+        &["203.0.113.7", "6.6.6.6"],
+        &["0.0.0.0"],
+    ] {
+        assert_eq!(
+            one_address(&trusting, cdn, values),
+            "10.0.0.1",
+            "{values:?}"
+        );
     }
 }
 
@@ -183,6 +257,9 @@ fn a_field_with_one_address_is_believed_from_trusted_peers_alone() {
 fn fields_of_several_addresses_are_not_fields_of_one() {
     for field in ["X-Forwarded-For", "forwarded", "a b", ""] {
         let error = client_ip().one_address(field).unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(&format!("{field:?}")), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(&format!("{field:?}")),
+            "{error}"
+        );
     }
 }

@@ -24,7 +24,9 @@ impl Trust {
         match self {
             _ if added.is_empty() => Ok(self),
             Self::Nobody => Ok(Self::Networks(added.into())),
-            Self::Networks(networks) => Ok(Self::Networks(networks.iter().copied().chain(added).collect())),
+            Self::Networks(networks) => Ok(Self::Networks(
+                networks.iter().copied().chain(added).collect(),
+            )),
             Self::Hops(n) => Err(both(n.get())),
         }
     }
@@ -33,7 +35,9 @@ impl Trust {
     pub(super) fn with_hops(self, n: usize) -> Result<Self, String> {
         match self {
             Self::Networks(_) => Err(both(n)),
-            Self::Nobody | Self::Hops(_) => Ok(NonZeroUsize::new(n).map_or(Self::Nobody, Self::Hops)),
+            Self::Nobody | Self::Hops(_) => {
+                Ok(NonZeroUsize::new(n).map_or(Self::Nobody, Self::Hops))
+            }
         }
     }
 

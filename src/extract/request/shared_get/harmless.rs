@@ -36,8 +36,14 @@ const FIELDS: [&str; 149] = [
 ];
 
 /// The beginnings of the names of such fields.
-const PREFIXES: [&str; 6] =
-    ["cloudfront-is-", "cloudfront-viewer-", "sec-ch-", "sec-fetch-", "x-b3-", "x-datadog-"];
+const PREFIXES: [&str; 6] = [
+    "cloudfront-is-",
+    "cloudfront-viewer-",
+    "sec-ch-",
+    "sec-fetch-",
+    "x-b3-",
+    "x-datadog-",
+];
 
 /// Whether a field is in the list.
 pub(super) fn is_harmless(name: &str) -> bool {

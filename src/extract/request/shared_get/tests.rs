@@ -20,13 +20,19 @@ fn key(request: http::request::Builder) -> Option<Key> {
 /// A GET of a target with these fields, one a line.
 fn get(target: &str, fields: &str) -> http::request::Builder {
     let fields = fields.lines().map(|field| field.split_once(": ").unwrap());
-    fields.fold(Request::get(target), |request, (name, value)| request.header(name, value))
+    fields.fold(Request::get(target), |request, (name, value)| {
+        request.header(name, value)
+    })
 }
 
 #[test]
 fn the_key_is_method_scheme_host_path_and_query() {
     for (target, fields, expected) in [
-        ("https://Example.com:8443/a/B?q=%20&Q", "", "GET https example.com:8443 /a/B?q=%20&Q"),
+        (
+            "https://Example.com:8443/a/B?q=%20&Q",
+            "",
+            "GET https example.com:8443 /a/B?q=%20&Q",
+        ),
         ("/a?b", "host: Example.com", "GET  example.com /a?b"),
         ("/", "", "GET   /"),
         // The host is as it was sent.
@@ -39,13 +45,20 @@ fn the_key_is_method_scheme_host_path_and_query() {
         ("http://a/", "host: B:8", "GET http* a host:B:8\n\n/"),
         ("http://a/", "host: A", "GET http a /"),
     ] {
-        assert_eq!(key(get(target, fields)), Some(expected.into()), "{target} {fields}");
+        assert_eq!(
+            key(get(target, fields)),
+            Some(expected.into()),
+            "{target} {fields}"
+        );
     }
     assert_eq!(key(Request::head("http://a")), Some("HEAD http a /".into()));
 
     let all = "http://a/ https://a/ http://b/ http://a/? http://a/?b http://a/b http://a/B /";
     let all: Vec<_> = all.split(' ').collect();
-    let keys: std::collections::HashSet<_> = all.iter().map(|uri| key(Request::get(*uri)).unwrap()).collect();
+    let keys: std::collections::HashSet<_> = all
+        .iter()
+        .map(|uri| key(Request::get(*uri)).unwrap())
+        .collect();
     assert_eq!(keys.len(), all.len());
 }
 
@@ -61,7 +74,11 @@ fn a_host_cannot_pose_as_another_target() {
 #[test]
 fn what_is_private_or_asks_for_something_of_its_own_has_no_key() {
     for method in "POST PUT PATCH DELETE OPTIONS TRACE CONNECT QUERY get".split(' ') {
-        assert_eq!(key(Request::builder().method(method).uri("/")), None, "{method}");
+        assert_eq!(
+            key(Request::builder().method(method).uri("/")),
+            None,
+            "{method}"
+        );
     }
     let fields = "authorization proxy-authorization cookie range if-match if-none-match if-modified-since \
          if-unmodified-since if-range upgrade";
@@ -75,7 +92,10 @@ fn what_is_private_or_asks_for_something_of_its_own_has_no_key() {
         assert_eq!(key(get(target, several)), None, "{target}");
     }
     let (by, get) = (checked(), || Request::get("/"));
-    assert_eq!(keyed(&by, get(), Full::new(Bytes::from_static(b"body"))), None);
+    assert_eq!(
+        keyed(&by, get(), Full::new(Bytes::from_static(b"body"))),
+        None
+    );
     assert!(keyed(&by, get(), String::new()).is_some());
     assert!(keyed(&by, get(), axum::body::Body::empty()).is_some());
     assert!(keyed(&by, get(), reqwest::Body::from("")).is_some());
@@ -84,12 +104,19 @@ fn what_is_private_or_asks_for_something_of_its_own_has_no_key() {
 #[test]
 fn a_client_can_force_no_run() {
     let with = |value| Request::get("/").header("cache-control", value);
-    assert_eq!(key(with("max-age=5, No-Store")), None, "the response must not be stored");
+    assert_eq!(
+        key(with("max-age=5, No-Store")),
+        None,
+        "the response must not be stored"
+    );
     for value in ["no-cache", "max-age=0, No-Cache", "max-age=0"] {
         assert_eq!(key(with(value)), key(Request::get("/")), "{value}");
     }
     let allowed = checked().allow_no_cache();
-    assert_eq!(keyed(&allowed, with("max-age=0, No-Cache"), String::new()), None);
+    assert_eq!(
+        keyed(&allowed, with("max-age=0, No-Cache"), String::new()),
+        None
+    );
     assert!(keyed(&allowed, with("max-age=0"), String::new()).is_some());
 }
 
@@ -97,7 +124,8 @@ fn a_client_can_force_no_run() {
 fn cookies_that_do_not_matter_are_ignored() {
     let by = checked().ignore_cookies(["_ga", "theme"]).unwrap();
     let with = |cookies| keyed(&by, get("/", cookies), String::new());
-    let ignored = "|cookie: _ga=1|cookie: theme=dark; _ga=1.2|cookie: _ga=1\ncookie:  theme = x|cookie: _ga";
+    let ignored =
+        "|cookie: _ga=1|cookie: theme=dark; _ga=1.2|cookie: _ga=1\ncookie:  theme = x|cookie: _ga";
     for cookies in ignored.split('|') {
         assert_eq!(with(cookies), key(Request::get("/")), "{cookies}");
     }
@@ -108,7 +136,10 @@ fn cookies_that_do_not_matter_are_ignored() {
     }
     for name in ["", "a b", "a=b", "é", "a;b"] {
         let error = checked().ignore_cookies(["_ga", name]).unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(&format!("{name:?}")), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(&format!("{name:?}")),
+            "{error}"
+        );
     }
 }
 
@@ -122,14 +153,23 @@ fn nobody_can_choose_what_others_get() {
         let [evil, good] = ["evil", "good"].map(|value| with(&format!("{name}: {value}")));
         assert!(evil != plain && evil != good, "{name}");
     }
-    assert_eq!(with("forwarded: for=1.2.3.4;by=proxy\nx-forwarded-for: 1.2.3.4"), plain);
+    assert_eq!(
+        with("forwarded: for=1.2.3.4;by=proxy\nx-forwarded-for: 1.2.3.4"),
+        plain
+    );
     let https = with("forwarded: for=1.2.3.4; proto=https, For=5.6.7.8");
     assert_eq!(https, with("forwarded: for=8.8.8.8;proto=https"));
     assert_ne!(https, plain);
     let proto = "x-forwarded-proto: https";
-    assert_eq!(with(proto), Key::from("GET * a.com x-forwarded-proto:https\n\n/a"));
+    assert_eq!(
+        with(proto),
+        Key::from("GET * a.com x-forwarded-proto:https\n\n/a")
+    );
     let host = "x-forwarded-host: b.com";
-    let both = [with(&format!("{proto}\n{host}")), with(&format!("{host}\n{proto}"))];
+    let both = [
+        with(&format!("{proto}\n{host}")),
+        with(&format!("{host}\n{proto}")),
+    ];
     assert_eq!(both[0], both[1], "in any order");
 }
 
@@ -138,7 +178,9 @@ fn whose_scheme_is_told() {
     let tells = |request: http::request::Builder| tells_scheme(&request.body(()).unwrap());
     assert!(tells(Request::get("https://a.com/")));
     assert!(!tells(get("/", "host: a.com\nforwarded: for=1.2.3.4")));
-    for field in "x-forwarded-proto: https|forwarded: for=1; Proto=https|x-forwarded-ssl: on".split('|') {
+    for field in
+        "x-forwarded-proto: https|forwarded: for=1; Proto=https|x-forwarded-ssl: on".split('|')
+    {
         assert!(tells(get("/", field)), "{field}");
     }
 }
@@ -158,30 +200,53 @@ fn fields_that_name_a_user_make_a_request_private() {
     for field in fields.split(' ').chain(others.split(' ')) {
         assert_eq!(key(Request::get("/").header(field, "ann")), None, "{field}");
     }
-    let by = checked().ignore_field("X-Auth-Token").unwrap().ignore_field("x-user-agent").unwrap();
+    let by = checked()
+        .ignore_field("X-Auth-Token")
+        .unwrap()
+        .ignore_field("x-user-agent")
+        .unwrap();
     let with = |field: &str| keyed(&by, Request::get("/").header(field, "7"), String::new());
-    assert_eq!(["x-auth-token", "x-user-agent"].map(with), [(); 2].map(|()| key(Request::get("/"))));
+    assert_eq!(
+        ["x-auth-token", "x-user-agent"].map(with),
+        [(); 2].map(|()| key(Request::get("/")))
+    );
     assert_eq!(["x-auth-user", "x-api-key"].map(with), [None, None]);
     for field in "authorization|cookie|range|host|x-forwarded-host|x auth".split('|') {
         let error = checked().ignore_field(field).unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(&format!("{field:?}")), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(&format!("{field:?}")),
+            "{error}"
+        );
     }
     for field in "x-request-id user-agent x-forwarded-for x-real-ip dnt".split(' ') {
-        assert!(key(Request::get("/").header(field, "ann")).is_some(), "{field}");
+        assert!(
+            key(Request::get("/").header(field, "ann")).is_some(),
+            "{field}"
+        );
     }
 }
 
 #[test]
 fn named_fields_make_a_request_private() {
-    let by = checked().private_if("X-Real-IP").unwrap().private_if("cf-ipcountry").unwrap();
+    let by = checked()
+        .private_if("X-Real-IP")
+        .unwrap()
+        .private_if("cf-ipcountry")
+        .unwrap();
     let with = |field: &str| keyed(&by, Request::get("/").header(field, "7"), String::new());
     assert_eq!(with("x-real-ip"), None);
     assert_eq!(with("cf-ipcountry"), None);
     assert!(with("x-forwarded-for").is_some());
-    assert!(key(Request::get("/").header("x-real-ip", "7")).is_some(), "it is known to be harmless");
+    assert!(
+        key(Request::get("/").header("x-real-ip", "7")).is_some(),
+        "it is known to be harmless"
+    );
 
     let error = checked().private_if("x api key").unwrap_err();
-    assert!(error.is_invalid() && error.to_string().contains("\"x api key\""), "{error}");
+    assert!(
+        error.is_invalid() && error.to_string().contains("\"x api key\""),
+        "{error}"
+    );
 }
 
 #[test]
@@ -200,7 +265,11 @@ fn the_uri_can_be_one_that_was_put_aside() {
 #[test]
 fn the_target_is_in_every_key() {
     let by = SharedGet::new(|_: &Request<String>| "");
-    let asked = |target: &str| by.extract(&Request::get(target).body(String::new()).unwrap()).now().unwrap();
+    let asked = |target: &str| {
+        by.extract(&Request::get(target).body(String::new()).unwrap())
+            .now()
+            .unwrap()
+    };
     assert_ne!(asked("/a"), asked("/b"));
     assert_ne!(asked("/me?token=ann"), asked("/me?token=bob"));
 }
@@ -231,9 +300,15 @@ const ADDED: &str = "\
 fn usual_requests_are_shared() {
     let all = |fields: &str| {
         let get = Request::get("/prices");
-        key(fields.split(' ').fold(get, |request, field| request.header(field, "x")))
+        key(fields
+            .split(' ')
+            .fold(get, |request, field| request.header(field, "x")))
     };
-    for fields in CLIENTS.split(' ').chain(ADDED.split(' ')).chain([CLIENTS, ADDED]) {
+    for fields in CLIENTS
+        .split(' ')
+        .chain(ADDED.split(' '))
+        .chain([CLIENTS, ADDED])
+    {
         assert!(all(fields).is_some(), "{fields}");
     }
 }

@@ -12,7 +12,10 @@ fn answer() -> Answer {
         headers.append(name, HeaderValue::from_bytes(value).unwrap());
     }
     let vary = vec![
-        (http::header::ACCEPT, vec!["text/plain".parse().unwrap(), "text/*".parse().unwrap()]),
+        (
+            http::header::ACCEPT,
+            vec!["text/plain".parse().unwrap(), "text/*".parse().unwrap()],
+        ),
         (http::header::ACCEPT_LANGUAGE, vec![]),
     ];
     let trailers = HeaderMap::from_iter([(http::header::ETAG, HeaderValue::from_static("\"7\""))]);
@@ -51,17 +54,26 @@ fn assert_round_trip(answer: &Answer) {
 fn an_answer_comes_back_as_it_was() {
     assert_round_trip(&answer());
     assert_round_trip(&empty());
-    assert_round_trip(&Answer { body: vec![7; 300_000].into(), ..answer() });
+    assert_round_trip(&Answer {
+        body: vec![7; 300_000].into(),
+        ..answer()
+    });
 
     for code in 200..=999 {
-        assert_round_trip(&Answer { status: StatusCode::from_u16(code).unwrap(), ..empty() });
+        assert_round_trip(&Answer {
+            status: StatusCode::from_u16(code).unwrap(),
+            ..empty()
+        });
     }
 }
 
 /// Other versions of this crate write and read this format. A change of the format needs a new name.
 #[test]
 fn the_format_is_fixed() {
-    let mut small = Answer { vary: vec![(http::header::TE, vec!["x".parse().unwrap()])], ..empty() };
+    let mut small = Answer {
+        vary: vec![(http::header::TE, vec!["x".parse().unwrap()])],
+        ..empty()
+    };
     small.headers.insert("a", "bc".parse().unwrap());
     small.trailers.insert("d", "e".parse().unwrap());
     small.body = Bytes::from_static(b"body");
@@ -84,10 +96,15 @@ fn what_is_cut_short_or_has_more_is_refused() {
 #[test]
 fn lengths_that_cannot_be_are_refused() {
     assert_eq!(
-        decode(b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff").unwrap_err(),
+        decode(b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff")
+            .unwrap_err(),
         "cut short: 4294967295 bytes were expected, 0 are left"
     );
-    assert!(decode(b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\xff\xff").unwrap_err().starts_with("cut short"));
+    assert!(
+        decode(b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\xff\xff")
+            .unwrap_err()
+            .starts_with("cut short")
+    );
 
     // The largest possible number of fields is more than a `HeaderMap` holds.
     let mut many = b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\xff\xff".to_vec();
@@ -118,7 +135,10 @@ fn what_http_does_not_allow_is_refused() {
         ("upper case", b"\x00\x01\x00\x01A\x00\x00\x00\x00"),
         ("line feed", b"\x00\x01\x00\x01a\x00\x00\x00\x01\n"),
     ] {
-        assert!(decode(&bytes(200, &[fields, &[0; 8]].concat())).is_err(), "{wrong}");
+        assert!(
+            decode(&bytes(200, &[fields, &[0; 8]].concat())).is_err(),
+            "{wrong}"
+        );
     }
 }
 
@@ -128,27 +148,56 @@ fn what_concerns_a_connection_or_has_another_length_is_not_read() {
     let with = |fields: &[(&'static str, &'static str)]| {
         let mut forged = answer();
         for (name, value) in fields {
-            forged.headers.insert(*name, HeaderValue::from_static(value));
+            forged
+                .headers
+                .insert(*name, HeaderValue::from_static(value));
         }
         forged
     };
-    let forged = with(&[("connection", "x-hop"), ("x-hop", "1"), ("transfer-encoding", "chunked")]);
-    assert_eq!(decode(&AnswerCodec.encode(&forged).unwrap()).unwrap(), answer());
+    let forged = with(&[
+        ("connection", "x-hop"),
+        ("x-hop", "1"),
+        ("transfer-encoding", "chunked"),
+    ]);
+    assert_eq!(
+        decode(&AnswerCodec.encode(&forged).unwrap()).unwrap(),
+        answer()
+    );
     for length in ["9", "12", "0", "-11", "ten", "11, 11"] {
         assert!(
-            decode(&AnswerCodec.encode(&with(&[("content-length", length)])).unwrap()).is_err(),
+            decode(
+                &AnswerCodec
+                    .encode(&with(&[("content-length", length)]))
+                    .unwrap()
+            )
+            .is_err(),
             "{length}"
         );
     }
     assert_round_trip(&with(&[("content-length", "11")]));
-    assert_round_trip(&Answer { is_head: true, body: Bytes::new(), ..with(&[("content-length", "1234")]) });
+    assert_round_trip(&Answer {
+        is_head: true,
+        body: Bytes::new(),
+        ..with(&[("content-length", "1234")])
+    });
 }
 
 #[test]
 fn more_than_can_be_counted_is_not_written() {
-    let varied = (http::header::ACCEPT, vec![HeaderValue::from_static("a"); 0x1_0000]);
-    let error = AnswerCodec.encode(&Answer { vary: vec![varied], ..empty() }).unwrap_err();
-    assert_eq!(error.to_string(), "a count or a length must be 65535 at most, is 65536");
+    let varied = (
+        http::header::ACCEPT,
+        vec![HeaderValue::from_static("a"); 0x1_0000],
+    );
+    let error = AnswerCodec
+        .encode(&Answer {
+            vary: vec![varied],
+            ..empty()
+        })
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a count or a length must be 65535 at most, is 65536"
+    );
 }
 
 /// Changed bytes are refused, or decode to an answer that encodes to as many bytes. For any bytes: `tests/fuzz`.

@@ -45,12 +45,21 @@ async fn whole_bytes_are_one_frame_whose_length_is_known_unless_trailers_follow(
     assert_eq!(all(body).await.0, ["whole"]);
 
     let body = FlightBody::<Stream>::whole("whole".into(), Some(trailers()));
-    assert_eq!((body.size_hint().lower(), body.size_hint().upper()), (5, None));
+    assert_eq!(
+        (body.size_hint().lower(), body.size_hint().upper()),
+        (5, None)
+    );
     let (chunks, last, _) = all(body).await;
     assert_eq!((chunks, last), (vec!["whole".into()], Some(trailers())));
 
-    for body in [FlightBody::<Stream>::default(), FlightBody::from(String::new())] {
-        assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(0), true));
+    for body in [
+        FlightBody::<Stream>::default(),
+        FlightBody::from(String::new()),
+    ] {
+        assert_eq!(
+            (body.size_hint().exact(), body.is_end_stream()),
+            (Some(0), true)
+        );
         assert!(all(body).await.0.is_empty());
     }
 }
@@ -63,9 +72,16 @@ async fn an_untouched_body_is_as_it_was() {
     assert_eq!(all(body).await.0, ["full"]);
     assert!(FlightBody::untouched(Empty::<Bytes>::new()).is_end_stream());
 
-    let frames = vec![Ok(data("a")), Ok(data("b")), Ok(Frame::trailers(trailers()))];
+    let frames = vec![
+        Ok(data("a")),
+        Ok(data("b")),
+        Ok(Frame::trailers(trailers())),
+    ];
     let (chunks, last, _) = all(FlightBody::untouched(stream(frames))).await;
-    assert_eq!((chunks, last), (vec!["a".into(), "b".into()], Some(trailers())));
+    assert_eq!(
+        (chunks, last),
+        (vec!["a".into(), "b".into()], Some(trailers()))
+    );
 }
 
 #[tokio::test]
@@ -74,22 +90,40 @@ async fn what_was_read_comes_before_the_rest() {
     let mut body = FlightBody::begun(vec!["read, ".into(), "and ".into()], rest);
     assert_eq!(body.size_hint().exact(), Some(18));
     let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
-    assert_eq!((first, body.size_hint().exact()), ("read, ".into(), Some(12)));
+    assert_eq!(
+        (first, body.size_hint().exact()),
+        ("read, ".into(), Some(12))
+    );
     assert_eq!(all(body).await.0, ["and ", "the rest"]);
 
-    let rest = Box::pin(stream(vec![Ok(data("more")), Ok(Frame::trailers(trailers()))]));
+    let rest = Box::pin(stream(vec![
+        Ok(data("more")),
+        Ok(Frame::trailers(trailers())),
+    ]));
     let body = FlightBody::begun(vec!["read".into()], rest);
-    assert_eq!((body.size_hint().lower(), body.size_hint().upper()), (4, None));
+    assert_eq!(
+        (body.size_hint().lower(), body.size_hint().upper()),
+        (4, None)
+    );
     let (chunks, last, _) = all(body).await;
-    assert_eq!((chunks, last), (vec!["read".into(), "more".into()], Some(trailers())));
+    assert_eq!(
+        (chunks, last),
+        (vec!["read".into(), "more".into()], Some(trailers()))
+    );
 }
 
 #[tokio::test]
 async fn an_error_follows_what_was_read() {
     let body = FlightBody::<Stream>::failed(vec!["read".into()], io::Error::other("broken"));
-    assert_eq!((body.size_hint().lower(), body.size_hint().upper()), (4, None));
+    assert_eq!(
+        (body.size_hint().lower(), body.size_hint().upper()),
+        (4, None)
+    );
     let (chunks, _, error) = all(body).await;
-    assert_eq!((chunks, error.unwrap().to_string()), (vec!["read".into()], "broken".into()));
+    assert_eq!(
+        (chunks, error.unwrap().to_string()),
+        (vec!["read".into()], "broken".into())
+    );
 
     let mut body = FlightBody::<Stream>::failed(vec![], io::Error::other("broken"));
     assert!(!body.is_end_stream());

@@ -29,12 +29,24 @@ fn control(value: &str) -> (&'static str, String) {
 fn by_directives_before_expires() {
     assert_eq!(of(&[]), (None, true, 0));
     assert_eq!(of(&[control("public, Max-Age=60")]), (Some(60), true, 0));
-    assert_eq!(of(&[control("max-age=60, s-maxage=5")]), (Some(5), false, 0));
-    assert_eq!(of(&[control("max-age=60"), date("expires", 5)]), (Some(60), true, 0));
-    assert_eq!(of(&[date("date", 0), date("expires", 5)]), (Some(5), true, 0));
+    assert_eq!(
+        of(&[control("max-age=60, s-maxage=5")]),
+        (Some(5), false, 0)
+    );
+    assert_eq!(
+        of(&[control("max-age=60"), date("expires", 5)]),
+        (Some(60), true, 0)
+    );
+    assert_eq!(
+        of(&[date("date", 0), date("expires", 5)]),
+        (Some(5), true, 0)
+    );
     assert_eq!(of(&[date("expires", -5)]), (Some(0), true, 0));
     for revalidate in ["must-revalidate", "proxy-revalidate"] {
-        assert_eq!(of(&[control(&format!("max-age=9, {revalidate}"))]), (Some(9), false, 0));
+        assert_eq!(
+            of(&[control(&format!("max-age=9, {revalidate}"))]),
+            (Some(9), false, 0)
+        );
     }
 }
 
@@ -42,21 +54,41 @@ fn by_directives_before_expires() {
 fn by_the_older_of_age_and_date() {
     let max_age = || control("max-age=60");
     assert_eq!(of(&[max_age(), ("age", "40".into())]), (Some(20), true, 40));
-    assert_eq!(of(&[max_age(), date("date", -50), ("age", "40".into())]), (Some(10), true, 50));
+    assert_eq!(
+        of(&[max_age(), date("date", -50), ("age", "40".into())]),
+        (Some(10), true, 50)
+    );
     assert_eq!(of(&[max_age(), date("date", 50)]), (Some(60), true, 0));
     assert_eq!(of(&[max_age(), ("age", "61".into())]), (Some(0), true, 61));
-    assert_eq!(of(&[date("date", -50), date("expires", 0)]), (Some(0), true, 50));
+    assert_eq!(
+        of(&[date("date", -50), date("expires", 0)]),
+        (Some(0), true, 50)
+    );
 }
 
 #[test]
 fn what_cannot_be_read_is_over() {
     for value in ["", "-1", "1.5", "60x", "\"60", "six", "+6"] {
-        assert_eq!(of(&[control(&format!("max-age={value}"))]), (Some(0), true, 0), "{value}");
+        assert_eq!(
+            of(&[control(&format!("max-age={value}"))]),
+            (Some(0), true, 0),
+            "{value}"
+        );
     }
     assert_eq!(of(&[control("max-age")]), (Some(0), true, 0));
     assert_eq!(of(&[("expires", "0".into())]), (Some(0), true, 0));
     assert_eq!(of(&[control("max-age=\"60\"")]), (Some(60), true, 0));
-    assert_eq!(of(&[control("max-age=60, max-age=5")]), (Some(5), true, 0), "the shortest counts");
-    assert_eq!(of(&[control("max-age=99999999999999999999")]), (Some(1 << 31), true, 0));
-    assert_eq!(of(&[control("max-age=60"), ("age", "old".into())]), (Some(60), true, 0));
+    assert_eq!(
+        of(&[control("max-age=60, max-age=5")]),
+        (Some(5), true, 0),
+        "the shortest counts"
+    );
+    assert_eq!(
+        of(&[control("max-age=99999999999999999999")]),
+        (Some(1 << 31), true, 0)
+    );
+    assert_eq!(
+        of(&[control("max-age=60"), ("age", "old".into())]),
+        (Some(60), true, 0)
+    );
 }

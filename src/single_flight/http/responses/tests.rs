@@ -60,7 +60,10 @@ where
 }
 
 fn restore(answer: Answer) -> Response<FlightBody<Full<Bytes>>> {
-    Capture::<Request<()>, Response<Full<Bytes>>, Infallible>::restore(&Responses::default(), answer)
+    Capture::<Request<()>, Response<Full<Bytes>>, Infallible>::restore(
+        &Responses::default(),
+        answer,
+    )
 }
 
 fn variant(request: &Request<()>, answer: &Answer) -> Option<String> {
@@ -74,7 +77,16 @@ where
     B: Body<Data = Bytes>,
     B::Error: std::fmt::Debug,
 {
-    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    String::from_utf8(
+        response
+            .into_body()
+            .collect()
+            .await
+            .unwrap()
+            .to_bytes()
+            .to_vec(),
+    )
+    .unwrap()
 }
 
 /// A body that panics when it is read.

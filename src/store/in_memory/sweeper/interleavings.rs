@@ -81,7 +81,10 @@ pub(crate) fn a_full_store_takes_no_other_key() {
         let (others, more) = (store.cells("b"), store.cells::<Until>("b"));
         let other = spawn(move || keep(&others, "one", 1));
         let kept = usize::from(keep(&cells, "other", 1)) + usize::from(other.join().unwrap());
-        assert_eq!((kept, counted(&store), cells.size().0 + more.size().0), (1, 1, 1));
+        assert_eq!(
+            (kept, counted(&store), cells.size().0 + more.size().0),
+            (1, 1, 1)
+        );
     });
 }
 

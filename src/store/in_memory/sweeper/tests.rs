@@ -13,8 +13,13 @@ fn store(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
     (store, time)
 }
 
-fn try_keep(cells: &Cells<Until>, keys: std::ops::Range<u64>, until: i64) -> Result<(), crate::Error> {
-    keys.into_iter().try_for_each(|key| cells.step(&key.to_le_bytes(), |cell, _| cell.0 = until))
+fn try_keep(
+    cells: &Cells<Until>,
+    keys: std::ops::Range<u64>,
+    until: i64,
+) -> Result<(), crate::Error> {
+    keys.into_iter()
+        .try_for_each(|key| cells.step(&key.to_le_bytes(), |cell, _| cell.0 = until))
 }
 
 fn keep(cells: &Cells<Until>, keys: std::ops::Range<u64>, until: i64) {
@@ -55,10 +60,18 @@ fn a_full_store_is_searched_until_there_is_room() {
     time.store(10, Ordering::Relaxed);
     keep(&cells, 5000..5001, 20);
     assert!(!bound.is_full(0) && bound.cells() > 4000);
-    cells.step_all(&["x", "y"], |cells, _| cells.iter_mut().for_each(|cell| cell.0 = 20)).unwrap();
+    cells
+        .step_all(&["x", "y"], |cells, _| {
+            cells.iter_mut().for_each(|cell| cell.0 = 20)
+        })
+        .unwrap();
     for first in (6000..16_000).step_by(50) {
         let keys: Vec<_> = (first..first + 50).map(u64::to_le_bytes).collect();
-        cells.step_all(&keys, |cells, _| cells.iter_mut().for_each(|cell| cell.0 = 20)).unwrap_or_default();
+        cells
+            .step_all(&keys, |cells, _| {
+                cells.iter_mut().for_each(|cell| cell.0 = 20)
+            })
+            .unwrap_or_default();
     }
     assert_eq!(bound.cells(), cells.size().0, "each is counted once");
     assert!((4950..=5000).contains(&bound.cells()));
@@ -77,7 +90,10 @@ fn a_search_goes_on_where_the_last_one_ended() {
         // The next search may begin a millisecond after one that found nothing.
         time.fetch_add(1000, Ordering::Relaxed);
     }
-    assert!((3..10).contains(&searches), "{searches} searches of 1024 keys or a little more");
+    assert!(
+        (3..10).contains(&searches),
+        "{searches} searches of 1024 keys or a little more"
+    );
 }
 
 /// How long until the cells are swept, by the clock of tokio.
@@ -99,7 +115,14 @@ async fn rounds_are_rare_while_nothing_changes() {
         let sweeper = &store.shared.sweeper;
         lock(&sweeper.list).running = true;
         let (home, pressed) = (sweeper.home.for_a_task(), sweeper.pressed.clone());
-        tokio::spawn(Task { _home: home, sweeper: Some(Arc::downgrade(sweeper)), pressed }.run())
+        tokio::spawn(
+            Task {
+                _home: home,
+                sweeper: Some(Arc::downgrade(sweeper)),
+                pressed,
+            }
+            .run(),
+        )
     };
     let is_running = || lock(&store.shared.sweeper.list).running;
     let task = begin();
@@ -118,7 +141,10 @@ async fn rounds_are_rare_while_nothing_changes() {
     sleep(LONG).await;
     time.store(20, Ordering::Relaxed);
     let quiet = swept(&cells).await;
-    assert!((3 * SHORTEST_REST..=LONGEST_REST).contains(&quiet), "{quiet:?}");
+    assert!(
+        (3 * SHORTEST_REST..=LONGEST_REST).contains(&quiet),
+        "{quiet:?}"
+    );
 
     drop(begin());
     keep(&cells, 0..1, 30);

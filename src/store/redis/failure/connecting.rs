@@ -29,7 +29,12 @@ const REMEDIES: [(&[&str], &str); 7] = [
         "the server's certificate has expired, or a clock is wrong",
     ),
     (
-        &["not valid for name", "NotValidForName", "IP address mismatch", "ostname mismatch"],
+        &[
+            "not valid for name",
+            "NotValidForName",
+            "IP address mismatch",
+            "ostname mismatch",
+        ],
         "the server's certificate is for another host than that of the URL",
     ),
     (
@@ -37,11 +42,20 @@ const REMEDIES: [(&[&str], &str); 7] = [
         "the server asks for a certificate: give one to StoreBuilder::client_certificate",
     ),
     (
-        &["alert: UnknownCA", "alert: CertificateExpired", "alert: BadCertificate", "alert unknown ca"],
+        &[
+            "alert: UnknownCA",
+            "alert: CertificateExpired",
+            "alert: BadCertificate",
+            "alert unknown ca",
+        ],
         "the server does not accept the certificate of StoreBuilder::client_certificate",
     ),
     (
-        &["InvalidContentType", "wrong version number", "corrupt message"],
+        &[
+            "InvalidContentType",
+            "wrong version number",
+            "corrupt message",
+        ],
         "the server does not speak TLS on this port: use redis:// or the port for TLS",
     ),
 ];
@@ -52,24 +66,43 @@ const REFUSALS: [(&str, &str); 2] = [
         "refused to switch database",
         "the server allows no SELECT: leave the database out of the URL, or allow the command",
     ),
-    ("HELLO", "the server does not speak RESP3: leave `protocol` out of the URL"),
+    (
+        "HELLO",
+        "the server does not speak RESP3: leave `protocol` out of the URL",
+    ),
 ];
 
 /// Parts of the texts for a command that a server does not have, or does not allow.
-const REFUSED: [&str; 6] =
-    ["unknown command", "no permissions", "not support", "n't support", "unsupported", "not available"];
+const REFUSED: [&str; 6] = [
+    "unknown command",
+    "no permissions",
+    "not support",
+    "n't support",
+    "unsupported",
+    "not available",
+];
 
 /// Parts of the texts for a connection that the server has closed.
-const CLOSED: [&str; 4] = ["reset by peer", "unexpected end of file", "early eof", "broken pipe"];
+const CLOSED: [&str; 4] = [
+    "reset by peer",
+    "unexpected end of file",
+    "early eof",
+    "broken pipe",
+];
 
 /// The outage of a server to which no connection can be made.
 pub(in crate::store::redis) fn no_connection(server: impl Display, error: RedisError) -> Outage {
     let text = without_arguments(&error.to_string()).to_owned();
     let has_one = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
-    let remedy = REMEDIES.iter().find(|(parts, _)| has_one(parts)).map(|(_, remedy)| *remedy);
+    let remedy = REMEDIES
+        .iter()
+        .find(|(parts, _)| has_one(parts))
+        .map(|(_, remedy)| *remedy);
     let refused = || {
         let refusal = REFUSALS.iter().find(|(part, _)| text.contains(part));
-        refusal.filter(|_| has_one(&REFUSED)).map(|(_, remedy)| *remedy)
+        refusal
+            .filter(|_| has_one(&REFUSED))
+            .map(|(_, remedy)| *remedy)
     };
     let closed = || {
         let text = text.to_lowercase();
@@ -83,7 +116,11 @@ pub(in crate::store::redis) fn no_connection(server: impl Display, error: RedisE
         Some(remedy) => format!("no connection to {server}: {text} ({remedy})"),
         None => format!("no connection to {server}: {text}"),
     };
-    Outage { cause: Cause::Disconnected, text: text.into(), source: source(error) }
+    Outage {
+        cause: Cause::Disconnected,
+        text: text.into(),
+        source: source(error),
+    }
 }
 
 #[cfg(test)]
@@ -99,13 +136,32 @@ mod tests {
         for (text, is_remedied) in [
             ("Redis Server doesn't support HELLO command", true),
             ("unknown command 'HELLO'", true),
-            ("HELLO must be called with the client already authenticated", false),
-            ("Redis server refused to switch database: DB index is out of range", false),
-            ("Redis server refused to switch database: Authentication required.", false),
+            (
+                "HELLO must be called with the client already authenticated",
+                false,
+            ),
+            (
+                "Redis server refused to switch database: DB index is out of range",
+                false,
+            ),
+            (
+                "Redis server refused to switch database: Authentication required.",
+                false,
+            ),
         ] {
             let outage = no_connection("it", make_extension_error("ERR".into(), Some(text.into())));
-            assert_eq!(outage.text.contains("leave `protocol` out"), is_remedied, "{}", outage.text);
-            assert_eq!(outage.text.contains("leave"), is_remedied, "{}", outage.text);
+            assert_eq!(
+                outage.text.contains("leave `protocol` out"),
+                is_remedied,
+                "{}",
+                outage.text
+            );
+            assert_eq!(
+                outage.text.contains("leave"),
+                is_remedied,
+                "{}",
+                outage.text
+            );
         }
     }
 }

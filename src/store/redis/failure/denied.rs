@@ -6,7 +6,10 @@ use std::sync::Arc;
 use redis::RedisError;
 
 /// How errors in scripts begin: up to Redis 7.0, and since 7.2 and in Valkey.
-const IN_SCRIPTS: [&str; 2] = ["The user executing the script can't", "ACL failure in script"];
+const IN_SCRIPTS: [&str; 2] = [
+    "The user executing the script can't",
+    "ACL failure in script",
+];
 
 /// Whether the server has no such command, as Redis says it, and then as ApsaraDB, Upstash and Envoy do.
 const UNKNOWN: [&str; 7] = [
@@ -30,9 +33,16 @@ const ARGUMENTS: &str = ", with args beginning with";
 
 pub(in crate::store::redis) fn is_denied(error: &RedisError) -> bool {
     // If an error has no code, its first word is taken for one.
-    let text = format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+    let text = format!(
+        "{} {}",
+        error.code().unwrap_or_default(),
+        error.detail().unwrap_or_default()
+    );
     let is_one = |parts: &[&str]| has_one(&text, parts);
-    super::has_code(error, &["NOPERM"]) || is_one(&IN_SCRIPTS) || is_one(&UNKNOWN) || is_one(&CHECKED)
+    super::has_code(error, &["NOPERM"])
+        || is_one(&IN_SCRIPTS)
+        || is_one(&UNKNOWN)
+        || is_one(&CHECKED)
 }
 
 /// The text without the arguments of a command.
@@ -50,10 +60,14 @@ pub(super) fn explained(code: &str, detail: &str) -> String {
     let text = format!("{code} {}", without_arguments(detail));
     let remedy = match code == "NOPERM" || has_one(&text, &IN_SCRIPTS) {
         true if detail.contains("channel") => "allow the channels `&<prefix>:wake:*`",
-        true if detail.contains("can't access") || detail.contains("access one of the keys") => KEYS,
+        true if detail.contains("can't access") || detail.contains("access one of the keys") => {
+            KEYS
+        }
         true if detail.contains("permissions to access a key") => KEYS,
         true if has_one(detail, &OF_OPERATORS) => "allow the commands of Operator::acl_rule",
-        true => "allow the commands of Store::acl_rule; on the server, ACL LOG names the one that is missing",
+        true => {
+            "allow the commands of Store::acl_rule; on the server, ACL LOG names the one that is missing"
+        }
         false if has_one(&text, &UNKNOWN) && text.contains("FUNCTION") => {
             "the server has no functions, or forbids them: calls are scripts, and it keeps no library"
         }
@@ -73,8 +87,7 @@ pub(super) fn explained(code: &str, detail: &str) -> String {
     format!("{text} ({remedy})")
 }
 
-const KEYS: &str =
-    "allow the keys `~<prefix>:*`; with exact_names also the names of the locks and `~*:<prefix>:*`";
+const KEYS: &str = "allow the keys `~<prefix>:*`; with exact_names also the names of the locks and `~*:<prefix>:*`";
 
 fn has_one(text: &str, parts: &[&str]) -> bool {
     parts.iter().any(|part| text.contains(part))
@@ -136,7 +149,11 @@ check of scripts off
             assert_eq!(outage.cause, Cause::Denied, "{error}");
             assert!(outage.text.contains(remedy), "{}", outage.text);
             assert!(!outage.text.contains("secret"), "{}", outage.text);
-            assert_eq!(outage.source.is_some(), !error.contains("secret"), "{error}");
+            assert_eq!(
+                outage.source.is_some(),
+                !error.contains("secret"),
+                "{error}"
+            );
         }
         assert_eq!(explained("ERR", "syntax error"), "ERR syntax error");
         let replica = outage("READONLY You can't write");

@@ -54,7 +54,9 @@ bare bucket buckets calendar cancel change correct hold hold_step holds learn le
 fn tests_of(piece: &str) -> impl Iterator<Item = &'static str> + use<> {
     let mut rows = TESTS.lines().filter_map(|row| row.split_once(": "));
     let row = rows.find(|(pieces, _)| pieces.split(' ').any(|other| other == piece));
-    row.unwrap_or_else(|| panic!("no tests are named for {piece}")).1.split(' ')
+    row.unwrap_or_else(|| panic!("no tests are named for {piece}"))
+        .1
+        .split(' ')
 }
 
 fn lua() -> PathBuf {
@@ -63,7 +65,9 @@ fn lua() -> PathBuf {
 
 /// Puts the mutants that the environment names into a script.
 pub(in crate::store::redis) fn applied(script: String) -> String {
-    let Ok(mutant) = env::var(VARIABLE) else { return script };
+    let Ok(mutant) = env::var(VARIABLE) else {
+        return script;
+    };
     mutant.split(',').fold(script, |script, mutant| {
         let (piece, file) = mutant.split_once('=').unwrap();
         let original = fs::read_to_string(lua().join(piece).with_extension("lua")).unwrap();
@@ -99,7 +103,11 @@ fn mutants(text: &str) -> Vec<(String, String)> {
         found.push((format!("{}{instead}{}", &text[..from], &text[to..]), lacks));
     };
     for (at, call) in text.match_indices("call('PEXPIRE'") {
-        let from = if text[..at].ends_with("redis.") { at - "redis.".len() } else { at };
+        let from = if text[..at].ends_with("redis.") {
+            at - "redis.".len()
+        } else {
+            at
+        };
         // A call that does nothing.
         add(at, from, at + call.find('(').unwrap(), "tostring");
     }
@@ -116,12 +124,21 @@ fn mutants(text: &str) -> Vec<(String, String)> {
 
 /// The pieces that have mutants, with them and what each lacks.
 fn all(mutants: fn(&str) -> Vec<(String, String)>) -> Vec<(String, Vec<(String, String)>)> {
-    let list = |folder: PathBuf| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let list = |folder: PathBuf| {
+        fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+    };
     let of_folders = list(lua()).filter(|path| path.is_dir()).flat_map(list);
-    let files = list(lua()).chain(of_folders).filter(|path| path.extension().is_some_and(|it| it == "lua"));
+    let files = list(lua())
+        .chain(of_folders)
+        .filter(|path| path.extension().is_some_and(|it| it == "lua"));
     let pieces = files.map(|file| {
         let piece = file.strip_prefix(lua()).unwrap().with_extension("");
-        (piece.to_str().unwrap().to_owned(), mutants(&fs::read_to_string(file).unwrap()))
+        (
+            piece.to_str().unwrap().to_owned(),
+            mutants(&fs::read_to_string(file).unwrap()),
+        )
     });
     let mut pieces: Vec<_> = pieces.filter(|(_, mutants)| !mutants.is_empty()).collect();
     pieces.sort();
@@ -135,12 +152,23 @@ const LIMIT: Duration = Duration::from_secs(120);
 fn is_found(piece: &str, mutant: &Path) -> bool {
     let mut run = Command::new(env::current_exe().unwrap());
     let variable = format!("{piece}={}", mutant.display());
-    run.args(tests_of(piece)).env(VARIABLE, variable).env("SIZE", "2").env("RUST_BACKTRACE", "0");
-    let mut child = run.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    run.args(tests_of(piece))
+        .env(VARIABLE, variable)
+        .env("SIZE", "2")
+        .env("RUST_BACKTRACE", "0");
+    let mut child = run
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
     let (sender, lines) = mpsc::channel();
-    let reader =
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|it| sender.send(it)));
+    let reader = std::thread::spawn(move || {
+        output
+            .lines()
+            .map_while(Result::ok)
+            .try_for_each(|it| sender.send(it))
+    });
     let end = Instant::now() + LIMIT;
     let is_found = loop {
         match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -164,12 +192,22 @@ fn is_found(piece: &str, mutant: &Path) -> bool {
 /// were, and those that were not found.
 async fn tried(pieces: Vec<(String, Vec<(String, String)>)>) -> (usize, Vec<String>) {
     let only = env::var("MUTANTS").unwrap_or_default();
-    let pieces: Vec<_> = pieces.into_iter().filter(|(piece, _)| piece.contains(&only)).collect();
+    let pieces: Vec<_> = pieces
+        .into_iter()
+        .filter(|(piece, _)| piece.contains(&only))
+        .collect();
     let (server, folder) = (RedisServer::start().await, ScratchDir::new());
     // No mutant is found by a test that fails without one.
     let tests = pieces.iter().flat_map(|(piece, _)| tests_of(piece));
-    let sound = Command::new(env::current_exe().unwrap()).args(tests).output().unwrap();
-    assert!(sound.status.success(), "without mutants:\n{}", String::from_utf8_lossy(&sound.stdout));
+    let sound = Command::new(env::current_exe().unwrap())
+        .args(tests)
+        .output()
+        .unwrap();
+    assert!(
+        sound.status.success(),
+        "without mutants:\n{}",
+        String::from_utf8_lossy(&sound.stdout)
+    );
     let (mut count, mut alive) = (0, Vec::new());
     for (piece, mutants) in pieces {
         for (mutant, lacks) in mutants {
@@ -207,12 +245,14 @@ async fn faults_are_found() {
     let number = |name, default| env::var(name).map_or(default, |text| text.parse().unwrap());
     let mut rng = StdRng::seed_from_u64(number("SEED", 1));
     let most = number("MOST", 3) as usize;
-    let sampled = all(faults::mutants).into_iter().map(|(piece, mut mutants)| {
-        mutants.retain(|(_, change)| !faults::is_same(&piece, change));
-        mutants.shuffle(&mut rng);
-        mutants.truncate(most);
-        (piece, mutants)
-    });
+    let sampled = all(faults::mutants)
+        .into_iter()
+        .map(|(piece, mut mutants)| {
+            mutants.retain(|(_, change)| !faults::is_same(&piece, change));
+            mutants.shuffle(&mut rng);
+            mutants.truncate(most);
+            (piece, mutants)
+        });
     let (count, alive) = tried(sampled.collect()).await;
     let killed = 1.0 - alive.len() as f64 / count as f64;
     println!("figure mutants-killed-lua {killed:.3}");

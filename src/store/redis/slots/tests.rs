@@ -28,17 +28,30 @@ fn masters_are_read_and_keep_their_numbers() {
     };
     let ip = || host("10.0.0.1");
     assert_eq!(masters.of(7), 0);
-    assert!(learn(vec![range(0, 8191, ip(), 7000), range(8192, 16383, ip(), 7001)]));
-    assert_eq!([masters.of(0), masters.of(8191), masters.of(8192)], [0, 0, 1]);
+    assert!(learn(vec![
+        range(0, 8191, ip(), 7000),
+        range(8192, 16383, ip(), 7001)
+    ]));
+    assert_eq!(
+        [masters.of(0), masters.of(8191), masters.of(8192)],
+        [0, 0, 1]
+    );
     // The first master has failed, and another one has its slots.
-    assert!(learn(vec![range(0, 8191, ip(), 7002), range(8192, 16383, ip(), 7001)]));
+    assert!(learn(vec![
+        range(0, 8191, ip(), 7002),
+        range(8192, 16383, ip(), 7001)
+    ]));
     assert_eq!([masters.of(0), masters.of(16383)], [2, 1]);
     assert_eq!(masters.addresses(), ["10.0.0.1:7001", "10.0.0.1:7002"]);
     assert!(!masters.is_current(0) && masters.is_current(2));
     assert_eq!(masters.numbers(), [1, 2].into());
     assert_eq!(
         [0, 2, 9].map(|number| masters.address(number)),
-        [Some("10.0.0.1:7000".into()), Some("10.0.0.1:7002".into()), None]
+        [
+            Some("10.0.0.1:7000".into()),
+            Some("10.0.0.1:7002".into()),
+            None
+        ]
     );
     // Slots without a master go to one that redirects.
     assert!(learn(vec![range(0, 1, ip(), 7001)]));
@@ -53,7 +66,9 @@ fn masters_are_read_and_keep_their_numbers() {
 async fn masters_are_read_again_while_the_clock_of_the_caller_is_paused() {
     let masters = Arc::new(Masters::new(&Background::thread()));
     for port in [7000, 7001] {
-        masters.refresh(async move { Ok(vec![(0, 16383, format!("a:{port}"))]) }).await;
+        masters
+            .refresh(async move { Ok(vec![(0, 16383, format!("a:{port}"))]) })
+            .await;
         assert_eq!(masters.addresses(), [format!("a:{port}")]);
         std::thread::sleep(2 * PAUSE);
         assert!(masters.is_due());
@@ -73,8 +88,15 @@ async fn masters_are_read_again_after_a_pause_by_one_task_at_a_time() {
         (Duration::ZERO, outage(Cause::Denied), true, false),
     ] {
         masters.ended(pause, outage.clone());
-        assert_eq!((masters.is_due(), masters.are_denied()), (is_due, are_denied), "{pause:?} {outage:?}");
-        assert_eq!(masters.outage().map(|outage| outage.cause), outage.map(|outage| outage.cause));
+        assert_eq!(
+            (masters.is_due(), masters.are_denied()),
+            (is_due, are_denied),
+            "{pause:?} {outage:?}"
+        );
+        assert_eq!(
+            masters.outage().map(|outage| outage.cause),
+            outage.map(|outage| outage.cause)
+        );
     }
     let _turn = masters.turn.lock().await;
     assert!(!masters.is_due(), "another task reads them");
@@ -89,9 +111,15 @@ async fn pauses_grow_while_nothing_changes() {
         masters.read(Instant::now(), told(port)).await;
         assert_eq!(lock(&masters.last).as_ref().unwrap().pause, pause);
     }
-    masters.read(before, async { panic!("another task has read them since") }).await;
+    masters
+        .read(before, async { panic!("another task has read them since") })
+        .await;
     for _ in 0..9 {
-        masters.read(Instant::now(), async { Err(failure::of(Cause::NotSent, "x")) }).await;
+        masters
+            .read(Instant::now(), async {
+                Err(failure::of(Cause::NotSent, "x"))
+            })
+            .await;
     }
     assert_eq!(lock(&masters.last).as_ref().unwrap().pause, LONGEST_PAUSE);
     assert_eq!(masters.addresses(), ["a:2"], "they stay");
@@ -100,14 +128,29 @@ async fn pauses_grow_while_nothing_changes() {
 #[tokio::test]
 async fn what_cannot_be_read_is_told() {
     let masters = Arc::new(Masters::new(&Background::thread()));
-    masters.refresh(async { panic!("while they are read") }).await;
+    masters
+        .refresh(async { panic!("while they are read") })
+        .await;
     assert!(masters.outage().unwrap().text.contains("has panicked"));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
-    let masters = Arc::new(Masters::new(&Background::runtime(runtime.handle().clone()).unwrap()));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap();
+    let masters = Arc::new(Masters::new(
+        &Background::runtime(runtime.handle().clone()).unwrap(),
+    ));
     runtime.shutdown_background();
-    masters.refresh(async { Ok(vec![(0, 16383, "a:7000".to_owned())]) }).await;
+    masters
+        .refresh(async { Ok(vec![(0, 16383, "a:7000".to_owned())]) })
+        .await;
     let outage = masters.outage().unwrap();
-    assert!(outage.text.contains("the background runtime of the store has ended"), "{}", outage.text);
+    assert!(
+        outage
+            .text
+            .contains("the background runtime of the store has ended"),
+        "{}",
+        outage.text
+    );
 }
 
 #[test]
@@ -118,7 +161,10 @@ fn hosts_that_are_left_out_are_that_of_the_node() {
     let addresses: Vec<_> = told.into_iter().map(|(.., address)| address).collect();
     assert_eq!(addresses, ["own:7", "own:7", "own:7", "own:7", "a:7"]);
     let unknown = vec![range(0, 1, host("?"), 7), range(2, 3, host("b"), 8)];
-    assert_eq!(parse(&Value::Array(unknown), ""), Some(vec![(2, 3, "b:8".into())]));
+    assert_eq!(
+        parse(&Value::Array(unknown), ""),
+        Some(vec![(2, 3, "b:8".into())])
+    );
 }
 
 /// As a node answers that was removed from its cluster.
@@ -138,10 +184,14 @@ fn an_answer_without_masters_is_none() {
 
 #[tokio::test]
 async fn runtimes_that_have_ended_are_forgotten() {
-    let store = crate::Store::builder().cluster(["redis://127.0.0.1:1"]).unwrap();
+    let store = crate::Store::builder()
+        .cluster(["redis://127.0.0.1:1"])
+        .unwrap();
     let store = store.on_redis().unwrap();
     for _ in 0..3 {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
         store.links(runtime.handle());
         runtime.shutdown_background();
     }

@@ -25,7 +25,12 @@ pub(super) struct Duplicates {
 impl Default for Duplicates {
     fn default() -> Self {
         let (current, previous) = (HashSet::new(), HashSet::new());
-        Self { hasher: RandomState::new(), current, previous, since: Instant::now() }
+        Self {
+            hasher: RandomState::new(),
+            current,
+            previous,
+            since: Instant::now(),
+        }
     }
 }
 

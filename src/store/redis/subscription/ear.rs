@@ -39,7 +39,13 @@ pub(super) struct Ear {
 
 impl Ear {
     pub(super) fn new(channels: [String; 2], notifier: Weak<Notifier>, telemetry: Server) -> Self {
-        Self { channels, notifier, telemetry, open: Mutex::default(), duplicates: Mutex::default() }
+        Self {
+            channels,
+            notifier,
+            telemetry,
+            open: Mutex::default(),
+            duplicates: Mutex::default(),
+        }
     }
 
     /// The prefix of the channels of the groups of slots, and of this process.
@@ -103,7 +109,9 @@ impl Ear {
     /// Passes a message on. `several`: whether other connections receive the same messages. Returns `false` if the store
     /// was dropped.
     pub(super) fn passes_on(&self, message: &Msg, several: bool) -> bool {
-        let Some(notifier) = self.notifier.upgrade() else { return false };
+        let Some(notifier) = self.notifier.upgrade() else {
+            return false;
+        };
         let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
         if channel == self.channels[1] {
             notifier.broadcast(payload);
@@ -135,7 +143,9 @@ impl<'a> Open<'a> {
     pub(super) fn new(ear: &'a Ear, own: bool) -> Self {
         let mut open = lock(&ear.open);
         *open += 1;
-        let Some(notifier) = ear.notifier.upgrade().filter(|_| own || *open == 1) else { return Self(ear) };
+        let Some(notifier) = ear.notifier.upgrade().filter(|_| own || *open == 1) else {
+            return Self(ear);
+        };
         if *open == 1 {
             ear.telemetry.subscription(true);
         }
@@ -147,7 +157,11 @@ impl<'a> Open<'a> {
     #[cfg(feature = "cluster")]
     pub(super) fn missed(&self) {
         let _open = lock(&self.0.open);
-        self.0.notifier.upgrade().into_iter().for_each(|notifier| notifier.relink());
+        self.0
+            .notifier
+            .upgrade()
+            .into_iter()
+            .for_each(|notifier| notifier.relink());
     }
 }
 

@@ -65,20 +65,36 @@ impl Master {
                 },
             };
             match push {
-                Ok(Some(PushInfo { kind: PushKind::SUnsubscribe, .. })) => {
+                Ok(Some(PushInfo {
+                    kind: PushKind::SUnsubscribe,
+                    ..
+                })) => {
                     // A slot has moved to another master, and its channels with it.
                     subscribed.slots.clear();
                     self.lost.notify_one();
                 }
-                Ok(Some(PushInfo { kind: PushKind::Disconnection, .. }) | None) => break,
+                Ok(
+                    Some(PushInfo {
+                        kind: PushKind::Disconnection,
+                        ..
+                    })
+                    | None,
+                ) => break,
                 Ok(Some(push)) => {
-                    if Msg::from_push_info(push).is_some_and(|message| !ear.passes_on(&message, true)) {
+                    if Msg::from_push_info(push)
+                        .is_some_and(|message| !ear.passes_on(&message, true))
+                    {
                         break;
                     }
                 }
                 // Nothing has arrived for a long time. Without a ping, a server that vanished would not be noticed.
                 Err(_) => {
-                    match timeout(CONNECT, subscribed.connection.send_packed_command(&cmd("PING"))).await {
+                    match timeout(
+                        CONNECT,
+                        subscribed.connection.send_packed_command(&cmd("PING")),
+                    )
+                    .await
+                    {
                         Ok(Ok(_)) => {}
                         _ => break,
                     }
@@ -92,16 +108,28 @@ impl Master {
     async fn subscribe(&mut self, ear: &Ear) -> Result<Subscribed, Outage> {
         let (sender, pushes) = mpsc::unbounded_channel();
         let mut connection = self.cluster.node(&self.address).listen(sender).await?;
-        let channels = ear.channels().iter().map(|channel| ("SUBSCRIBE", channel.clone()));
+        let channels = ear
+            .channels()
+            .iter()
+            .map(|channel| ("SUBSCRIBE", channel.clone()));
         let mut subscribed = match subscribe(&mut connection, channels).await {
-            Ok(replies) => match replies.into_iter().find_map(|reply| reply.extract_error().err()) {
-                None => Subscribed { connection, pushes, slots: HashSet::new() },
+            Ok(replies) => match replies
+                .into_iter()
+                .find_map(|reply| reply.extract_error().err())
+            {
+                None => Subscribed {
+                    connection,
+                    pushes,
+                    slots: HashSet::new(),
+                },
                 Some(error) => return Err(failure::outage(error)),
             },
             Err(error) => return Err(failure::outage(error)),
         };
         self.looked.mark_unchanged();
-        self.follow(ear, &mut subscribed).await.map_err(failure::outage)?;
+        self.follow(ear, &mut subscribed)
+            .await
+            .map_err(failure::outage)?;
         Ok(subscribed)
     }
 
@@ -112,11 +140,15 @@ impl Master {
         let masters = &self.cluster.masters;
         let is_here = |slot: u16| masters.address(masters.of(slot)).as_ref() == Some(&self.address);
         let missing = |slot: u16| is_here(slot) && !subscribed.slots.contains(&slot);
-        let missing: Vec<_> = shards::prefixes(all).filter(|(_, slot)| missing(*slot)).collect();
+        let missing: Vec<_> = shards::prefixes(all)
+            .filter(|(_, slot)| missing(*slot))
+            .collect();
         if missing.is_empty() {
             return Ok(false);
         }
-        let channels = missing.iter().map(|(prefix, _)| ("SSUBSCRIBE", format!("{prefix}{process}")));
+        let channels = missing
+            .iter()
+            .map(|(prefix, _)| ("SSUBSCRIBE", format!("{prefix}{process}")));
         let replies = subscribe(&mut subscribed.connection, channels).await?;
         let mut added = false;
         for ((_, slot), reply) in missing.iter().zip(replies) {
@@ -166,7 +198,12 @@ mod tests {
 
     fn master(cluster: &Arc<Cluster>, address: String) -> Master {
         let (cluster, looked) = (Arc::clone(cluster), watch::channel(()).1);
-        Master { cluster, address, looked, lost: Arc::default() }
+        Master {
+            cluster,
+            address,
+            looked,
+            lost: Arc::default(),
+        }
     }
 
     #[tokio::test]
@@ -179,12 +216,17 @@ mod tests {
         assert!(addresses.len() > 1);
         for address in &addresses {
             let slots = shards::prefixes("").map(|(_, slot)| slot);
-            let own: HashSet<_> =
-                slots.filter(|slot| masters.address(masters.of(*slot)).as_ref() == Some(address)).collect();
+            let own: HashSet<_> = slots
+                .filter(|slot| masters.address(masters.of(*slot)).as_ref() == Some(address))
+                .collect();
             let mut master = master(&cluster, address.clone());
             let mut subscribed = master.subscribe(&ear).await.ok().unwrap();
             assert!(!own.is_empty() && subscribed.slots == own);
-            assert_eq!(master.follow(&ear, &mut subscribed).await.ok(), Some(false), "nothing is missing");
+            assert_eq!(
+                master.follow(&ear, &mut subscribed).await.ok(),
+                Some(false),
+                "nothing is missing"
+            );
             let one = *own.iter().next().unwrap();
             subscribed.slots.remove(&one);
             assert_eq!(master.follow(&ear, &mut subscribed).await.ok(), Some(true));
@@ -192,15 +234,27 @@ mod tests {
 
             // All slots are said to be here, and most are not.
             let (wrong, told) = (cluster_of(&servers).await, address.clone());
-            wrong.masters.refresh(async { Ok(vec![(0, 16383, told)]) }).await;
-            let subscribed = self::master(&wrong, address.clone()).subscribe(&ear).await.ok().unwrap();
+            wrong
+                .masters
+                .refresh(async { Ok(vec![(0, 16383, told)]) })
+                .await;
+            let subscribed = self::master(&wrong, address.clone())
+                .subscribe(&ear)
+                .await
+                .ok()
+                .unwrap();
             assert_eq!(subscribed.slots, own);
         }
         // What is denied is not asked for again.
         for node in servers.nodes() {
-            node.query::<()>(&["ACL", "SETUSER", "default", "-ssubscribe"]).unwrap();
+            node.query::<()>(&["ACL", "SETUSER", "default", "-ssubscribe"])
+                .unwrap();
         }
-        let subscribed = master(&cluster, addresses[0].clone()).subscribe(&ear).await.ok().unwrap();
+        let subscribed = master(&cluster, addresses[0].clone())
+            .subscribe(&ear)
+            .await
+            .ok()
+            .unwrap();
         assert!(!subscribed.slots.is_empty());
     }
 
@@ -211,8 +265,11 @@ mod tests {
         let (cluster, (notifier, heard, _)) = (cluster_of(&servers).await, notifier());
         let ear = ear(&notifier);
         let address = cluster.masters.addresses().remove(0);
-        let node =
-            servers.nodes().iter().find(|node| address.ends_with(&format!(":{}", node.port()))).unwrap();
+        let node = servers
+            .nodes()
+            .iter()
+            .find(|node| address.ends_with(&format!(":{}", node.port())))
+            .unwrap();
         let mut master = master(&cluster, address);
         tokio::select! {
             _ = master.hear(&ear) => panic!("it has ended"),

@@ -37,8 +37,12 @@ pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible
             for address in addresses {
                 masters.entry(address).or_insert_with_key(|address| {
                     let (cluster, address) = (Arc::clone(cluster), address.clone());
-                    let master =
-                        Master { cluster, address, looked: looked.subscribe(), lost: Arc::clone(&lost) };
+                    let master = Master {
+                        cluster,
+                        address,
+                        looked: looked.subscribe(),
+                        lost: Arc::clone(&lost),
+                    };
                     tasks.spawn(master.stay(Arc::clone(ear)))
                 });
             }

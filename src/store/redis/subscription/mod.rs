@@ -47,7 +47,11 @@ pub(super) struct Subscription {
 
 impl Subscription {
     pub(super) fn new(places: Vec<Source>, telemetry: Server) -> Self {
-        Self { places: places.into(), listening: BackgroundTask::default(), telemetry }
+        Self {
+            places: places.into(),
+            listening: BackgroundTask::default(),
+            telemetry,
+        }
     }
 
     /// Whether both are certainly the same place.
@@ -62,12 +66,21 @@ impl Subscription {
     }
 
     /// Starts the task, unless it is running.
-    pub(super) fn start(&self, channels: [String; 2], notifier: &Arc<Notifier>, background: &Background) {
+    pub(super) fn start(
+        &self,
+        channels: [String; 2],
+        notifier: &Arc<Notifier>,
+        background: &Background,
+    ) {
         if self.places.is_empty() {
             return;
         }
         self.listening.start(background, || {
-            let ear = Arc::new(Ear::new(channels, Arc::downgrade(notifier), self.telemetry.clone()));
+            let ear = Arc::new(Ear::new(
+                channels,
+                Arc::downgrade(notifier),
+                self.telemetry.clone(),
+            ));
             let places = Arc::clone(&self.places);
             async move { listen(&places, &ear).await }
         });
@@ -87,7 +100,8 @@ async fn listen(places: &[Source], ear: &Arc<Ear>) {
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) => {
                 let since = sentinels.switches();
-                ear.hear(sentinels.master(), sentinels.switched(since)).await
+                ear.hear(sentinels.master(), sentinels.switched(since))
+                    .await
             }
         };
         failures.pause(attempt).await;
@@ -108,7 +122,11 @@ impl Attempt {
 
     /// A failed attempt.
     pub(super) fn of(outage: &Outage) -> Self {
-        if is_outage(outage.cause) { Self::FAILED } else { Self::Refused }
+        if is_outage(outage.cause) {
+            Self::FAILED
+        } else {
+            Self::Refused
+        }
     }
 }
 
@@ -142,7 +160,10 @@ impl Failures {
         }
         let since = self.last.map_or(Duration::MAX, |last| last.elapsed());
         let forgiven = since.as_millis() / FORGIVEN.as_millis();
-        self.count = self.count.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX)) + 1;
+        self.count = self
+            .count
+            .saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX))
+            + 1;
         self.last = Some(Instant::now());
         pause(self.count + 1)
     }
@@ -165,7 +186,10 @@ mod tests {
         for lasted in [LASTED, 10 * LASTED] {
             for _ in 0..20 {
                 let paused = paused(&mut failures, Attempt::Lasted(lasted)).await;
-                assert!(!paused.is_zero() && paused <= ALMOST_AT_ONCE, "{paused:?} after {lasted:?}");
+                assert!(
+                    !paused.is_zero() && paused <= ALMOST_AT_ONCE,
+                    "{paused:?} after {lasted:?}"
+                );
             }
         }
         for lasted in [Duration::ZERO, LASTED / 2] {
@@ -175,7 +199,10 @@ mod tests {
                 failures.pause(Attempt::Lasted(lasted)).await;
             }
             let each = began.elapsed() / 100;
-            assert!(each >= FORGIVEN / 2, "one in {each:?} if each lasts for {lasted:?}");
+            assert!(
+                each >= FORGIVEN / 2,
+                "one in {each:?} if each lasts for {lasted:?}"
+            );
         }
         assert!(
             paused(&mut failures, Attempt::Lasted(LASTED)).await <= ALMOST_AT_ONCE,
@@ -191,10 +218,20 @@ mod tests {
         let began = Instant::now();
         for _ in 0..10 {
             let paused = paused(&mut failures, Attempt::Refused).await;
-            assert!(paused >= REFUSED * 3 / 4 && paused <= LONGEST_REFUSED, "{paused:?}");
+            assert!(
+                paused >= REFUSED * 3 / 4 && paused <= LONGEST_REFUSED,
+                "{paused:?}"
+            );
         }
-        assert!(began.elapsed() > 5 * LONGEST_REFUSED, "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() > 5 * LONGEST_REFUSED,
+            "{:?}",
+            began.elapsed()
+        );
         paused(&mut failures, Attempt::FAILED).await;
-        assert!(paused(&mut failures, Attempt::Refused).await <= REFUSED, "an outage came between");
+        assert!(
+            paused(&mut failures, Attempt::Refused).await <= REFUSED,
+            "an outage came between"
+        );
     }
 }

@@ -43,7 +43,10 @@ async fn a_reply_is_awaited_for_longer_while_others_arrive() {
     assert_eq!(waited(&[], pending::<()>()).await, (None, TIMEOUT));
     let later = async { sleep(TIMEOUT / 2).await };
     assert_eq!(waited(&[], later).await, (Some(()), TIMEOUT / 2));
-    assert_eq!(waited(&[TIMEOUT / 4], pending::<()>()).await, (None, TIMEOUT + TIMEOUT / 4));
+    assert_eq!(
+        waited(&[TIMEOUT / 4], pending::<()>()).await,
+        (None, TIMEOUT + TIMEOUT / 4)
+    );
     let often: Vec<_> = (1..20).map(|nth| nth * TIMEOUT / 2).collect();
     assert_eq!(waited(&often, pending::<()>()).await, (None, 4 * TIMEOUT));
 }
@@ -86,13 +89,25 @@ async fn a_call_was_written_unless_its_connection_had_ended() {
     let mut pending_once = true;
     let later = std::future::poll_fn(|context| {
         context.waker().wake_by_ref();
-        if std::mem::take(&mut pending_once) { Poll::Pending } else { Poll::Ready(Err(broken())) }
+        if std::mem::take(&mut pending_once) {
+            Poll::Pending
+        } else {
+            Poll::Ready(Err(broken()))
+        }
     });
     let mut written = [true; 4];
     let [first, second, third, fourth] = &mut written;
     assert!(noting(pin!(ready(Ok(()))), first).await.is_ok());
-    assert!(noting(pin!(ready(Err::<(), _>(broken()))), second).await.is_err());
-    assert!(noting(pin!(ready(Err::<(), _>(refused()))), third).await.is_err());
+    assert!(
+        noting(pin!(ready(Err::<(), _>(broken()))), second)
+            .await
+            .is_err()
+    );
+    assert!(
+        noting(pin!(ready(Err::<(), _>(refused()))), third)
+            .await
+            .is_err()
+    );
     assert!(noting::<()>(pin!(later), fourth).await.is_err());
     assert_eq!(written, [true, false, true, true]);
 }
@@ -110,9 +125,17 @@ async fn a_connection_is_left_if_it_is_broken_but_not_if_the_server_is_slow() {
         (Cause::Unexpected, false, false, true),
     ] {
         let held = store.hold(&runtime, link).await.ok().unwrap();
-        let sent = if has_answered { Instant::now() } else { Instant::now() + Duration::from_millis(1) };
+        let sent = if has_answered {
+            Instant::now()
+        } else {
+            Instant::now() + Duration::from_millis(1)
+        };
         link.answered();
         let failed = store.failed(link, &held, sent, failure::of(cause, "x"));
-        assert_eq!((failed.answers, link.version().is_some()), (answers, is_kept), "{cause:?}");
+        assert_eq!(
+            (failed.answers, link.version().is_some()),
+            (answers, is_kept),
+            "{cause:?}"
+        );
     }
 }

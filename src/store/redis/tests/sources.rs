@@ -26,7 +26,11 @@ async fn only_the_end_of_a_connection_tells_a_pool_of_a_cluster_that_a_master_is
         (Cause::NotServing, false, true),
         (Cause::Denied, false, false),
     ] {
-        assert_eq!([source, plain].map(|source| source.is_lost(cause)), [of_pool, of_server], "{cause:?}");
+        assert_eq!(
+            [source, plain].map(|source| source.is_lost(cause)),
+            [of_pool, of_server],
+            "{cause:?}"
+        );
     }
 }
 
@@ -35,9 +39,16 @@ async fn only_the_end_of_a_connection_tells_a_pool_of_a_cluster_that_a_master_is
 async fn a_server_that_is_silent_over_tls_may_not_speak_it() {
     for (scheme, is_hinted) in [("redis", false), ("rediss", true)] {
         let url = format!("{scheme}://127.0.0.1:1");
-        let stores = [Store::redis(&url).unwrap(), Store::builder().cluster([&url]).unwrap()];
+        let stores = [
+            Store::redis(&url).unwrap(),
+            Store::builder().cluster([&url]).unwrap(),
+        ];
         let hints = stores.map(|store| store.on_redis().unwrap().source.hint());
-        assert_eq!(hints.map(|hint| hint.contains("TLS")), [is_hinted; 2], "{scheme}");
+        assert_eq!(
+            hints.map(|hint| hint.contains("TLS")),
+            [is_hinted; 2],
+            "{scheme}"
+        );
     }
 }
 
@@ -48,7 +59,10 @@ async fn an_answer_to_a_ping_leaves_the_breaker_of_a_pool_for_a_cluster_as_it_is
     let cluster = RedisCluster::start().await;
     let store = Store::from(pool_of_cluster(cluster.urls()));
     let links = store.on_redis().unwrap().links(&Handle::current());
-    links.route(0).breaker.failed(Instant::now(), &failure::of(Cause::NotSent, "x"), true);
+    links
+        .route(0)
+        .breaker
+        .failed(Instant::now(), &failure::of(Cause::NotSent, "x"), true);
     store.ping().await.unwrap();
     assert_ne!(links.breaker(), BreakerState::Closed);
     assert!(links.server_version().is_some(), "each node tells it");

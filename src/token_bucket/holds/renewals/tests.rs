@@ -9,21 +9,34 @@ use crate::{Quota, Quotas, StoreBuilder};
 
 const TTL: i64 = 90_000_000;
 const LONG: Duration = Duration::from_secs(60);
-const RENEWAL: Verb = Verb::Extend { amount: 0, ttl: TTL };
+const RENEWAL: Verb = Verb::Extend {
+    amount: 0,
+    ttl: TTL,
+};
 const CAPTURE: Verb = Verb::Capture { amount: 1, late: 0 };
 
 /// The renewals of a store that never answers, and that nothing wakes up.
 fn unanswered() -> (TcpListener, Arc<Renewals>) {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let builder = StoreBuilder::default().timeout(LONG).connect_timeout(LONG).queue_timeout(LONG);
-    let store = builder.redis(&format!("redis://{}", silent.local_addr().unwrap())).unwrap();
+    let builder = StoreBuilder::default()
+        .timeout(LONG)
+        .connect_timeout(LONG)
+        .queue_timeout(LONG);
+    let store = builder
+        .redis(&format!("redis://{}", silent.local_addr().unwrap()))
+        .unwrap();
     let renewals = Renewals::new(&store, &Namespace::open(&store, "tokens"));
     renewals.joined.set(()).unwrap();
     (silent, renewals)
 }
 
 fn step(verb: Verb) -> HoldStep {
-    HoldStep { quotas: Quotas::new([Quota::per_second(1)]).unwrap(), id: 1, on_end: OnEnd::Release, verb }
+    HoldStep {
+        quotas: Quotas::new([Quota::per_second(1)]).unwrap(),
+        id: 1,
+        on_end: OnEnd::Release,
+        verb,
+    }
 }
 
 fn due(renewals: &Renewals) -> Option<Instant> {
@@ -53,8 +66,15 @@ fn owed(renewals: &Arc<Renewals>, late: u32) -> Arc<Validity> {
 
 fn count(renewals: &Renewals) -> (usize, usize, usize) {
     let table = lock(&renewals.table);
-    assert_eq!((table.entries.len(), table.keep.is_some()), (table.due.len(), table.owed > 0));
-    (table.entries.len(), table.owed, renewals.store.owed().unwrap().count())
+    assert_eq!(
+        (table.entries.len(), table.keep.is_some()),
+        (table.due.len(), table.owed > 0)
+    );
+    (
+        table.entries.len(),
+        table.owed,
+        renewals.store.owed().unwrap().count(),
+    )
 }
 
 fn away() -> Error {
@@ -84,12 +104,25 @@ async fn a_hold_is_renewed_after_each_third_of_its_ttl() {
 async fn renewals_of_many_holds_go_together() {
     let (_silent, renewals) = unanswered();
     for number in 0..100 {
-        let (now, verb) = (clock::now(), Verb::Extend { amount: 0, ttl: TTL });
-        let step = HoldStep { id: number, ..step(verb) };
+        let (now, verb) = (
+            clock::now(),
+            Verb::Extend {
+                amount: 0,
+                ttl: TTL,
+            },
+        );
+        let step = HoldStep {
+            id: number,
+            ..step(verb)
+        };
         renewals.hold(&Key::from("k"), step, &Validity::new(now, TTL), now);
         tokio::time::advance(Duration::from_millis(20)).await;
     }
-    let mut times: Vec<_> = lock(&renewals.table).due.iter().map(|(due, _)| *due).collect();
+    let mut times: Vec<_> = lock(&renewals.table)
+        .due
+        .iter()
+        .map(|(due, _)| *due)
+        .collect();
     times.dedup();
     assert!(times.len() <= 2, "{} times", times.len());
 }
@@ -113,11 +146,18 @@ async fn a_capture_is_sent_again_after_longer_pauses_until_it_is_answered() {
     let (_silent, renewals) = unanswered();
     held(&renewals, TTL);
     owed(&renewals, 0);
-    assert_eq!((count(&renewals), due_in(&renewals)), ((1, 1, 1), Some(100)), "instead of the renewal");
+    assert_eq!(
+        (count(&renewals), due_in(&renewals)),
+        ((1, 1, 1), Some(100)),
+        "instead of the renewal"
+    );
     renewals.answered(1, clock::now(), false, Ok(Outcome::Held));
     renewals.answered(2, clock::now(), true, Ok(Outcome::Held));
     renewals.send_due(false);
-    assert_eq!((count(&renewals), due_in(&renewals)), ((1, 1, 1), Some(100)));
+    assert_eq!(
+        (count(&renewals), due_in(&renewals)),
+        ((1, 1, 1), Some(100))
+    );
     for pause in [200, 400, 800, 1000, 1000] {
         let due = due_in(&renewals).unwrap() as u64;
         tokio::time::advance(Duration::from_millis(due + 5)).await;
@@ -125,7 +165,10 @@ async fn a_capture_is_sent_again_after_longer_pauses_until_it_is_answered() {
         assert_eq!(due_in(&renewals), Some(pause));
     }
     renewals.answered(1, clock::now(), true, Err(away()));
-    assert_eq!((count(&renewals), due_in(&renewals)), ((1, 1, 1), Some(1000)));
+    assert_eq!(
+        (count(&renewals), due_in(&renewals)),
+        ((1, 1, 1), Some(1000))
+    );
     renewals.answered(1, clock::now(), true, Ok(Outcome::Held));
     assert_eq!(count(&renewals), (0, 0, 0));
 }
@@ -143,7 +186,11 @@ async fn a_capture_is_owed_until_the_store_has_an_outcome() {
     let (_silent, renewals) = unanswered();
     owed(&renewals, 3);
     renewals.answered(1, clock::now(), true, Ok(Outcome::Ended));
-    assert_eq!(count(&renewals), (0, 1, 1), "the late tokens are on their way");
+    assert_eq!(
+        count(&renewals),
+        (0, 1, 1),
+        "the late tokens are on their way"
+    );
 }
 
 /// While late tokens may be charged, a second copy of the capture could find the hold ended by the first.
@@ -174,7 +221,12 @@ async fn a_bounded_number_of_captures_is_kept() {
     for (owed, kept) in [(MOST_OWED - 1, MOST_OWED), (MOST_OWED, MOST_OWED)] {
         let (_silent, renewals) = unanswered();
         lock(&renewals.table).owed = owed;
-        renewals.owe(Key::from("k"), step(CAPTURE), &Validity::new(clock::now(), TTL), 0);
+        renewals.owe(
+            Key::from("k"),
+            step(CAPTURE),
+            &Validity::new(clock::now(), TTL),
+            0,
+        );
         let table = lock(&renewals.table);
         assert_eq!((table.owed, table.entries.len()), (kept, kept - owed));
     }
@@ -202,7 +254,9 @@ async fn a_hold_is_certain_until_its_renewals_are_late() {
     let mut over = Box::pin(validity.over());
     assert!(poll!(&mut over).is_pending());
     over.await;
-    let lasted = began.elapsed().abs_diff(certain_for(1000) - ms(5) + certain_for(2000));
+    let lasted = began
+        .elapsed()
+        .abs_diff(certain_for(1000) - ms(5) + certain_for(2000));
     assert!(lasted <= ms(3), "{lasted:?}");
     validity.renewed(clock::now(), 2_000_000);
     assert!(!validity.is_held(), "it was lost");
@@ -216,10 +270,14 @@ async fn a_hold_is_certain_until_its_renewals_are_late() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_is_due_before_others_is_renewed_before_them() {
-    let bucket = crate::TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(1000)).unwrap();
+    let bucket =
+        crate::TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(1000)).unwrap();
     let with_ttl = |ms| bucket.with_hold_ttl(Duration::from_millis(ms)).unwrap();
     let (long, short) = (with_ttl(80_000_000), with_ttl(1000));
-    let holds = (long.authorize("k", 1).await.unwrap(), short.authorize("k", 1).await.unwrap());
+    let holds = (
+        long.authorize("k", 1).await.unwrap(),
+        short.authorize("k", 1).await.unwrap(),
+    );
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(holds.0.is_held() && holds.1.is_held());
     assert_eq!(bucket.peek("k").await.unwrap().held(), 2);

@@ -67,7 +67,10 @@ fn random_terms(rng: &mut StdRng) -> Arc<Terms> {
     let sets: [&[Quota]; 6] = [
         &[Quota::per_second(10).burst(10)],
         &[Quota::per_second(7).burst(30)],
-        &[Quota::per_second(3).burst(9).named("a"), Quota::per_minute(60).burst(20).named("b")],
+        &[
+            Quota::per_second(3).burst(9).named("a"),
+            Quota::per_minute(60).burst(20).named("b"),
+        ],
         &[Quota::non_refilling(200)],
         &[Quota::per_second(5).burst(12), Quota::non_refilling(60)],
         &[Quota::per_second(999_983).burst(50)],
@@ -110,11 +113,23 @@ impl Simulation {
         let now = self.now();
         for (at, bucket) in &mut self.buckets {
             bucket.set_back(now);
-            let all: Vec<_> = bucket.holds.iter().flat_map(|holds| &holds.each).copied().collect();
+            let all: Vec<_> = bucket
+                .holds
+                .iter()
+                .flat_map(|holds| &holds.each)
+                .copied()
+                .collect();
             for record in all.iter().filter(|record| record.end <= now) {
                 if record.on_end == OnEnd::Capture {
-                    assert!(self.admitted.contains(&record.id), "{} was refused", record.id);
-                    self.ledgers.entry(*at).or_default().push((record.end + self.behind, record.amount));
+                    assert!(
+                        self.admitted.contains(&record.id),
+                        "{} was refused",
+                        record.id
+                    );
+                    self.ledgers
+                        .entry(*at)
+                        .or_default()
+                        .push((record.end + self.behind, record.amount));
                 }
             }
             bucket.sweep(now);
@@ -125,12 +140,26 @@ impl Simulation {
     }
 
     fn sums_are_right(&self) {
-        for holds in self.buckets.values().filter_map(|bucket| bucket.holds.as_ref()) {
+        for holds in self
+            .buckets
+            .values()
+            .filter_map(|bucket| bucket.holds.as_ref())
+        {
             let sum = |counts: fn(&&Record) -> bool| {
-                holds.each.iter().filter(counts).map(|each| each.amount).sum::<i64>()
+                holds
+                    .each
+                    .iter()
+                    .filter(counts)
+                    .map(|each| each.amount)
+                    .sum::<i64>()
             };
             let captures = sum(|each| each.on_end == OnEnd::Capture);
-            assert_eq!((holds.held, holds.captures), (sum(|_| true), captures), "{}", self.told());
+            assert_eq!(
+                (holds.held, holds.captures),
+                (sum(|_| true), captures),
+                "{}",
+                self.told()
+            );
         }
     }
 
@@ -167,7 +196,11 @@ impl Simulation {
             verb: verb(limit),
         };
         let steps = self.terms.each.iter().enumerate().map(step).collect();
-        let step = HoldAllStep { terms: Arc::clone(&self.terms), steps, all_or_none };
+        let step = HoldAllStep {
+            terms: Arc::clone(&self.terms),
+            steps,
+            all_or_none,
+        };
         let verbs: Vec<_> = step.steps.iter().map(|step| step.verb).collect();
         let held_now = |this: &Self| {
             let held = this.buckets.iter().map(|(at, bucket)| (*at, bucket.held()));
@@ -176,7 +209,11 @@ impl Simulation {
         let before = held_now(self);
         let reply = self.at(held.place, |buckets, now| step.apply(buckets, now));
         let outcomes: Vec<_> = reply.each.iter().map(|reply| reply.outcome).collect();
-        self.log.push(format!("{} {verbs:?} of {id} at {:?}: {outcomes:?}", self.now(), held.place));
+        self.log.push(format!(
+            "{} {verbs:?} of {id} at {:?}: {outcomes:?}",
+            self.now(),
+            held.place
+        ));
         self.sums_are_right();
         if all_or_none && !reply.is_held() {
             assert_eq!(before, held_now(self), "{}", self.told());
@@ -184,10 +221,16 @@ impl Simulation {
         }
         for ((reply, verb), amount) in reply.each.iter().zip(verbs).zip(held.amounts) {
             let amount = match verb {
-                Verb::Extend { amount: more @ 1.., .. } => more,
+                Verb::Extend {
+                    amount: more @ 1.., ..
+                } => more,
                 _ => amount,
             };
-            assert!(reply.outcome != Outcome::Held || reply.amount == i64::from(amount), "{}", self.told());
+            assert!(
+                reply.outcome != Outcome::Held || reply.amount == i64::from(amount),
+                "{}",
+                self.told()
+            );
         }
         outcomes
     }
@@ -196,16 +239,29 @@ impl Simulation {
     fn in_order(&mut self, rng: &mut StdRng, id: u128, held: &Held, ttl: i64) -> bool {
         for limit in 0..3 {
             let quotas = self.terms.each[limit].clone();
-            let step = |verb| HoldStep { quotas: quotas.clone(), id, on_end: OnEnd::Release, verb };
-            let authorize = step(Verb::Authorize { amount: held.amounts[limit], ttl });
+            let step = |verb| HoldStep {
+                quotas: quotas.clone(),
+                id,
+                on_end: OnEnd::Release,
+                verb,
+            };
+            let authorize = step(Verb::Authorize {
+                amount: held.amounts[limit],
+                ttl,
+            });
             let now = self.now();
             let outcome = authorize.apply(self.bucket(limit, held), now).outcome;
-            self.log.push(format!("{now} in order, limit {limit} of {held:?}: {outcome:?}"));
+            self.log.push(format!(
+                "{now} in order, limit {limit} of {held:?}: {outcome:?}"
+            ));
             if outcome != Outcome::Held || rng.random_bool(0.1) {
                 let undone = if rng.random_bool(0.3) { 0 } else { limit };
                 for limit in 0..undone {
                     let quotas = self.terms.each[limit].clone();
-                    let release = HoldStep { quotas, ..step(Verb::Capture { amount: 0, late: 0 }) };
+                    let release = HoldStep {
+                        quotas,
+                        ..step(Verb::Capture { amount: 0, late: 0 })
+                    };
                     release.apply(self.bucket(limit, held), now);
                 }
                 self.sums_are_right();
@@ -220,8 +276,14 @@ impl Simulation {
     fn reserve(&mut self, rng: &mut StdRng, at: (usize, usize), cost: i64) {
         let wait = *[0, 0, 1_000, 700_000, 20_000_000].choose(rng).unwrap();
         let (now, quotas) = (self.now(), self.terms.each[at.0].clone());
-        self.log.push(format!("{now} reserve {cost} of {at:?} within {wait}"));
-        let decision = fixtures::reserve(self.buckets.entry(at).or_default(), &quotas, now, (cost, wait));
+        self.log
+            .push(format!("{now} reserve {cost} of {at:?} within {wait}"));
+        let decision = fixtures::reserve(
+            self.buckets.entry(at).or_default(),
+            &quotas,
+            now,
+            (cost, wait),
+        );
         if !decision.is_admitted() {
             return;
         }
@@ -230,14 +292,26 @@ impl Simulation {
         let (act, ledger) = (self.real + delay, self.ledgers.entry(at).or_default());
         if delay > 0 {
             let cancel = Cancel::new(&decision.state, cost, Rule::acts_at(&decision, 0));
-            self.pending.push(Pending { act, behind: self.behind, cancel, bucket: at, place: ledger.len() });
+            self.pending.push(Pending {
+                act,
+                behind: self.behind,
+                cancel,
+                bucket: at,
+                place: ledger.len(),
+            });
         }
         ledger.push((act, cost));
     }
 
     fn cancel(&mut self, rng: &mut StdRng) {
         let picked = rng.random_range(0..self.pending.len());
-        let Pending { behind, mut cancel, bucket: at, place, .. } = self.pending.swap_remove(picked);
+        let Pending {
+            behind,
+            mut cancel,
+            bucket: at,
+            place,
+            ..
+        } = self.pending.swap_remove(picked);
         if let Rule::ActsAt { since, .. } = &mut cancel.rule {
             *since = self.real - behind;
         }
@@ -249,7 +323,11 @@ impl Simulation {
         let levels = |bucket: &Bucket| bucket.pairs(&quotas).map(|(level, _)| level.tat).max();
         let before = levels(bucket);
         if !cancel.apply(bucket, now) {
-            assert!(before.is_none() || before == levels(bucket), "{}", self.told());
+            assert!(
+                before.is_none() || before == levels(bucket),
+                "{}",
+                self.told()
+            );
         }
     }
 
@@ -259,9 +337,18 @@ impl Simulation {
             return;
         }
         for limit in 0..3 {
-            let (bucket, quotas) = (&self.buckets[&(limit, held.place[limit])], &self.terms.each[limit]);
-            let mut tokens = bucket.pairs(quotas).map(|(level, of)| level.tokens(of, self.now()));
-            assert!(tokens.all(|tokens| tokens >= bucket.held()), "{}", self.told());
+            let (bucket, quotas) = (
+                &self.buckets[&(limit, held.place[limit])],
+                &self.terms.each[limit],
+            );
+            let mut tokens = bucket
+                .pairs(quotas)
+                .map(|(level, of)| level.tokens(of, self.now()));
+            assert!(
+                tokens.all(|tokens| tokens >= bucket.held()),
+                "{}",
+                self.told()
+            );
         }
     }
 
@@ -274,7 +361,10 @@ impl Simulation {
         self.sweep();
         self.pending.retain(|pending| pending.act > self.real);
         let ids: Vec<_> = self.holds.keys().copied().collect();
-        let lost: Vec<_> = ids.into_iter().filter(|id| !self.is_held(*id, &self.holds[id])).collect();
+        let lost: Vec<_> = ids
+            .into_iter()
+            .filter(|id| !self.is_held(*id, &self.holds[id]))
+            .collect();
         self.holds.retain(|id, _| !lost.contains(id));
         let ids: Vec<_> = self.holds.keys().copied().collect();
         let any = ids.choose(rng).copied();
@@ -287,8 +377,19 @@ impl Simulation {
         match (rng.random_range(0..13), any) {
             (0..4, _) => {
                 self.next += 1;
-                let on_end = if rng.random_bool(0.5) { OnEnd::Capture } else { OnEnd::Release };
-                let (id, mut held) = (self.next, Held { place, amounts, on_end });
+                let on_end = if rng.random_bool(0.5) {
+                    OnEnd::Capture
+                } else {
+                    OnEnd::Release
+                };
+                let (id, mut held) = (
+                    self.next,
+                    Held {
+                        place,
+                        amounts,
+                        on_end,
+                    },
+                );
                 if rng.random_bool(0.3) {
                     held.on_end = OnEnd::Release;
                     if self.in_order(rng, id, &held, ttl) {
@@ -298,8 +399,15 @@ impl Simulation {
                 }
                 // It may arrive twice.
                 for _ in 0..rng.random_range(1..=2) {
-                    let verb = |limit: usize| Verb::Authorize { amount: amounts[limit], ttl };
-                    if self.all(id, &held, verb, true).iter().all(|outcome| *outcome == Outcome::Held) {
+                    let verb = |limit: usize| Verb::Authorize {
+                        amount: amounts[limit],
+                        ttl,
+                    };
+                    if self
+                        .all(id, &held, verb, true)
+                        .iter()
+                        .all(|outcome| *outcome == Outcome::Held)
+                    {
                         self.holds.insert(id, held);
                         self.admitted.insert(id);
                     }
@@ -308,7 +416,15 @@ impl Simulation {
             (4, Some(id)) => {
                 let mut held = self.holds[&id];
                 let more = held.amounts.map(|amount| amount + amount / 3);
-                let outcomes = self.all(id, &held, |limit| Verb::Extend { amount: more[limit], ttl }, true);
+                let outcomes = self.all(
+                    id,
+                    &held,
+                    |limit| Verb::Extend {
+                        amount: more[limit],
+                        ttl,
+                    },
+                    true,
+                );
                 if outcomes.iter().all(|outcome| *outcome == Outcome::Held) {
                     held.amounts = more;
                     self.holds.insert(id, held);
@@ -322,7 +438,10 @@ impl Simulation {
             (6..8, Some(id)) => {
                 let held = self.holds.remove(&id).unwrap();
                 let used = held.amounts.map(|amount| rng.random_range(0..=amount));
-                let capture = |limit: usize| Verb::Capture { amount: used[limit], late: 0 };
+                let capture = |limit: usize| Verb::Capture {
+                    amount: used[limit],
+                    late: 0,
+                };
                 assert_eq!(self.all(id, &held, capture, false), [Outcome::Held; 3]);
                 for (limit, used) in used.iter().enumerate() {
                     let ledger = self.ledgers.entry((limit, held.place[limit])).or_default();
@@ -330,18 +449,33 @@ impl Simulation {
                 }
                 self.has_what_is_held(&held);
                 if rng.random_bool(0.3) {
-                    assert_eq!(self.all(id, &held, capture, false), [Outcome::Ended; 3], "twice is once");
+                    assert_eq!(
+                        self.all(id, &held, capture, false),
+                        [Outcome::Ended; 3],
+                        "twice is once"
+                    );
                 }
             }
             (8, _) if !self.pending.is_empty() => self.cancel(rng),
             (9..11, _) => {
                 let limit = rng.random_range(0..3);
-                self.reserve(rng, (limit, place[limit]), amounts[limit].div_ceil(2).into());
+                self.reserve(
+                    rng,
+                    (limit, place[limit]),
+                    amounts[limit].div_ceil(2).into(),
+                );
             }
             _ => {
-                let reserve = ReserveAll { terms: Arc::clone(&self.terms), price: Price::new(amounts) };
-                self.log.push(format!("{} {reserve:?} of {place:?}", self.now()));
-                if self.at(place, |buckets, now| reserve.apply(buckets, now)).admitted {
+                let reserve = ReserveAll {
+                    terms: Arc::clone(&self.terms),
+                    price: Price::new(amounts),
+                };
+                self.log
+                    .push(format!("{} {reserve:?} of {place:?}", self.now()));
+                if self
+                    .at(place, |buckets, now| reserve.apply(buckets, now))
+                    .admitted
+                {
                     for limit in 0..3 {
                         let ledger = self.ledgers.entry((limit, place[limit])).or_default();
                         ledger.push((self.real, amounts[limit].into()));
@@ -366,7 +500,10 @@ fn captures_keep_to_the_quotas_of_all_limits_in_every_interval() {
         // Holders that have crashed: what they hold ends by itself.
         simulation.real += 100_000_000;
         simulation.sweep();
-        assert!(simulation.buckets.values().all(|bucket| bucket.held() == 0), "SEED={seed}");
+        assert!(
+            simulation.buckets.values().all(|bucket| bucket.held() == 0),
+            "SEED={seed}"
+        );
         for ((limit, _), mut ledger) in std::mem::take(&mut simulation.ledgers) {
             // A delay is rounded up to whole µs.
             check_intervals(&simulation.terms.each[limit], &mut ledger, (0, 1), || {

@@ -4,7 +4,9 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use http::HeaderMap;
-use sfv::visitor::{EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, ListVisitor, ParameterVisitor};
+use sfv::visitor::{
+    EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, ListVisitor, ParameterVisitor,
+};
 use sfv::{BareItemFromInput, KeyRef, Parser};
 
 use crate::token_bucket::learn::{Learned, Policy};
@@ -21,7 +23,10 @@ pub(super) fn read(headers: &HeaderMap, learned: &mut Learned) {
             learned.ignored += 1;
             continue;
         };
-        let window = item.number(b'w').filter(|window| *window > 0).map(Duration::from_secs);
+        let window = item
+            .number(b'w')
+            .filter(|window| *window > 0)
+            .map(Duration::from_secs);
         learned.ignored += u64::from(window.is_none() && item.told(b'w').is_some());
         learned.policies.push(Policy {
             limit: Some(limit),
@@ -66,7 +71,11 @@ impl Item {
 
     /// `Some(None)`: it is there, but is no number that can be.
     fn told(&self, name: u8) -> Option<Option<u64>> {
-        self.numbers.iter().rev().find(|(other, _)| *other == name).map(|(_, number)| *number)
+        self.numbers
+            .iter()
+            .rev()
+            .find(|(other, _)| *other == name)
+            .map(|(_, number)| *number)
     }
 }
 
@@ -148,11 +157,17 @@ impl<'de> ParameterVisitor<'de> for Parameters<'_> {
     type Out = ();
     type Error = Infallible;
 
-    fn parameter(&mut self, key: &'de KeyRef, value: BareItemFromInput<'de>) -> Result<(), Infallible> {
+    fn parameter(
+        &mut self,
+        key: &'de KeyRef,
+        value: BareItemFromInput<'de>,
+    ) -> Result<(), Infallible> {
         match (key.as_str(), value) {
             ("qu", BareItemFromInput::String(unit)) => self.0.unit = Some(unit.as_str().to_owned()),
             ("qu", BareItemFromInput::Token(unit)) => self.0.unit = Some(unit.as_str().to_owned()),
-            ("pk", BareItemFromInput::ByteSequence(partition)) => self.0.partition = Some(partition.clone()),
+            ("pk", BareItemFromInput::ByteSequence(partition)) => {
+                self.0.partition = Some(partition.clone())
+            }
             (name @ ("q" | "w" | "r" | "t"), value) => {
                 let number = match value {
                     BareItemFromInput::Integer(number) => u64::try_from(i64::from(number)).ok(),

@@ -71,7 +71,12 @@ pub struct UpstreamLimits {
 
 impl Default for UpstreamLimits {
     fn default() -> Self {
-        Self { unit: "requests", window: None, burst_percent: None, retry_after: RetryAfter::default() }
+        Self {
+            unit: "requests",
+            window: None,
+            burst_percent: None,
+            retry_after: RetryAfter::default(),
+        }
     }
 }
 
@@ -112,7 +117,10 @@ impl UpstreamLimits {
     /// [`is_invalid`](Error::is_invalid) if it is not 1 ms to 366 days.
     pub fn window(self, window: Duration) -> Result<Self, Error> {
         in_range("the window", Planner::WINDOWS, "1 ms to 366 days", window)?;
-        Ok(Self { window: Some(window), ..self })
+        Ok(Self {
+            window: Some(window),
+            ..self
+        })
     }
 
     /// Sets the burst of learned quotas, in percent of the limit. Default: 1, or 50 if the [unit](Self::unit) is not `requests`.
@@ -134,7 +142,10 @@ impl UpstreamLimits {
     /// [`is_invalid`](Error::is_invalid) if it is above 90.
     pub fn burst_percent(self, percent: u8) -> Result<Self, Error> {
         in_range("the burst", 0..=90, "0 to 90 percent of the limit", percent)?;
-        Ok(Self { burst_percent: Some(percent), ..self })
+        Ok(Self {
+            burst_percent: Some(percent),
+            ..self
+        })
     }
 
     /// Sets the longest time for which an upstream can stop its clients. Default: 5 min.
@@ -155,7 +166,10 @@ impl UpstreamLimits {
     ///
     /// [`is_invalid`](Error::is_invalid) if it is not 1 s to 366 days.
     pub fn at_most(self, longest: Duration) -> Result<Self, Error> {
-        Ok(Self { retry_after: self.retry_after.with_longest(longest)?, ..self })
+        Ok(Self {
+            retry_after: self.retry_after.with_longest(longest)?,
+            ..self
+        })
     }
 
     /// Sets the statuses of refusals: those of which `Retry-After` counts, and those without it that ask to wait until the reset if
@@ -174,15 +188,26 @@ impl UpstreamLimits {
     ///
     /// [`is_invalid`](Error::is_invalid) if one of them is not 400 to 599.
     pub fn statuses(self, statuses: impl IntoIterator<Item = StatusCode>) -> Result<Self, Error> {
-        Ok(Self { retry_after: self.retry_after.statuses(statuses)?, ..self })
+        Ok(Self {
+            retry_after: self.retry_after.statuses(statuses)?,
+            ..self
+        })
     }
 
     /// Reads the status and the header fields of a response.
     #[must_use]
     pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Learned {
-        let burst_percent = self.burst_percent.unwrap_or(if self.unit == "requests" { 1 } else { 50 });
-        let planner = Planner { burst_percent, longest: self.retry_after.longest() };
-        let mut learned = Learned { planner, ..Learned::default() };
+        let burst_percent =
+            self.burst_percent
+                .unwrap_or(if self.unit == "requests" { 1 } else { 50 });
+        let planner = Planner {
+            burst_percent,
+            longest: self.retry_after.longest(),
+        };
+        let mut learned = Learned {
+            planner,
+            ..Learned::default()
+        };
         let origin = Origin::of(headers);
         draft::read(headers, &mut learned);
         vendors::read(headers, origin.made, self.window, &mut learned);
@@ -196,13 +221,17 @@ impl UpstreamLimits {
         }
         let asked = self.retry_after.read(status, headers);
         learned.ignored += asked.ignored();
-        learned.retry_after = asked.duration().or_else(|| self.until_reset(status, &learned.policies));
+        learned.retry_after = asked
+            .duration()
+            .or_else(|| self.until_reset(status, &learned.policies));
         learned
     }
 
     /// How long a refusal asks to wait that says only when there is more.
     fn until_reset(&self, status: StatusCode, policies: &[Policy]) -> Option<Duration> {
-        let used_up = policies.iter().filter(|policy| policy.remaining == Some(0) && !policy.refills);
+        let used_up = policies
+            .iter()
+            .filter(|policy| policy.remaining == Some(0) && !policy.refills);
         let reset = used_up.filter_map(|policy| policy.reset).max();
         let reset = reset.filter(|reset| self.retry_after.is_refusal(status) && !reset.is_zero());
         reset.map(|reset| reset.min(self.retry_after.longest()))

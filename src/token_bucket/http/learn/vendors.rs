@@ -28,8 +28,18 @@ enum Kind {
 }
 
 impl Family {
-    const fn of(unit: &'static str, kind: Kind, [limit, remaining, reset]: [&'static str; 3]) -> Self {
-        Self { limit, remaining, reset, unit, kind }
+    const fn of(
+        unit: &'static str,
+        kind: Kind,
+        [limit, remaining, reset]: [&'static str; 3],
+    ) -> Self {
+        Self {
+            limit,
+            remaining,
+            reset,
+            unit,
+            kind,
+        }
     }
 }
 
@@ -49,12 +59,36 @@ const FAMILIES: [Family; 9] = [
     Family::of("requests", Kind::Window, fields!("x-ratelimit-", "")),
     Family::of("requests", Kind::Window, fields!("x-rate-limit-", "")),
     Family::of("requests", Kind::Window, fields!("ratelimit-", "")),
-    Family::of("requests", Kind::PerMinuteOrDay, fields!("x-ratelimit-", "-requests")),
-    Family::of("tokens", Kind::PerMinuteOrDay, fields!("x-ratelimit-", "-tokens")),
-    Family::of("requests", Kind::PerMinute, fields!("anthropic-ratelimit-requests-", "")),
-    Family::of("tokens", Kind::PerMinute, fields!("anthropic-ratelimit-tokens-", "")),
-    Family::of("input-tokens", Kind::PerMinute, fields!("anthropic-ratelimit-input-tokens-", "")),
-    Family::of("output-tokens", Kind::PerMinute, fields!("anthropic-ratelimit-output-tokens-", "")),
+    Family::of(
+        "requests",
+        Kind::PerMinuteOrDay,
+        fields!("x-ratelimit-", "-requests"),
+    ),
+    Family::of(
+        "tokens",
+        Kind::PerMinuteOrDay,
+        fields!("x-ratelimit-", "-tokens"),
+    ),
+    Family::of(
+        "requests",
+        Kind::PerMinute,
+        fields!("anthropic-ratelimit-requests-", ""),
+    ),
+    Family::of(
+        "tokens",
+        Kind::PerMinute,
+        fields!("anthropic-ratelimit-tokens-", ""),
+    ),
+    Family::of(
+        "input-tokens",
+        Kind::PerMinute,
+        fields!("anthropic-ratelimit-input-tokens-", ""),
+    ),
+    Family::of(
+        "output-tokens",
+        Kind::PerMinute,
+        fields!("anthropic-ratelimit-output-tokens-", ""),
+    ),
 ];
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -77,7 +111,12 @@ static USUAL: [Duration; 8] = [
 const END: Duration = Duration::from_secs(10);
 
 /// Reads the fields of all families. `window`: what the user says of limits whose window is not told.
-pub(super) fn read(headers: &HeaderMap, now: SystemTime, window: Option<Duration>, learned: &mut Learned) {
+pub(super) fn read(
+    headers: &HeaderMap,
+    now: SystemTime,
+    window: Option<Duration>,
+    learned: &mut Learned,
+) {
     for family in &FAMILIES {
         // Most responses have none.
         let mut read = |name| {
@@ -114,7 +153,9 @@ pub(super) fn read(headers: &HeaderMap, now: SystemTime, window: Option<Duration
                 Some("search" | "code_search") => Some(MINUTE),
                 Some(_) => Some(HOUR),
                 None => window.or_else(|| {
-                    let guess = USUAL.iter().position(|usual| *usual >= until.unwrap_or(Duration::MAX))?;
+                    let guess = USUAL
+                        .iter()
+                        .position(|usual| *usual >= until.unwrap_or(Duration::MAX))?;
                     longer = &USUAL[guess + 1..];
                     is_doubtful = USUAL[guess] <= END;
                     Some(USUAL[guess])
@@ -140,9 +181,15 @@ pub(super) fn read(headers: &HeaderMap, now: SystemTime, window: Option<Duration
 /// `until` is when the missing tokens are back.
 fn minute_or_day(limit: Option<u64>, remaining: Option<u64>, until: Option<Duration>) -> Duration {
     let window = || {
-        let missing = limit?.checked_sub(remaining?).filter(|missing| *missing > 0)?;
+        let missing = limit?
+            .checked_sub(remaining?)
+            .filter(|missing| *missing > 0)?;
         Some(until?.as_secs_f64() * limit? as f64 / missing as f64)
     };
     // Halfway between both, by their ratio.
-    if window().is_some_and(|window| window > 2277.0) { DAY } else { MINUTE }
+    if window().is_some_and(|window| window > 2277.0) {
+        DAY
+    } else {
+        MINUTE
+    }
 }

@@ -10,16 +10,28 @@ fn origin(fields: &[(&'static str, &str)]) -> Origin {
 
 #[test]
 fn an_age_is_a_number_of_seconds() {
-    for (text, seconds) in
-        [("0", 0), ("200", 200), ("007", 7), ("3, 9", 3), ("99999999999999999999999", u64::MAX)]
-    {
+    for (text, seconds) in [
+        ("0", 0),
+        ("200", 200),
+        ("007", 7),
+        ("3, 9", 3),
+        ("99999999999999999999999", u64::MAX),
+    ] {
         let origin = origin(&[("age", text)]);
-        assert_eq!((origin.age, origin.ignored), (Duration::from_secs(seconds), 0), "{text}");
+        assert_eq!(
+            (origin.age, origin.ignored),
+            (Duration::from_secs(seconds), 0),
+            "{text}"
+        );
         assert_eq!(origin.is_stored, seconds > 0, "{text}");
     }
     for broken in ["", "-1", "1.5", "soon", ", 9", "+1"] {
         let origin = origin(&[("age", broken)]);
-        assert_eq!((origin.age, origin.is_stored, origin.ignored), (Duration::ZERO, false, 1), "{broken}");
+        assert_eq!(
+            (origin.age, origin.is_stored, origin.ignored),
+            (Duration::ZERO, false, 1),
+            "{broken}"
+        );
     }
 }
 
@@ -37,17 +49,27 @@ fn a_response_was_made_at_its_date_or_its_age_ago() {
     ] {
         let (before, origin) = (SystemTime::now(), origin(fields));
         let ago = Duration::from_secs(ago);
-        assert!((before - ago..=SystemTime::now() - ago).contains(&origin.made), "{fields:?}");
+        assert!(
+            (before - ago..=SystemTime::now() - ago).contains(&origin.made),
+            "{fields:?}"
+        );
         assert_eq!(origin.ignored, ignored);
     }
-    assert_eq!(origin(&[("age", "99999999999999999999999")]).made, SystemTime::UNIX_EPOCH);
+    assert_eq!(
+        origin(&[("age", "99999999999999999999999")]).made,
+        SystemTime::UNIX_EPOCH
+    );
 }
 
 #[test]
 fn what_caches_say_of_a_hit() {
     let is_stored = |field: &str| {
         let (name, value) = field.split_once(": ").unwrap();
-        Origin::of(&HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())])).is_stored
+        Origin::of(&HeaderMap::from_iter([(
+            name.parse().unwrap(),
+            value.parse().unwrap(),
+        )]))
+        .is_stored
     };
     let hits = "cache-status: example; hit; ttl=30|cache-status: \"Origin\"; fwd=uri-miss, edge;hit|\
         cache-status: edge; hit=?1|x-cache: HIT|x-cache: Hit from cloudfront|x-cache: MISS, HIT|\

@@ -7,9 +7,10 @@ use super::*;
 const DATE: (&str, &str) = ("date", "Fri, 27 Nov 2026 00:00:00 GMT");
 
 fn read(status: u16, fields: &[(&str, &str)]) -> Block {
-    let response = fields
-        .iter()
-        .fold(Response::builder().status(status), |response, (name, value)| response.header(*name, *value));
+    let response = fields.iter().fold(
+        Response::builder().status(status),
+        |response, (name, value)| response.header(*name, *value),
+    );
     let limit = RetryAfter::at_most(Duration::from_secs(100)).unwrap();
     limit.block_on_response(&response.body(()).unwrap())
 }
@@ -46,27 +47,63 @@ fn seconds_spans_and_dates_are_understood_and_capped() {
     ] {
         assert_eq!(observed(429, text), Some(millis), "{text}");
     }
-    for text in ["-7", "", "soon", "1e3", "2.", ".5", "7,5", "NaN", "2026-11-27", &"9".repeat(65)] {
+    for text in [
+        "-7",
+        "",
+        "soon",
+        "1e3",
+        "2.",
+        ".5",
+        "7,5",
+        "NaN",
+        "2026-11-27",
+        &"9".repeat(65),
+    ] {
         assert_eq!(observed(429, text), None, "{text}");
     }
     // By the clock of this machine.
     let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(50));
     let read = read(429, &[(RETRY_AFTER.as_str(), &*soon)]);
-    assert!(read.duration().is_some_and(|after| after > Duration::from_secs(40)), "{read:?}");
+    assert!(
+        read.duration()
+            .is_some_and(|after| after > Duration::from_secs(40)),
+        "{read:?}"
+    );
 }
 
 #[test]
 fn milliseconds_come_first_and_of_copies_the_longest() {
     let millis = |fields: &[(&str, &str)]| {
         let block = read(429, fields);
-        (block.duration().map(|wait| wait.as_micros()), block.ignored())
+        (
+            block.duration().map(|wait| wait.as_micros()),
+            block.ignored(),
+        )
     };
-    assert_eq!(millis(&[("retry-after", "7"), ("retry-after-ms", "6100")]), (Some(6_100_000), 0));
-    assert_eq!(millis(&[("retry-after-ms", "30000.5")]), (Some(30_000_500), 0));
-    assert_eq!(millis(&[("retry-after", "7"), ("retry-after-ms", "later")]), (Some(7_000_000), 1));
-    assert_eq!(millis(&[("retry-after", "7"), ("retry-after", "9")]), (Some(9_000_000), 0));
-    assert_eq!(millis(&[("retry-after", "x"), ("retry-after", "9")]), (Some(9_000_000), 1));
-    assert_eq!(millis(&[("retry-after", "x"), ("retry-after-ms", "x")]), (None, 2));
+    assert_eq!(
+        millis(&[("retry-after", "7"), ("retry-after-ms", "6100")]),
+        (Some(6_100_000), 0)
+    );
+    assert_eq!(
+        millis(&[("retry-after-ms", "30000.5")]),
+        (Some(30_000_500), 0)
+    );
+    assert_eq!(
+        millis(&[("retry-after", "7"), ("retry-after-ms", "later")]),
+        (Some(7_000_000), 1)
+    );
+    assert_eq!(
+        millis(&[("retry-after", "7"), ("retry-after", "9")]),
+        (Some(9_000_000), 0)
+    );
+    assert_eq!(
+        millis(&[("retry-after", "x"), ("retry-after", "9")]),
+        (Some(9_000_000), 1)
+    );
+    assert_eq!(
+        millis(&[("retry-after", "x"), ("retry-after-ms", "x")]),
+        (None, 2)
+    );
     assert_eq!(millis(&[]), (None, 0));
 }
 
@@ -74,16 +111,28 @@ fn milliseconds_come_first_and_of_copies_the_longest() {
 fn any_refusal_counts_and_nothing_else() {
     for status in 100..=999 {
         let is_refusal = (400..600).contains(&status);
-        assert_eq!(observed(status, "7"), is_refusal.then_some(7000), "{status}");
+        assert_eq!(
+            observed(status, "7"),
+            is_refusal.then_some(7000),
+            "{status}"
+        );
     }
     let statuses = [429, 503, 400, 599].map(|status| StatusCode::from_u16(status).unwrap());
     let set = RetryAfter::default().statuses(statuses).unwrap();
-    let counting: Vec<_> =
-        (100..=999).filter(|status| set.counts(StatusCode::from_u16(*status).unwrap())).collect();
+    let counting: Vec<_> = (100..=999)
+        .filter(|status| set.counts(StatusCode::from_u16(*status).unwrap()))
+        .collect();
     assert_eq!(counting, [400, 429, 503, 599]);
-    for status in [StatusCode::OK, StatusCode::FOUND, StatusCode::from_u16(600).unwrap()] {
+    for status in [
+        StatusCode::OK,
+        StatusCode::FOUND,
+        StatusCode::from_u16(600).unwrap(),
+    ] {
         let error = RetryAfter::default().statuses([status]).unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains(status.as_str()), "{error}");
+        assert!(
+            error.is_invalid() && error.to_string().contains(status.as_str()),
+            "{error}"
+        );
     }
 }
 
@@ -93,18 +142,27 @@ fn a_stored_refusal_has_lost_its_age() {
         let block = read(429, &[DATE, ("retry-after", told), ("age", age)]);
         block.duration().map(|wait| wait.as_secs())
     };
-    assert_eq!((wait("90", "20"), wait("90", "90"), wait("90", "200")), (Some(70), Some(0), Some(0)));
+    assert_eq!(
+        (wait("90", "20"), wait("90", "90"), wait("90", "200")),
+        (Some(70), Some(0), Some(0))
+    );
     assert_eq!(wait("Fri, 27 Nov 2026 00:01:30 GMT", "20"), Some(70));
     // What is subtracted from is not what is believed.
     assert_eq!(wait("150", "100"), Some(50));
     let broken = read(429, &[("retry-after", "90"), ("age", "old")]);
-    assert_eq!((broken.duration(), broken.ignored()), (Some(Duration::from_secs(90)), 1));
+    assert_eq!(
+        (broken.duration(), broken.ignored()),
+        (Some(Duration::from_secs(90)), 1)
+    );
 }
 
 #[test]
 fn what_is_believed_is_a_second_or_more() {
     for longest in [Duration::ZERO, Duration::from_millis(999), Duration::MAX] {
         let error = RetryAfter::at_most(longest).unwrap_err().to_string();
-        assert!(error.contains("1 s to 366 days") && error.contains(&format!("{longest:?}")), "{error}");
+        assert!(
+            error.contains("1 s to 366 days") && error.contains(&format!("{longest:?}")),
+            "{error}"
+        );
     }
 }

@@ -14,7 +14,12 @@ const SECOND: u128 = 1_000_000_000;
 
 #[test]
 fn numbers_are_whole_and_of_at_most_15_digits() {
-    for (text, read) in [("0", 0), ("007", 7), ("15.000", 15), ("999999999999999", 999_999_999_999_999)] {
+    for (text, read) in [
+        ("0", 0),
+        ("007", 7),
+        ("15.000", 15),
+        ("999999999999999", 999_999_999_999_999),
+    ] {
         assert_eq!(number(text), Some(read), "{text}");
     }
     for broken in "|-1|+1|1e3|NaN|1.5|1.05|1.|.|.0|inf|1000000000000000|１".split('|') {
@@ -40,12 +45,20 @@ fn spans_have_units() {
         ("1.23456789999999s", 1_234_567_899),
         ("0.9999ns", 0),
     ] {
-        assert_eq!(span(text).map(|span| span.as_nanos()), Some(nanos), "{text}");
+        assert_eq!(
+            span(text).map(|span| span.as_nanos()),
+            Some(nanos),
+            "{text}"
+        );
     }
     for broken in "|s|1|1x|1.s|.5s|-1s|1s1|NaNs|9999999999999999s|1 s|1.2.3s".split('|') {
         assert_eq!(span(broken), None, "{broken}");
     }
-    assert_eq!(span(&"999999999999999d".repeat(3)), None, "more than a span can hold");
+    assert_eq!(
+        span(&"999999999999999d".repeat(3)),
+        None,
+        "more than a span can hold"
+    );
 }
 
 #[test]
@@ -65,16 +78,25 @@ fn the_size_of_a_reset_tells_what_it_counts() {
     ] {
         assert_eq!(since_1970(text), Some(nanos), "{text}");
     }
-    for broken in " -5 100000000 999999999 100000000000 999999999999 100000000000000 999999999999999 1e30 NaN"
-        .split(' ')
+    for broken in
+        " -5 100000000 999999999 100000000000 999999999999 100000000000000 999999999999999 1e30 NaN"
+            .split(' ')
     {
         assert_eq!(since_1970(broken), None, "{broken}");
     }
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_737_600);
-    for (text, seconds) in
-        [("50", 50), ("1795737650", 50), ("1795737650000", 50), ("1795737599", 0), ("50s", 50)]
-    {
-        assert_eq!(reset(text, now), Some(Duration::from_secs(seconds)), "{text}");
+    for (text, seconds) in [
+        ("50", 50),
+        ("1795737650", 50),
+        ("1795737650000", 50),
+        ("1795737599", 0),
+        ("50s", 50),
+    ] {
+        assert_eq!(
+            reset(text, now),
+            Some(Duration::from_secs(seconds)),
+            "{text}"
+        );
     }
 }
 
@@ -100,7 +122,8 @@ fn any_date_is_that_of_a_date_library() {
         };
         let (date, (hour, minute, second)) = (at.date(), at.time().as_hms());
         for between in ["T", "t", " "] {
-            let text = format!("{date}{between}{hour:02}:{minute:02}:{second:02}{fraction}{offset}");
+            let text =
+                format!("{date}{between}{hour:02}:{minute:02}:{second:02}{fraction}{offset}");
             assert_eq!(since_1970(&text), Some(nanos), "SEED={seed}, {text}");
         }
     }
@@ -147,5 +170,8 @@ fn a_value_has_at_most_64_bytes_and_equal_copies() {
         (value(&[&longest]), value(&[&(longest.clone() + "9")])),
         (Some(Some(longest.clone())), Some(None))
     );
-    assert_eq!((value(&["7", "7", "7"]), value(&["7", "7", "8"])), (Some(Some("7".to_owned())), Some(None)));
+    assert_eq!(
+        (value(&["7", "7", "7"]), value(&["7", "7", "8"])),
+        (Some(Some("7".to_owned())), Some(None))
+    );
 }

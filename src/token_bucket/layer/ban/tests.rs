@@ -18,7 +18,11 @@ impl World {
         let clock = ManualClock::at(START);
         let bucket = TokenBucket::new(&clock.store(), "logins", Quota::non_refilling(1)).unwrap();
         assert!(bucket.allow("k").await.unwrap().is_admitted());
-        Self { bans: Bans::new(&bucket, ban).unwrap(), bucket, clock }
+        Self {
+            bans: Bans::new(&bucket, ban).unwrap(),
+            bucket,
+            clock,
+        }
     }
 
     /// Refuses the key so many times. Returns how long it is banned then.
@@ -57,7 +61,10 @@ async fn refusals_during_a_ban_do_not_count() {
     world.advance(seconds(20));
     assert_eq!(world.refused(5).await, seconds(40));
     world.advance(seconds(40));
-    assert_eq!((world.refused(2).await, world.refused(1).await), (Duration::ZERO, seconds(60)));
+    assert_eq!(
+        (world.refused(2).await, world.refused(1).await),
+        (Duration::ZERO, seconds(60))
+    );
     world.advance(seconds(20));
     // Another process does not know of the ban yet.
     for _ in 0..3 {

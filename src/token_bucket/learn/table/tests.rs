@@ -10,13 +10,23 @@ use support::redis_server::RedisServer;
 const NOWHERE: &str = "redis://127.0.0.1:1";
 
 fn remembered(quotas: &str) -> Remembered {
-    Remembered { quotas: quotas.into(), corrects: false }
+    Remembered {
+        quotas: quotas.into(),
+        corrects: false,
+    }
 }
 
 /// A limit per second, as a response tells it.
 fn told(limit: u64) -> Learned {
-    let policy = Policy { limit: Some(limit), window: Some(Duration::from_secs(1)), ..Policy::named("") };
-    Learned { policies: vec![policy], ..Learned::default() }
+    let policy = Policy {
+        limit: Some(limit),
+        window: Some(Duration::from_secs(1)),
+        ..Policy::named("")
+    };
+    Learned {
+        policies: vec![policy],
+        ..Learned::default()
+    }
 }
 
 fn quotas(limit: u64) -> Quotas {
@@ -34,7 +44,11 @@ impl Process {
     fn knows(known: Known) -> Self {
         let learned = LearnedQuotas::new(&Store::redis(NOWHERE).unwrap(), "upstreams");
         let bucket = TokenBucket::new(&Store::in_memory(), "upstreams", quotas(20)).unwrap();
-        let this = Self { learned, bucket, key: Key::from("k") };
+        let this = Self {
+            learned,
+            bucket,
+            key: Key::from("k"),
+        };
         lock(&this.learned.0.known).entry(&this.key, || known, |_| false);
         this
     }
@@ -47,7 +61,8 @@ impl Process {
     async fn learns(&self, learned: &Learned, now: i64) {
         let mut decision = self.bucket.allow("another").await.unwrap();
         decision.state.now = now;
-        self.learned.learn(&self.bucket, &self.key, &decision, learned);
+        self.learned
+            .learn(&self.bucket, &self.key, &decision, learned);
     }
 
     /// Whether a call was sent. It may have failed already.
@@ -61,8 +76,14 @@ impl Process {
 fn the_number_of_known_keys_is_bounded() {
     let learned = LearnedQuotas::new(&Store::in_memory(), "upstreams");
     for key in 0..MOST as u64 + 100 {
-        let quotas = learned.0.answered(&Key::from(key), Call::Read, Ok(remembered("10/s")));
-        assert_eq!(quotas.map(|quotas| quotas.to_string()).as_deref(), Some("10/s"), "{key}");
+        let quotas = learned
+            .0
+            .answered(&Key::from(key), Call::Read, Ok(remembered("10/s")));
+        assert_eq!(
+            quotas.map(|quotas| quotas.to_string()).as_deref(),
+            Some("10/s"),
+            "{key}"
+        );
     }
     assert_eq!(lock(&learned.0.known).len(), MOST);
 }
@@ -70,13 +91,23 @@ fn the_number_of_known_keys_is_bounded() {
 #[test]
 fn in_an_outage_what_is_known_stays_and_nobody_waits_again() {
     let learned = LearnedQuotas::new(&Store::in_memory(), "upstreams");
-    let (key, away) = (Key::from("k"), || Err(Error::unavailable(crate::error::Cause::TimedOut, "away")));
+    let (key, away) = (Key::from("k"), || {
+        Err(Error::unavailable(crate::error::Cause::TimedOut, "away"))
+    });
     assert_eq!(learned.0.answered(&key, Call::Read, away()), None);
-    assert!(lock(&learned.0.known).get(&key).is_some(), "it is read again in the background");
+    assert!(
+        lock(&learned.0.known).get(&key).is_some(),
+        "it is read again in the background"
+    );
     learned.0.answered(&key, Call::Read, Ok(remembered("10/s")));
     assert!(learned.0.answered(&key, Call::Read, away()).is_some());
     // A text of another version.
-    assert_eq!(learned.0.answered(&key, Call::Read, Ok(remembered("10/fortnight"))), None);
+    assert_eq!(
+        learned
+            .0
+            .answered(&key, Call::Read, Ok(remembered("10/fortnight"))),
+        None
+    );
 }
 
 /// One call per key that learns is in flight at a time, and one that reads.
@@ -84,12 +115,17 @@ fn in_an_outage_what_is_known_stays_and_nobody_waits_again() {
 fn calls_are_bounded() {
     for may_begin in [Known::may_read, Known::may_learn] {
         let mut known = Known::default();
-        let begins: Vec<_> =
-            [5, 5, 5 + GIVEN_UP, 6 + GIVEN_UP].map(|now| may_begin(&mut known, now)).into_iter().collect();
+        let begins: Vec<_> = [5, 5, 5 + GIVEN_UP, 6 + GIVEN_UP]
+            .map(|now| may_begin(&mut known, now))
+            .into_iter()
+            .collect();
         assert_eq!(begins, [true, false, false, true]);
     }
     let mut known = Known::default();
-    assert!(known.may_learn(5) && !known.may_read(5), "its answer says what is remembered");
+    assert!(
+        known.may_learn(5) && !known.may_read(5),
+        "its answer says what is remembered"
+    );
 }
 
 #[test]
@@ -109,13 +145,31 @@ fn keys_that_were_not_read_for_a_minute_make_room() {
 async fn another_limit_is_learned_once_in_a_second() {
     let now = clock::micros();
     // The change that was just sent is of the future, as this machine may be slow.
-    for (changed_at, changes) in [(0, true), (now + 60_000_000, false), (now - CHANGE_AFTER - 1, true)] {
-        let before = Known { quotas: Some(quotas(20)), read_at: now, changed_at, ..Known::default() };
+    for (changed_at, changes) in [
+        (0, true),
+        (now + 60_000_000, false),
+        (now - CHANGE_AFTER - 1, true),
+    ] {
+        let before = Known {
+            quotas: Some(quotas(20)),
+            read_at: now,
+            changed_at,
+            ..Known::default()
+        };
         let process = Process::knows(before.clone());
         process.learns(&told(30), 7).await;
         assert_eq!(process.has_asked(&before), changes, "{}", now - changed_at);
-        assert_eq!(process.known().changed_at != changed_at, changes, "{}", now - changed_at);
-        assert_eq!(process.known().quotas, Some(quotas(20)), "until the store answers");
+        assert_eq!(
+            process.known().changed_at != changed_at,
+            changes,
+            "{}",
+            now - changed_at
+        );
+        assert_eq!(
+            process.known().quotas,
+            Some(quotas(20)),
+            "until the store answers"
+        );
     }
 }
 
@@ -123,17 +177,28 @@ async fn another_limit_is_learned_once_in_a_second() {
 #[tokio::test]
 async fn another_limit_is_learned_beside_a_read() {
     let now = clock::micros();
-    let known =
-        Known { quotas: Some(quotas(20)), read_at: now, reading_since: Some(now), ..Known::default() };
+    let known = Known {
+        quotas: Some(quotas(20)),
+        read_at: now,
+        reading_since: Some(now),
+        ..Known::default()
+    };
     let process = Process::knows(known);
     process.learns(&told(30), 7).await;
-    assert_ne!(process.known().changed_at, 0, "no later response may tell it again");
+    assert_ne!(
+        process.known().changed_at,
+        0,
+        "no later response may tell it again"
+    );
 }
 
 #[tokio::test]
 async fn what_an_undated_decision_tells_does_not_hold_before_the_store_answers() {
     for (now, holds) in [(0, false), (1, true)] {
-        let process = Process::knows(Known { read_at: clock::micros(), ..Known::default() });
+        let process = Process::knows(Known {
+            read_at: clock::micros(),
+            ..Known::default()
+        });
         process.learns(&told(20), now).await;
         assert_eq!(process.known().quotas.is_some(), holds);
     }
@@ -145,7 +210,12 @@ async fn what_the_upstream_has_not_is_charged_to_its_quota_once() {
     let learned = LearnedQuotas::new(&store, "upstreams");
     let policy = |name, limit, seconds, remaining| {
         let window = Some(Duration::from_secs(seconds));
-        Policy { limit: Some(limit), window, remaining, ..Policy::named(name) }
+        Policy {
+            limit: Some(limit),
+            window,
+            remaining,
+            ..Policy::named(name)
+        }
     };
     let policies = vec![
         policy("a", 1000, 60, Some(10)),
@@ -153,11 +223,20 @@ async fn what_the_upstream_has_not_is_charged_to_its_quota_once() {
         policy("c", 5000, 3600, None),
         policy("d", 5000, 7200, Some(40)),
     ];
-    let told = Learned { policies, ..Learned::default() };
+    let told = Learned {
+        policies,
+        ..Learned::default()
+    };
     let quotas = Plan::of(&told, None).quotas.unwrap();
     let bucket = TokenBucket::new(&store, "upstreams", quotas).unwrap();
     let left = async || -> Vec<u32> {
-        bucket.peek("k").await.unwrap().balances().map(|balance| balance.remaining).collect()
+        bucket
+            .peek("k")
+            .await
+            .unwrap()
+            .balances()
+            .map(|balance| balance.remaining)
+            .collect()
     };
     let decision = bucket.allow("k").await.unwrap();
     assert_eq!(left().await, [10, 20, 50, 50]);
@@ -169,15 +248,27 @@ async fn what_the_upstream_has_not_is_charged_to_its_quota_once() {
 
 #[tokio::test]
 async fn what_is_told_again_is_confirmed_until_another_process_changes_it() {
-    let known = Known { quotas: Some(quotas(20)), read_at: clock::micros(), ..Known::default() };
+    let known = Known {
+        quotas: Some(quotas(20)),
+        read_at: clock::micros(),
+        ..Known::default()
+    };
     let process = Process::knows(known.clone());
     process.learns(&told(20), 7).await;
     process.learns(&told(20), 5).await;
     assert_eq!(process.known().confirmed, 7);
     assert!(!process.has_asked(&known), "it costs no call");
-    process.learned.0.answered(&process.key, Call::Learn, Ok(remembered(&quotas(20).to_string())));
+    process.learned.0.answered(
+        &process.key,
+        Call::Learn,
+        Ok(remembered(&quotas(20).to_string())),
+    );
     assert_eq!(process.known().confirmed, 7);
-    process.learned.0.answered(&process.key, Call::Learn, Ok(remembered(&quotas(30).to_string())));
+    process.learned.0.answered(
+        &process.key,
+        Call::Learn,
+        Ok(remembered(&quotas(30).to_string())),
+    );
     assert_eq!(process.known().confirmed, 0);
 }
 
@@ -185,9 +276,15 @@ async fn what_is_told_again_is_confirmed_until_another_process_changes_it() {
 async fn the_store_is_asked_again_after_two_seconds() {
     // What was just read is of the future, as this machine may be slow.
     for (age, asks) in [(-60_000_000, false), (READ_AFTER + 1, true)] {
-        let before = Known { read_at: clock::micros() - age, ..Known::default() };
+        let before = Known {
+            read_at: clock::micros() - age,
+            ..Known::default()
+        };
         let process = Process::knows(before.clone());
-        assert!(matches!(process.learned.of(&process.key), ChosenQuotas::Ready(Ok(None))));
+        assert!(matches!(
+            process.learned.of(&process.key),
+            ChosenQuotas::Ready(Ok(None))
+        ));
         assert_eq!(process.has_asked(&before), asks, "{age}");
     }
 }
@@ -200,17 +297,34 @@ async fn what_is_confirmed_is_told_to_the_store_again() {
     for (confirmed, holds) in [(0, false), (1500, false), (2500, true)] {
         let learned = LearnedQuotas::new(&store, "upstreams");
         let key = Key::from(confirmed.to_string());
-        let late = Learn { order: 2000, quotas: "30/s".into(), corrects: false };
+        let late = Learn {
+            order: 2000,
+            quotas: "30/s".into(),
+            corrects: false,
+        };
         learned.0.client.run(key.clone(), late).await.unwrap();
-        let known = Known { quotas: Some(quotas(20)), confirmed, ..Known::default() };
+        let known = Known {
+            quotas: Some(quotas(20)),
+            confirmed,
+            ..Known::default()
+        };
         lock(&learned.0.known).entry(&key, || known, |_| false);
-        assert!(matches!(learned.of(&key), ChosenQuotas::Ready(Ok(Some(now))) if now == quotas(20)));
+        assert!(
+            matches!(learned.of(&key), ChosenQuotas::Ready(Ok(Some(now))) if now == quotas(20))
+        );
         support::eventually("the store answers", Duration::from_secs(60), async || {
             lock(&learned.0.known).get(&key).unwrap().read_at > 0
         })
         .await;
-        let expected = if holds { quotas(20) } else { "30/s".parse().unwrap() };
+        let expected = if holds {
+            quotas(20)
+        } else {
+            "30/s".parse().unwrap()
+        };
         assert_eq!(learned.known(&key), Some(expected), "{confirmed}");
-        assert_eq!(lock(&learned.0.known).get(&key).unwrap().reading_since, None);
+        assert_eq!(
+            lock(&learned.0.known).get(&key).unwrap().reading_since,
+            None
+        );
     }
 }

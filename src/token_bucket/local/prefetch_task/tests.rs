@@ -19,10 +19,16 @@ struct World {
 impl World {
     fn new() -> Self {
         let clock = ManualClock::at(1_760_000_000_000_000);
-        let bucket = TokenBucket::new(&clock.store(), "ahead", Quota::per_hour(1).burst(BURST)).unwrap();
+        let bucket =
+            TokenBucket::new(&clock.store(), "ahead", Quota::per_hour(1).burst(BURST)).unwrap();
         let (table, key) = (Arc::new(Table::default()), Key::from("k"));
         let entry = table.entry(table.hash(&key), &key, &bucket.quotas).unwrap();
-        Self { bucket, entry, clock, table }
+        Self {
+            bucket,
+            entry,
+            clock,
+            table,
+        }
     }
 
     fn task(&self) -> PrefetchTask {
@@ -54,7 +60,11 @@ async fn what_is_used_is_counted_and_the_rest_is_given_back() {
     world.entry.wants.store(true, Ordering::Relaxed);
     assert_eq!(task.charge(0, 100, now).await, 100);
     assert_eq!(
-        (world.entry.batch.load(Ordering::Relaxed), slots.left(0), world.missing().await),
+        (
+            world.entry.batch.load(Ordering::Relaxed),
+            slots.left(0),
+            world.missing().await
+        ),
         (100, 100, 100)
     );
     assert!(!world.entry.wants.load(Ordering::Relaxed));
@@ -65,11 +75,24 @@ async fn what_is_used_is_counted_and_the_rest_is_given_back() {
     uses(70);
     world.entry.known_until.store(i64::MAX, Ordering::Relaxed);
     assert_eq!(task.collect(now), 70);
-    assert!(task.batches[0].is_none() && task.batches[1].is_some(), "the first is used up");
+    assert!(
+        task.batches[0].is_none() && task.batches[1].is_some(),
+        "the first is used up"
+    );
     uses(20);
-    assert_eq!((task.collect(now + 1000 + HOLD - 1), world.missing().await), (20, 150));
-    assert_eq!(world.entry.known_until.load(Ordering::Relaxed), i64::MAX, "nothing was given back");
-    assert_eq!((task.collect(now + 1000 + HOLD), world.missing().await), (0, 120));
+    assert_eq!(
+        (task.collect(now + 1000 + HOLD - 1), world.missing().await),
+        (20, 150)
+    );
+    assert_eq!(
+        world.entry.known_until.load(Ordering::Relaxed),
+        i64::MAX,
+        "nothing was given back"
+    );
+    assert_eq!(
+        (task.collect(now + 1000 + HOLD), world.missing().await),
+        (0, 120)
+    );
     assert!(task.batches[1].is_none() && slots.left(1) == 0);
     assert_eq!(
         world.entry.known_until.load(Ordering::Relaxed),
@@ -89,33 +112,55 @@ async fn what_came_back_meanwhile_is_not_given_back() {
 
 #[tokio::test]
 async fn if_a_batch_ends_unused_the_next_ends_as_well() {
-    for (used, missing, ends) in [(0, 0, [true, true]), (99, 99, [true, true]), (100, 150, [true, false])] {
+    for (used, missing, ends) in [
+        (0, 0, [true, true]),
+        (99, 99, [true, true]),
+        (100, 150, [true, false]),
+    ] {
         let (world, now) = (World::new(), clock::micros());
         let mut task = world.task();
-        assert_eq!((task.charge(0, 100, now).await, task.charge(1, 50, now + 1000).await), (100, 50));
+        assert_eq!(
+            (
+                task.charge(0, 100, now).await,
+                task.charge(1, 50, now + 1000).await
+            ),
+            (100, 50)
+        );
         if used > 0 {
             assert!(world.entry.take(now, used, 63).is_some());
         }
-        assert_eq!((task.collect(now + HOLD), world.missing().await), (used, missing));
+        assert_eq!(
+            (task.collect(now + HOLD), world.missing().await),
+            (used, missing)
+        );
         assert_eq!(task.batches.each_ref().map(Option::is_none), ends, "{used}");
     }
 }
 
 #[tokio::test]
 async fn what_comes_after_a_block_or_a_reset_is_given_back() {
-    let forgets: [fn(&World); 2] =
-        [|world| world.table.outdate(), |world| assert!(world.entry.ends_if(|_| true))];
+    let forgets: [fn(&World); 2] = [
+        |world| world.table.outdate(),
+        |world| assert!(world.entry.ends_if(|_| true)),
+    ];
     for forgets in forgets {
         let (world, now) = (World::new(), clock::micros());
         forgets(&world);
         let mut task = world.task();
-        assert_eq!((task.charge(0, 100, now).await, world.missing().await), (0, 0));
+        assert_eq!(
+            (task.charge(0, 100, now).await, world.missing().await),
+            (0, 0)
+        );
         assert!(task.batches[0].is_none());
         world.entry.known_until.store(i64::MAX, Ordering::Relaxed);
         world.entry.wants.store(true, Ordering::Relaxed);
         assert_eq!(task.charge(0, LEAST - 1, now).await, 0);
         assert!(task.batches[0].is_none() && world.entry.wants.load(Ordering::Relaxed));
-        assert_eq!(world.entry.known_until.load(Ordering::Relaxed), i64::MAX, "nothing was given back");
+        assert_eq!(
+            world.entry.known_until.load(Ordering::Relaxed),
+            i64::MAX,
+            "nothing was given back"
+        );
     }
 }
 
@@ -176,9 +221,20 @@ fn a_key_of_little_use_rests() {
 #[tokio::test]
 async fn one_task_runs_unless_the_key_rests() {
     let nowhere = Store::redis("redis://127.0.0.1:1").unwrap();
-    let clients = TokenBucket::new(&nowhere, "ahead", Quota::per_hour(1)).unwrap().clients;
+    let clients = TokenBucket::new(&nowhere, "ahead", Quota::per_hour(1))
+        .unwrap()
+        .clients;
     let World { entry, table, .. } = World::new();
-    let start = || PrefetchTask::start(Arc::clone(&entry), Arc::clone(&table), &clients, HOLD, 100, HOLD);
+    let start = || {
+        PrefetchTask::start(
+            Arc::clone(&entry),
+            Arc::clone(&table),
+            &clients,
+            HOLD,
+            100,
+            HOLD,
+        )
+    };
     entry.no_prefetch_until.store(i64::MAX, Ordering::Relaxed);
     start();
     assert!(!entry.has_prefetch_task.load(Ordering::Relaxed));
@@ -188,10 +244,14 @@ async fn one_task_runs_unless_the_key_rests() {
     assert!(!entry.wants.load(Ordering::Relaxed) && entry.missed.load(Ordering::Relaxed) == 0);
     entry.has_prefetch_task.store(false, Ordering::Relaxed);
     start();
-    support::eventually("a task has found no store", Duration::from_secs(60), async || {
-        entry.no_prefetch_until.load(Ordering::Relaxed) > 0
-            && !entry.has_prefetch_task.load(Ordering::Relaxed)
-    })
+    support::eventually(
+        "a task has found no store",
+        Duration::from_secs(60),
+        async || {
+            entry.no_prefetch_until.load(Ordering::Relaxed) > 0
+                && !entry.has_prefetch_task.load(Ordering::Relaxed)
+        },
+    )
     .await;
 }
 

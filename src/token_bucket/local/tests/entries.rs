@@ -19,9 +19,18 @@ fn unused_entries_make_room() {
     for key in keys() {
         assert!(table.entry(table.hash(&key), &key, &quotas).is_some());
     }
-    let shards = || table.shards.iter().map(|shard| shard.read().unwrap().entries.len());
+    let shards = || {
+        table
+            .shards
+            .iter()
+            .map(|shard| shard.read().unwrap().entries.len())
+    };
     assert_eq!(table.count.load(Relaxed), shards().sum::<usize>());
-    assert!(shards().all(|entries| (1..=SWEEP_AT).contains(&entries)), "{:?}", shards().collect::<Vec<_>>());
+    assert!(
+        shards().all(|entries| (1..=SWEEP_AT).contains(&entries)),
+        "{:?}",
+        shards().collect::<Vec<_>>()
+    );
     assert_eq!(shards().len(), SHARDS);
     keys().for_each(|key| table.forget(&key));
     assert!(table.is_empty());
@@ -37,13 +46,29 @@ fn entries_in_use_stay() {
         entry
     };
     let entries: Vec<_> = (0..MOST as u64).map(entry).collect();
-    assert!(table.entry(0, &another, &quotas).is_none(), "there is no room");
-    assert!(table.entry(1 << 48, &another, &quotas).is_some(), "another shard has room");
-    assert!(entries.iter().enumerate().all(|(n, known)| Arc::ptr_eq(&entry(n as u64), known)));
+    assert!(
+        table.entry(0, &another, &quotas).is_none(),
+        "there is no room"
+    );
+    assert!(
+        table.entry(1 << 48, &another, &quotas).is_some(),
+        "another shard has room"
+    );
+    assert!(
+        entries
+            .iter()
+            .enumerate()
+            .all(|(n, known)| Arc::ptr_eq(&entry(n as u64), known))
+    );
     assert!(entries.iter().all(|entry| !entry.is_gone()));
     entries[9].known_until.store(0, Relaxed);
     assert!(table.entry(0, &another, &quotas).is_some());
-    assert!(entries.iter().enumerate().all(|(n, entry)| entry.is_gone() == (n == 9)));
+    assert!(
+        entries
+            .iter()
+            .enumerate()
+            .all(|(n, entry)| entry.is_gone() == (n == 9))
+    );
     assert_eq!(table.count.load(Relaxed), MOST + 1);
 }
 
@@ -65,7 +90,8 @@ fn an_entry_is_in_use_for_a_known_state_a_request_or_a_task() {
 #[test]
 fn more_tokens_are_wanted_when_a_quarter_is_left() {
     let entry = Entry::new(0, 0, &Key::from("k"), &quotas());
-    let wants = || entry.more.notified().now_or_never().is_some() && entry.wants.swap(false, Relaxed);
+    let wants =
+        || entry.more.notified().now_or_never().is_some() && entry.wants.swap(false, Relaxed);
     let takes = |tokens| entry.take(0, tokens, 63).unwrap();
     entry.batch.store(100, Relaxed);
     entry.slots.0.put(0, 100, 1_000_000);
@@ -80,7 +106,11 @@ fn more_tokens_are_wanted_when_a_quarter_is_left() {
     assert_eq!((entry.slots.0.left(0), entry.slots.0.left(1)), (0, 0));
     // Tokens of which the store is asked meanwhile.
     entry.missed(3);
-    assert_eq!((wants(), entry.missed.load(Relaxed)), (false, 0), "no task prefetches them");
+    assert_eq!(
+        (wants(), entry.missed.load(Relaxed)),
+        (false, 0),
+        "no task prefetches them"
+    );
     entry.has_prefetch_task.store(true, Relaxed);
     entry.missed(3);
     entry.missed(4);

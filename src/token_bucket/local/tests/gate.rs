@@ -23,16 +23,33 @@ struct Cache {
 impl Cache {
     fn of(local: Local, quota: Quota) -> Self {
         let bucket = TokenBucket::new(&Store::in_memory(), "local", quota).unwrap();
-        Self { local, bucket, key: Key::from("k") }
+        Self {
+            local,
+            bucket,
+            key: Key::from("k"),
+        }
     }
 
     fn of_refusals() -> Self {
-        Self::of(Local { refusals: true, ..Local::default() }, Quota::per_hour(1).burst(10))
+        Self::of(
+            Local {
+                refusals: true,
+                ..Local::default()
+            },
+            Quota::per_hour(1).burst(10),
+        )
     }
 
     fn ask(&self, now: i64, cost: i64, is_alone: bool) -> ControlFlow<Decision, Option<Asked>> {
         let (ask, key) = (Ask { cost, wait: 0 }, Cow::Borrowed(&self.key));
-        self.local.answer(&self.bucket.clients, &self.bucket.quotas, key, || now, ask, is_alone)
+        self.local.answer(
+            &self.bucket.clients,
+            &self.bucket.quotas,
+            key,
+            || now,
+            ask,
+            is_alone,
+        )
     }
 
     /// A request that asks the store.
@@ -48,7 +65,11 @@ impl Cache {
         let (quotas, now) = (self.bucket.quotas.clone(), START);
         let mut bucket = Bucket::full(&quotas);
         bucket.charge(&quotas, now, 10 - tokens);
-        BucketState { quotas, now, bucket }
+        BucketState {
+            quotas,
+            now,
+            bucket,
+        }
     }
 }
 
@@ -61,23 +82,48 @@ fn a_refusal_is_known_for_a_second() {
     assert!(!cache.refuses(now, 3) && cache.refuses(now, 4));
     assert!(cache.refuses(now + 999_999, 4) && !cache.refuses(now + 1_000_000, 4));
     let refused = cache.ask(now, 4, true).break_value().unwrap();
-    assert_eq!((refused.is_local, refused.is_admitted(), refused.remaining()), (true, false, 3));
-    let without = Local { refusals: false, ..cache.local.clone() };
-    let without = Cache { local: without, ..cache };
-    assert!(matches!(without.ask(now, 4, true), ControlFlow::Continue(None)));
+    assert_eq!(
+        (refused.is_local, refused.is_admitted(), refused.remaining()),
+        (true, false, 3)
+    );
+    let without = Local {
+        refusals: false,
+        ..cache.local.clone()
+    };
+    let without = Cache {
+        local: without,
+        ..cache
+    };
+    assert!(matches!(
+        without.ask(now, 4, true),
+        ControlFlow::Continue(None)
+    ));
 }
 
 /// Also of a key that is blocked until a later window.
 #[test]
 fn a_known_refusal_tells_what_the_store_told() {
-    for quota in [Quota::per_hour(1).burst(10), Quota::per_calendar_day(10), Quota::non_refilling(10)] {
+    for quota in [
+        Quota::per_hour(1).burst(10),
+        Quota::per_calendar_day(10),
+        Quota::non_refilling(10),
+    ] {
         for blocked_for in [0, 1_000_000, 2 * 86_400_000_000] {
-            let cache = Cache::of(Local { refusals: true, ..Local::default() }, quota.clone());
+            let cache = Cache::of(
+                Local {
+                    refusals: true,
+                    ..Local::default()
+                },
+                quota.clone(),
+            );
             let (now, mut told) = (clock::micros(), cache.left(3));
             told.bucket.blocked_until = START + blocked_for;
             cache.asks(now).answered(false, &told);
             let refused = cache.ask(now, 4, true).break_value().unwrap();
-            assert_eq!((format!("{:?}", refused.state), refused.cost), (format!("{told:?}"), 4));
+            assert_eq!(
+                (format!("{:?}", refused.state), refused.cost),
+                (format!("{told:?}"), 4)
+            );
         }
     }
 }
@@ -100,7 +146,10 @@ fn requests_in_flight_count_while_they_last() {
 
 #[test]
 fn a_key_that_is_asked_for_often_has_an_entry_unless_its_tokens_never_come_back() {
-    let local = || Local { ahead: Some((10_000, Arc::new(HotKeyCounter::default()))), ..Local::default() };
+    let local = || Local {
+        ahead: Some((10_000, Arc::new(HotKeyCounter::default()))),
+        ..Local::default()
+    };
     let seconds = Cache::of(local(), Quota::per_second(10));
     for times in 1..=16 {
         assert!(seconds.local.table.is_empty(), "after {times}");

@@ -20,9 +20,16 @@ fn random(rng: &mut StdRng) -> (Calendar, Unit, u8, i16) {
     let unit = *Unit::ALL.choose(rng).unwrap();
     let most = unit.starts().0;
     let start = rng.random_range(1..=most.max(1));
-    let offset = if rng.random_bool(0.3) { 0 } else { rng.random_range(-1439..=1439) };
-    let settings =
-        Settings { starting: (most > 0).then_some(start), offset: Some(offset), ahead: rng.random_bool(0.5) };
+    let offset = if rng.random_bool(0.3) {
+        0
+    } else {
+        rng.random_range(-1439..=1439)
+    };
+    let settings = Settings {
+        starting: (most > 0).then_some(start),
+        offset: Some(offset),
+        ahead: rng.random_bool(0.5),
+    };
     (calendar(unit, settings), unit, start, offset)
 }
 
@@ -30,7 +37,13 @@ fn random(rng: &mut StdRng) -> (Calendar, Unit, u8, i16) {
 pub(crate) fn random_code(rng: &mut StdRng) -> i64 {
     let (_, unit, start, offset) = random(rng);
     let starting = (unit != Unit::Day).then_some(start);
-    Settings { starting, offset: Some(offset), ahead: false }.code(unit).unwrap()
+    Settings {
+        starting,
+        offset: Some(offset),
+        ahead: false,
+    }
+    .code(unit)
+    .unwrap()
 }
 
 /// A random instant; often within a second of midnight.
@@ -53,7 +66,14 @@ fn in_month(year: i32, month: Month, day: u8) -> Date {
 }
 
 fn next_month(year: i32, month: Month) -> (i32, Month) {
-    (if month == Month::December { year + 1 } else { year }, month.next())
+    (
+        if month == Month::December {
+            year + 1
+        } else {
+            year
+        },
+        month.next(),
+    )
 }
 
 /// The window around a date by the other library: its first day, and the first day of the next window.
@@ -72,7 +92,10 @@ fn window_of(date: Date, unit: Unit, start: u8) -> (Date, Date) {
                 month = month.previous();
             }
             let (next_year, next) = next_month(year, month);
-            (in_month(year, month, start), in_month(next_year, next, start))
+            (
+                in_month(year, month, start),
+                in_month(next_year, next, start),
+            )
         }
         Unit::Year => {
             let month = Month::try_from(start).unwrap();
@@ -98,8 +121,16 @@ fn windows_are_those_of_a_date_library() {
         let theirs = (micros(first, offset), micros(next, offset));
         assert_eq!(ours, theirs, "SEED={seed}, {calendar:?} at {at}");
         assert!((ours.0..ours.1).contains(&at) && window > 0);
-        assert_eq!(calendar.window(ours.0 - 1), window - 1, "SEED={seed}, {calendar:?} at {at}");
-        assert_eq!(calendar.window(ours.1), window + 1, "SEED={seed}, {calendar:?} at {at}");
+        assert_eq!(
+            calendar.window(ours.0 - 1),
+            window - 1,
+            "SEED={seed}, {calendar:?} at {at}"
+        );
+        assert_eq!(
+            calendar.window(ours.1),
+            window + 1,
+            "SEED={seed}, {calendar:?} at {at}"
+        );
     }
 }
 
@@ -108,9 +139,15 @@ fn windows_are_those_of_a_date_library() {
 fn every_code_is_a_calendar_or_refused() {
     let mut calendars = 0;
     for code in 2..=1 << 20 {
-        let tokens = Tokens { burst: 5, num: 0, den: code };
+        let tokens = Tokens {
+            burst: 5,
+            num: 0,
+            den: code,
+        };
         assert_eq!(Calendar::of(&tokens).is_some(), tokens.are_valid());
-        let Some((unit, settings)) = described(&tokens) else { continue };
+        let Some((unit, settings)) = described(&tokens) else {
+            continue;
+        };
         calendars += 1;
         assert_eq!(settings.code(unit), Ok(code));
         let calendar = Calendar::of(&tokens).unwrap();
@@ -124,7 +161,13 @@ fn every_code_is_a_calendar_or_refused() {
 fn averages_are_those_of_400_years() {
     for unit in Unit::ALL {
         let calendar = calendar(unit, Settings::NONE);
-        let (begin, end) = (calendar.window(0), calendar.window(400 * 365 * DAY + 97 * DAY));
-        assert_eq!(calendar.average() * (end - begin) as f64, (146_097 * DAY) as f64);
+        let (begin, end) = (
+            calendar.window(0),
+            calendar.window(400 * 365 * DAY + 97 * DAY),
+        );
+        assert_eq!(
+            calendar.average() * (end - begin) as f64,
+            (146_097 * DAY) as f64
+        );
     }
 }

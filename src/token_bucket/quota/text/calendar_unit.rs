@@ -14,7 +14,11 @@ impl Reader<'_> {
         let begin = self.rest;
         let first = self.take(char::is_alphabetic);
         let at = self.rest;
-        let name = if first == "calendar" { self.take(char::is_alphabetic) } else { first };
+        let name = if first == "calendar" {
+            self.take(char::is_alphabetic)
+        } else {
+            first
+        };
         let unit = match Unit::named(name) {
             Some(unit) if first == "calendar" || unit != Unit::Day => unit,
             None if first == "calendar" => {
@@ -52,11 +56,14 @@ impl Reader<'_> {
         let text = self.take(|c| c.is_ascii_digit() || "+-:".contains(c));
         let two_digits = |digits: &str, most: i16| {
             let is_written = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
-            digits.parse().ok().filter(|number: &i16| is_written && *number <= most)
+            digits
+                .parse()
+                .ok()
+                .filter(|number: &i16| is_written && *number <= most)
         };
-        let parsed = text[1..]
-            .split_once(':')
-            .and_then(|(hours, minutes)| Some(60 * two_digits(hours, 23)? + two_digits(minutes, 59)?));
+        let parsed = text[1..].split_once(':').and_then(|(hours, minutes)| {
+            Some(60 * two_digits(hours, 23)? + two_digits(minutes, 59)?)
+        });
         let minutes = parsed.ok_or_else(|| self.wrong_at(at, text, OFFSET))?;
         Ok(if is_west { -minutes } else { minutes })
     }

@@ -10,13 +10,19 @@ use super::{Classify, HttpSignals, Signal};
 
 impl<B, E> Classify<Response<B>, E> for HttpSignals {
     fn classify(&self, outcome: &Result<Response<B>, E>) -> Signal {
-        let Ok(response) = outcome else { return Signal::Overload };
+        let Ok(response) = outcome else {
+            return Signal::Overload;
+        };
         match response.status().as_u16() {
             503 | 504 => return Signal::Overload,
             ..200 | 400.. => return Signal::Ignore,
             _ => {}
         }
-        match response.headers().get("grpc-status").map(|status| status.as_bytes()) {
+        match response
+            .headers()
+            .get("grpc-status")
+            .map(|status| status.as_bytes())
+        {
             None | Some(b"0") => Signal::Success,
             Some(b"14") => Signal::Overload,
             Some(_) => Signal::Ignore,
@@ -32,12 +38,20 @@ mod tests {
     fn statuses_are_classified() {
         let of = |status: u16, grpc: &str| {
             let response = Response::builder().status(status);
-            let response = if grpc.is_empty() { response } else { response.header("grpc-status", grpc) };
+            let response = if grpc.is_empty() {
+                response
+            } else {
+                response.header("grpc-status", grpc)
+            };
             HttpSignals.classify(&response.body(()).map_err(drop))
         };
         for (signal, statuses, codes) in [
             (Signal::Success, &[200, 304][..], &["0"][..]),
-            (Signal::Ignore, &[101, 404, 408, 429, 500], &["5", "4", "8", "13", "1"]),
+            (
+                Signal::Ignore,
+                &[101, 404, 408, 429, 500],
+                &["5", "4", "8", "13", "1"],
+            ),
             (Signal::Overload, &[503, 504], &["14"]),
         ] {
             for status in statuses {
@@ -47,6 +61,9 @@ mod tests {
                 assert_eq!(of(200, code), signal, "{code}");
             }
         }
-        assert_eq!(HttpSignals.classify(&Err::<Response<()>, _>(())), Signal::Overload);
+        assert_eq!(
+            HttpSignals.classify(&Err::<Response<()>, _>(())),
+            Signal::Overload
+        );
     }
 }

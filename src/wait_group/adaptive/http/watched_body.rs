@@ -88,7 +88,10 @@ impl<B: Body + 'static, H, R, A> ConcurrencyLimitLayer<Request<B>, H, R, A> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn watch_body(mut self, wrap: impl Fn(WatchedBody<B>) -> B + Send + Sync + 'static) -> Self {
+    pub fn watch_body(
+        mut self,
+        wrap: impl Fn(WatchedBody<B>) -> B + Send + Sync + 'static,
+    ) -> Self {
         self.provide.from.watch = Some(Arc::new(move |request| watched(request, Some(&wrap))));
         self
     }
@@ -98,7 +101,10 @@ impl<B: Body + 'static, H, R, A> ConcurrencyLimitLayer<Request<B>, H, R, A> {
     pub(crate) fn watch_body_of_type<K: 'static>(self, wrap: fn(WatchedBody<K>) -> K) -> Self {
         let mut wrap = Some(wrap);
         let any: &mut dyn Any = &mut wrap;
-        match any.downcast_mut::<Option<fn(WatchedBody<B>) -> B>>().and_then(Option::take) {
+        match any
+            .downcast_mut::<Option<fn(WatchedBody<B>) -> B>>()
+            .and_then(Option::take)
+        {
             Some(wrap) => self.watch_body(wrap),
             None => self,
         }
@@ -118,16 +124,28 @@ fn watched<B: Body>(
     wrap: Option<&impl Fn(WatchedBody<B>) -> B>,
 ) -> (Request<B>, Client) {
     // What these methods answer is no measure of the others. CONNECT opens a stream in both directions.
-    if [Method::HEAD, Method::OPTIONS, Method::TRACE, Method::CONNECT].contains(request.method()) {
+    if [
+        Method::HEAD,
+        Method::OPTIONS,
+        Method::TRACE,
+        Method::CONNECT,
+    ]
+    .contains(request.method())
+    {
         return (request, Client::Unknown);
     }
     if request.body().is_end_stream() {
         return (request, Client::Nothing);
     }
-    let Some(wrap) = wrap else { return (request, Client::Unknown) };
+    let Some(wrap) = wrap else {
+        return (request, Client::Unknown);
+    };
     let time = Arc::new(ClientTime::default());
     let watch = Watch(Arc::clone(&time));
-    (request.map(|body| wrap(WatchedBody { body, watch })), Client::Upload(time))
+    (
+        request.map(|body| wrap(WatchedBody { body, watch })),
+        Client::Upload(time),
+    )
 }
 
 #[cfg(test)]
@@ -140,13 +158,29 @@ mod tests {
     #[test]
     fn requests_without_a_body_of_their_own_need_no_watch() {
         type Wrap = fn(WatchedBody<Full<&'static [u8]>>) -> Full<&'static [u8]>;
-        let others = [Method::HEAD, Method::OPTIONS, Method::CONNECT].map(|method| (method, "", false));
-        let usual = [(Method::GET, "", true), (Method::POST, "", true), (Method::POST, "all", false)];
+        let others =
+            [Method::HEAD, Method::OPTIONS, Method::CONNECT].map(|method| (method, "", false));
+        let usual = [
+            (Method::GET, "", true),
+            (Method::POST, "", true),
+            (Method::POST, "all", false),
+        ];
         for (method, body, is_known) in usual.into_iter().chain(others) {
-            let request = Request::builder().method(&method).body(Full::new(body.as_bytes())).unwrap();
+            let request = Request::builder()
+                .method(&method)
+                .body(Full::new(body.as_bytes()))
+                .unwrap();
             let (_, client) = watched(request, None::<&Wrap>);
-            assert_eq!(matches!(client, Client::Nothing), is_known, "{method} {body:?}");
-            assert_eq!(matches!(client, Client::Unknown), !is_known, "{method} {body:?}");
+            assert_eq!(
+                matches!(client, Client::Nothing),
+                is_known,
+                "{method} {body:?}"
+            );
+            assert_eq!(
+                matches!(client, Client::Unknown),
+                !is_known,
+                "{method} {body:?}"
+            );
         }
     }
 
@@ -156,15 +190,24 @@ mod tests {
         for reads in [false, true] {
             let time = Arc::new(ClientTime::default());
             let client = Client::Upload(Arc::clone(&time));
-            let body = WatchedBody { body: Full::new(&b"all"[..]), watch: Watch(time) };
-            assert_eq!((body.is_end_stream(), body.size_hint().exact()), (false, Some(3)));
+            let body = WatchedBody {
+                body: Full::new(&b"all"[..]),
+                watch: Watch(time),
+            };
+            assert_eq!(
+                (body.is_end_stream(), body.size_hint().exact()),
+                (false, Some(3))
+            );
             assert_eq!(client.of_response(now, now), ServiceTime::Unknown);
             if reads {
                 assert_eq!(body.collect().await.unwrap().to_bytes(), "all");
             } else {
                 drop(body);
             }
-            assert!(matches!(client.of_response(now, now), ServiceTime::Known(_)));
+            assert!(matches!(
+                client.of_response(now, now),
+                ServiceTime::Known(_)
+            ));
         }
     }
 }

@@ -16,12 +16,22 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn limits() -> AdaptiveLimits {
-    let rules = Rules { follows: false, min: 1, max: 100, start: 20, window: 100_000 };
+    let rules = Rules {
+        follows: false,
+        min: 1,
+        max: 100,
+        start: 20,
+        window: 100_000,
+    };
     AdaptiveLimits::new(&Store::in_memory(), "api", rules, Duration::from_secs(5))
 }
 
 fn told(limit: i64, mean: i64) -> Result<Told, Error> {
-    Ok(Told { limit, in_flight: 0, mean })
+    Ok(Told {
+        limit,
+        in_flight: 0,
+        mean,
+    })
 }
 
 /// What was seen of a key.
@@ -42,15 +52,21 @@ fn the_number_of_known_keys_is_bounded() {
 #[test]
 fn keys_that_are_not_used_make_room() {
     let (limits, now, mut all) = (limits(), Instant::now(), KnownKeys::new(MOST));
-    let mut has_room = |key: u64, after| slot(&limits.0, &mut all, &Key::from(key), now + after).is_some();
+    let mut has_room =
+        |key: u64, after| slot(&limits.0, &mut all, &Key::from(key), now + after).is_some();
     assert!(has_room(0, Duration::ZERO) && has_room(1, 2 * UNUSED));
     assert!((2..MOST as u64).all(|key| has_room(key, UNUSED)));
     let soon = 2 * UNUSED - Duration::from_nanos(1);
     assert!(has_room(7, soon) && has_room(MOST as u64 - 1, soon));
     all.get_mut(&Key::from(0_u64)).unwrap().in_flight = 1;
-    let mut has_room = |key: u64, after| slot(&limits.0, &mut all, &Key::from(key), now + after).is_some();
+    let mut has_room =
+        |key: u64, after| slot(&limits.0, &mut all, &Key::from(key), now + after).is_some();
     assert!(!has_room(9999, soon) && has_room(9999, 2 * UNUSED));
-    assert!([0_u64, 1, 9999].iter().all(|key| all.get(&Key::from(*key)).is_some()));
+    assert!(
+        [0_u64, 1, 9999]
+            .iter()
+            .all(|key| all.get(&Key::from(*key)).is_some())
+    );
     assert!(all.len() < MOST, "more than one made room");
 }
 
@@ -63,10 +79,25 @@ fn reports_are_bounded() {
     (known.seen.ok, known.seen.peak, known.in_flight) = (7, 9, 4);
     assert!(limits.0.due(known, now + ms(99)).is_none());
     let report = limits.0.due(known, now + ms(100)).unwrap();
-    assert_eq!((report.seen.ok, report.seen.peak, report.seen.span, report.known), (7, 9, 100_000, 20));
-    assert!(limits.0.due(known, now + ms(5000)).is_none(), "it is not answered");
+    assert_eq!(
+        (
+            report.seen.ok,
+            report.seen.peak,
+            report.seen.span,
+            report.known
+        ),
+        (7, 9, 100_000, 20)
+    );
+    assert!(
+        limits.0.due(known, now + ms(5000)).is_none(),
+        "it is not answered"
+    );
     let report = limits.0.due(known, now + ms(10_100)).unwrap();
-    assert_eq!((report.seen.ok, report.seen.peak), (0, 4), "what is in flight counts again");
+    assert_eq!(
+        (report.seen.ok, report.seen.peak),
+        (0, 4),
+        "what is in flight counts again"
+    );
     known.is_unanswered = false;
     assert!(limits.0.due(known, now + ms(10_199)).is_none());
     assert!(limits.0.due(known, now + ms(10_200)).is_some());
@@ -87,7 +118,11 @@ fn only_samples_are_knowledge() {
     ] {
         let known = slot(&limits.0, &mut all, &Key::from(key), now).unwrap();
         (known.limit, known.heard_at, known.sampled_at) = (7, heard_at, sampled_at);
-        assert_eq!(limits.0.due(known, now + ms(after)).unwrap().known, limit, "{key}");
+        assert_eq!(
+            limits.0.due(known, now + ms(after)).unwrap().known,
+            limit,
+            "{key}"
+        );
     }
 }
 
@@ -125,7 +160,11 @@ async fn requests_are_bounded_by_the_limit() {
         (10, 10, (10, 10)),
         (11, 10, (11, 10)),
     ] {
-        assert_eq!(limits.bounded(&key, weight, most).await, bounded, "{weight} {most}");
+        assert_eq!(
+            limits.bounded(&key, weight, most).await,
+            bounded,
+            "{weight} {most}"
+        );
     }
 }
 
@@ -146,17 +185,29 @@ async fn what_is_seen_of_a_key_is_reported() {
     drop(limits.in_flight(lease().await, 2));
     let in_flight = || lock(&limits.0.known).get(&key).unwrap().in_flight;
     let (ok, overloads, latency) = (2, 2, 5_004_000);
-    let all = Seen { ok, overloads, latency, peak: 5, span: 0 };
+    let all = Seen {
+        ok,
+        overloads,
+        latency,
+        peak: 5,
+        span: 0,
+    };
     assert_eq!((seen(&limits), in_flight()), (all, 3));
     // The answer to the report comes at once.
     advance(ms(100)).await;
     limits.ended(&key, ms(1), Signal::Ignore);
-    let peak = Seen { peak: 3, ..Seen::default() };
+    let peak = Seen {
+        peak: 3,
+        ..Seen::default()
+    };
     assert_eq!(seen(&limits), peak);
     assert!(!lock(&limits.0.known).get(&key).unwrap().is_unanswered);
     drop(first);
     assert_eq!(in_flight(), 0);
-    assert_eq!([Duration::from_secs(3601), Duration::MAX].map(micros), [LONGEST; 2]);
+    assert_eq!(
+        [Duration::from_secs(3601), Duration::MAX].map(micros),
+        [LONGEST; 2]
+    );
 }
 
 /// A request whose future is dropped counts as overload if it took as long as one that times out.
@@ -165,16 +216,30 @@ async fn the_end_of_each_request_is_noted() {
     let group = WaitGroup::new(&Store::in_memory(), "g", 20).unwrap();
     let adaptive = Adaptive::aimd().timeout(ms(1000)).window(ms(10_000));
     let adaptive = adaptive.classify(|_: &Result<(), Infallible>| Signal::Success);
-    let layer = ConcurrencyLimitLayer::new(group, |_: &u64| "k").adaptive(adaptive).unwrap();
+    let layer = ConcurrencyLimitLayer::new(group, |_: &u64| "k")
+        .adaptive(adaptive)
+        .unwrap();
     let limits = layer.provide.from.source.adaptive.clone().unwrap();
     let service = layer.layer(service_fn(async |span| {
         sleep(ms(span)).await;
         Ok::<_, Infallible>(())
     }));
-    for (span, dropped) in [(5, 99), (60_000, 998), (60_000, 999), (60_000, 1000), (1000, 1001)] {
+    for (span, dropped) in [
+        (5, 99),
+        (60_000, 998),
+        (60_000, 999),
+        (60_000, 1000),
+        (1000, 1001),
+    ] {
         let _ = timeout(ms(dropped), service.clone().oneshot(span)).await;
     }
     let (ok, overloads, latency) = (1, 2, 5000);
-    let all = Seen { ok, overloads, latency, peak: 1, span: 0 };
+    let all = Seen {
+        ok,
+        overloads,
+        latency,
+        peak: 1,
+        span: 0,
+    };
     assert_eq!(seen(&limits), all);
 }

@@ -19,11 +19,17 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         assert_eq!(client_ip.address(client, &headers), client);
         // A proxy adds the address that it sees at the end.
         let mut behind = headers.clone();
-        behind.append("x-forwarded-for", "203.0.113.7".parse().expect("it is a value"));
+        behind.append(
+            "x-forwarded-for",
+            "203.0.113.7".parse().expect("it is a value"),
+        );
         assert_eq!(client_ip.address(proxy, &behind), client);
         let client_ip = client_ip.forwarded();
         let mut behind = headers;
-        behind.append("forwarded", "for=203.0.113.7".parse().expect("it is a value"));
+        behind.append(
+            "forwarded",
+            "for=203.0.113.7".parse().expect("it is a value"),
+        );
         assert_eq!(client_ip.address(proxy, &behind), client);
     }
 });

@@ -7,7 +7,11 @@ use tower_distributed_fuzz::fields;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let headers = fields(data);
-    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS, StatusCode::FORBIDDEN] {
+    for status in [
+        StatusCode::OK,
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::FORBIDDEN,
+    ] {
         let _ = UpstreamLimits::default().read(status, &headers);
         let _ = RetryAfter::default().read(status, &headers);
     }

@@ -33,8 +33,11 @@ async fn besieged(gateways: Vec<Router>) -> Tally {
             for number in 0..REQUESTS {
                 let asked = ask(&mut rng, user);
                 let gateway = gateways[(number + user as usize) % gateways.len()].clone();
-                let response = tokio::time::timeout(SOON * 3, gateway.oneshot(asked.request())).await;
-                let response = response.unwrap_or_else(|_| panic!("no answer to {asked:?}")).unwrap();
+                let response =
+                    tokio::time::timeout(SOON * 3, gateway.oneshot(asked.request())).await;
+                let response = response
+                    .unwrap_or_else(|_| panic!("no answer to {asked:?}"))
+                    .unwrap();
                 tally.count(&asked, &asked.judge(response).await);
             }
             tally
@@ -62,7 +65,17 @@ async fn besieged_until(gateways: Vec<Router>, is_enough: fn(&Tally) -> bool) ->
 
 /// Whether all that is for all was shared: else there would be nothing to be seen here.
 fn is_shared(tally: &Tally) -> bool {
-    let kinds = ["plain", "language", "accept", "cookie", "sometimes", "deep", "deeper", "missing", "turned"];
+    let kinds = [
+        "plain",
+        "language",
+        "accept",
+        "cookie",
+        "sometimes",
+        "deep",
+        "deeper",
+        "missing",
+        "turned",
+    ];
     let (borrowed, all) = tally.sums();
     borrowed > all / 20 && kinds.iter().all(|kind| tally.borrowed(kind) > 0)
 }
@@ -78,14 +91,26 @@ async fn users_of_two_gateways(stores: Stores) {
     type Setting = (&'static str, fn(Builder) -> Builder, fn(&Tally) -> bool);
     let settings: [Setting; 4] = [
         ("shared", |flight| flight.ttl(LIFE), is_shared),
-        ("cached", |flight| flight.ttl(LIFE).local_cache(1 << 20), is_shared),
+        (
+            "cached",
+            |flight| flight.ttl(LIFE).local_cache(1 << 20),
+            is_shared,
+        ),
         (
             "stale",
-            |flight| flight.ttl(Duration::from_millis(1)).stale_while_revalidate(Duration::from_secs(60)),
+            |flight| {
+                flight
+                    .ttl(Duration::from_millis(1))
+                    .stale_while_revalidate(Duration::from_secs(60))
+            },
             is_shared,
         ),
         // With the shortest life, nearly all meet in the flights themselves.
-        ("brief", |flight| flight.ttl(Duration::from_millis(1)), |tally| tally.sums().0 > 0),
+        (
+            "brief",
+            |flight| flight.ttl(Duration::from_millis(1)),
+            |tally| tally.sums().0 > 0,
+        ),
     ];
     for (name, settings, is_enough) in settings {
         let origin = Origin::default();

@@ -58,11 +58,19 @@ impl Origin {
         headers.append(MADE_FOR, request.headers()[NONCE].clone());
         headers.append(ECHO, HeaderValue::try_from(echo.clone()).unwrap());
         if !answer.vary.is_empty() {
-            headers.append("vary", HeaderValue::try_from(answer.vary.join(", ")).unwrap());
+            headers.append(
+                "vary",
+                HeaderValue::try_from(answer.vary.join(", ")).unwrap(),
+            );
         }
         headers.append("content-length", echo.len().into());
-        let has_body = *request.method() != Method::HEAD && answer.status != StatusCode::NOT_MODIFIED;
-        let mut response = Response::new(if has_body { Body::from(echo) } else { Body::empty() });
+        let has_body =
+            *request.method() != Method::HEAD && answer.status != StatusCode::NOT_MODIFIED;
+        let mut response = Response::new(if has_body {
+            Body::from(echo)
+        } else {
+            Body::empty()
+        });
         *response.status_mut() = answer.status;
         *response.headers_mut() = answer.headers;
         response
@@ -75,11 +83,16 @@ impl Origin {
         name: &str,
         settings: impl FnOnce(Builder) -> Builder,
     ) -> Router {
-        let flight =
-            settings(SingleFlight::builder(AnswerCodec).pass_for(std::time::Duration::from_millis(1)))
-                .build(store, name)
-                .unwrap();
-        let key = shared_get().ignore_field("x-nonce").unwrap().ignore_field("x-region").unwrap();
+        let flight = settings(
+            SingleFlight::builder(AnswerCodec).pass_for(std::time::Duration::from_millis(1)),
+        )
+        .build(store, name)
+        .unwrap();
+        let key = shared_get()
+            .ignore_field("x-nonce")
+            .unwrap()
+            .ignore_field("x-region")
+            .unwrap();
         let origin = self.clone();
         Router::new()
             .fallback(move |request: Request<Body>| origin.clone().answer(request))
@@ -92,7 +105,8 @@ fn never<B: http_body::Body<Data = Bytes>>(refusal: Refusal) -> Response<FlightB
     panic!("{refusal:?}")
 }
 
-pub(super) type Builder = SingleFlightBuilder<tower_distributed::response::Answer, std::convert::Infallible>;
+pub(super) type Builder =
+    SingleFlightBuilder<tower_distributed::response::Answer, std::convert::Infallible>;
 
 struct Decided {
     status: StatusCode,
@@ -103,7 +117,8 @@ struct Decided {
 
 impl Decided {
     fn with(mut self, name: &'static str, value: &str) -> Self {
-        self.headers.append(name, HeaderValue::from_str(value).unwrap());
+        self.headers
+            .append(name, HeaderValue::from_str(value).unwrap());
         self
     }
 
@@ -122,10 +137,17 @@ impl Decided {
 
 fn decide(request: &Request<Body>, number: usize) -> Decided {
     let has = |name: &str| request.headers().contains_key(name);
-    let of = |status| Decided { status, headers: HeaderMap::new(), vary: Vec::new(), depends: Vec::new() };
+    let of = |status| Decided {
+        status,
+        headers: HeaderMap::new(),
+        vary: Vec::new(),
+        depends: Vec::new(),
+    };
     let ok = || of(StatusCode::OK);
     // Whoever is known is greeted, and no header field says so.
-    if PRIVATE.iter().any(|field| has(field)) || !matches!(*request.method(), Method::GET | Method::HEAD) {
+    if PRIVATE.iter().any(|field| has(field))
+        || !matches!(*request.method(), Method::GET | Method::HEAD)
+    {
         return ok().of_one();
     }
     if has("range") {
@@ -134,7 +156,10 @@ fn decide(request: &Request<Body>, number: usize) -> Decided {
     if has("if-none-match") {
         return of(StatusCode::NOT_MODIFIED).of_one();
     }
-    let (html, german) = (is(request, "accept", "text/html"), is(request, "accept-language", "de"));
+    let (html, german) = (
+        is(request, "accept", "text/html"),
+        is(request, "accept-language", "de"),
+    );
     match request.uri().path().rsplit('/').next().unwrap() {
         "language" => ok().varying(&["accept-language"]),
         "accept" => ok().varying(&["accept", "accept-language"]),
@@ -142,10 +167,12 @@ fn decide(request: &Request<Body>, number: usize) -> Decided {
         "anything" => ok().of_one().with("vary", "*"),
         "private" => ok().of_one().with("cache-control", "max-age=60, private"),
         "no-store" => ok().of_one().with("cache-control", "no-store"),
-        "session" => ok().of_one().with("set-cookie", &format!("session={number}")),
-        "sometimes" if number.is_multiple_of(2) => {
-            ok().of_one().with("set-cookie", &format!("session={number}"))
-        }
+        "session" => ok()
+            .of_one()
+            .with("set-cookie", &format!("session={number}")),
+        "sometimes" if number.is_multiple_of(2) => ok()
+            .of_one()
+            .with("set-cookie", &format!("session={number}")),
         "deep" if html => ok().varying(&["accept"]),
         "deep" => ok().varying(&["accept", "accept-language"]),
         "deeper" if html => ok().varying(&["accept"]),
@@ -167,12 +194,18 @@ fn is(request: &Request<Body>, name: &str, value: &str) -> bool {
 
 /// What a request has in these fields: all values, in order.
 pub(super) fn values(headers: &HeaderMap, name: &str) -> Value {
-    headers.get_all(HeaderName::try_from(name).unwrap()).iter().map(|value| value.to_str().unwrap()).collect()
+    headers
+        .get_all(HeaderName::try_from(name).unwrap())
+        .iter()
+        .map(|value| value.to_str().unwrap())
+        .collect()
 }
 
 fn echo(request: &Request<Body>, depends: &[&'static str]) -> String {
-    let fields: Map<_, _> =
-        depends.iter().map(|name| ((*name).to_owned(), values(request.headers(), name))).collect();
+    let fields: Map<_, _> = depends
+        .iter()
+        .map(|name| ((*name).to_owned(), values(request.headers(), name)))
+        .collect();
     json!({
         "method": request.method().as_str(),
         "host": values(request.headers(), "host"),

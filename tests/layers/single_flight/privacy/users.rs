@@ -32,12 +32,25 @@ fn one_of<T: Copy>(rng: &mut StdRng, of: &[T]) -> T {
 pub(super) fn ask(rng: &mut StdRng, user: u64) -> Asked {
     static NONCES: AtomicU64 = AtomicU64::new(0);
     let mut headers = HeaderMap::new();
-    let mut put =
-        |name: &'static str, value: &str| headers.append(name, HeaderValue::from_str(value).unwrap());
+    let mut put = |name: &'static str, value: &str| {
+        headers.append(name, HeaderValue::from_str(value).unwrap())
+    };
     put(NONCE, &NONCES.fetch_add(1, Ordering::Relaxed).to_string());
-    put("host", one_of(rng, &["a.example", "a.example", "a.example", "b.example"]));
+    put(
+        "host",
+        one_of(rng, &["a.example", "a.example", "a.example", "b.example"]),
+    );
     for (name, of) in [
-        ("accept", &["text/html", "text/html", "text/html", "application/json", ""][..]),
+        (
+            "accept",
+            &[
+                "text/html",
+                "text/html",
+                "text/html",
+                "application/json",
+                "",
+            ][..],
+        ),
         ("accept-language", &["de", "de", "de", "en", "en, de"]),
         ("x-region", &["eu", "eu", "us"]),
     ] {
@@ -63,7 +76,11 @@ pub(super) fn ask(rng: &mut StdRng, user: u64) -> Asked {
         _ => Method::GET,
     };
     let query = one_of(rng, &["", "", "", "", "", "?of=tea"]);
-    Asked { method, target: format!("/{}{query}", one_of(rng, &KINDS)), headers }
+    Asked {
+        method,
+        target: format!("/{}{query}", one_of(rng, &KINDS)),
+        headers,
+    }
 }
 
 impl Asked {
@@ -102,7 +119,10 @@ impl Asked {
             wrong("another body than the head tells of");
         }
         let borrowed = parts.headers[MADE_FOR] != self.headers[NONCE];
-        Judged { borrowed, status: parts.status }
+        Judged {
+            borrowed,
+            status: parts.status,
+        }
     }
 }
 
@@ -119,7 +139,13 @@ pub(super) struct Tally(BTreeMap<String, (usize, usize)>);
 
 impl Tally {
     pub(super) fn count(&mut self, asked: &Asked, judged: &Judged) {
-        let kind = asked.target.trim_start_matches('/').split('?').next().unwrap().to_owned();
+        let kind = asked
+            .target
+            .trim_start_matches('/')
+            .split('?')
+            .next()
+            .unwrap()
+            .to_owned();
         let (borrowed, all) = self.0.entry(kind).or_default();
         (*borrowed, *all) = (*borrowed + usize::from(judged.borrowed), *all + 1);
         assert_ne!(judged.status, StatusCode::SERVICE_UNAVAILABLE);
@@ -134,7 +160,9 @@ impl Tally {
 
     /// How many were another's, and how many there were.
     pub(super) fn sums(&self) -> (usize, usize) {
-        self.0.values().fold((0, 0), |sum, (borrowed, all)| (sum.0 + borrowed, sum.1 + all))
+        self.0.values().fold((0, 0), |sum, (borrowed, all)| {
+            (sum.0 + borrowed, sum.1 + all)
+        })
     }
 
     /// Of those, by what was asked for.

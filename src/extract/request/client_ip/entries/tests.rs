@@ -3,8 +3,17 @@ use super::*;
 /// With quadratic work this would take hours.
 #[test]
 fn megabytes_are_read_in_linear_time() {
-    let patterns: [&[u8]; 9] =
-        [b"\"", b"\\", b"\\\"", b",", b",\"", b"=\"\\\"\\\",", b"for=\"\",", b"a;\" ", b" "];
+    let patterns: [&[u8]; 9] = [
+        b"\"",
+        b"\\",
+        b"\\\"",
+        b",",
+        b",\"",
+        b"=\"\\\"\\\",",
+        b"for=\"\",",
+        b"a;\" ",
+        b" ",
+    ];
     for pattern in patterns {
         for header in ForwardingHeader::ALL {
             for end in [&b""[..], b"\"", b", for=1.1.1.1", b", for=\"1.1.1.1\""] {

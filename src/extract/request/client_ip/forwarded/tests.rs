@@ -33,7 +33,11 @@ for=2.2.2.2;host="""|for=1.1.1.1;for=2.2.2.2|for=1.1.1.1;FOR=1.1.1.1|for=_hidden
 fn addresses_of_elements() {
     // Other names, orders and quotes: `client_ip::tests::random`.
     for (element, address) in ELEMENTS {
-        assert_eq!(parse(element.as_bytes()), Some(address.parse().unwrap()), "{element}");
+        assert_eq!(
+            parse(element.as_bytes()),
+            Some(address.parse().unwrap()),
+            "{element}"
+        );
     }
     for element in NONE.lines().flat_map(|line| line.split('|')) {
         assert_eq!(parse(element.as_bytes()), None, "{element}");
@@ -46,7 +50,10 @@ fn long_values_with_escapes_are_not_addresses() {
     assert!(parse(quoted(super::node::MAX_LEN - 10).as_bytes()).is_some());
     assert!(parse(quoted(super::node::MAX_LEN - 9).as_bytes()).is_none());
     assert!(parse(quoted(1 << 20).as_bytes()).is_none());
-    assert!(parse(format!(r#"for="\fe80::1%{}""#, "z".repeat(1 << 20)).as_bytes()).is_none(), "not cut off");
+    assert!(
+        parse(format!(r#"for="\fe80::1%{}""#, "z".repeat(1 << 20)).as_bytes()).is_none(),
+        "not cut off"
+    );
 }
 
 /// Fields, and their elements from right to left. `<malformed>` where the division ends.
@@ -55,10 +62,22 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("a,b,", &["", "b", "a"]),
     (r#"a="1\\",b="\\\",""#, &[r#"b="\\\",""#, r#"a="1\\""#]),
     // Quotes that are not closed, before well-formed elements.
-    (r#"for="6.6.6.6, for=1.1.1.1"#, &[" for=1.1.1.1", "<malformed>"]),
-    (r#"for=6.6.6.6;by=", for=1.1.1.1"#, &[" for=1.1.1.1", "<malformed>"]),
-    (r#"for="6.6.6.6\, for="[::1]", for=2.2.2.2"#, &[" for=2.2.2.2", r#" for="[::1]""#, "<malformed>"]),
-    (r#"a",for=1.1.1.1;host="b,c""#, &[r#"for=1.1.1.1;host="b,c""#, "<malformed>"]),
+    (
+        r#"for="6.6.6.6, for=1.1.1.1"#,
+        &[" for=1.1.1.1", "<malformed>"],
+    ),
+    (
+        r#"for=6.6.6.6;by=", for=1.1.1.1"#,
+        &[" for=1.1.1.1", "<malformed>"],
+    ),
+    (
+        r#"for="6.6.6.6\, for="[::1]", for=2.2.2.2"#,
+        &[" for=2.2.2.2", r#" for="[::1]""#, "<malformed>"],
+    ),
+    (
+        r#"a",for=1.1.1.1;host="b,c""#,
+        &[r#"for=1.1.1.1;host="b,c""#, "<malformed>"],
+    ),
     (r#"","#, &["", "<malformed>"]),
     // The quotes are paired from the right.
     (r#"a="1, b="2, c"#, &[" c", r#"a="1, b="2"#]),

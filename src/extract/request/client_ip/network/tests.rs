@@ -31,8 +31,15 @@ const NO_NETWORKS: &str = "| |blargh|-1|loopback|10.0.300.1|010.0.0.0/8|1.1.1.no
 #[test]
 fn networks_from_text() {
     for (text, network) in NETWORKS {
-        assert_eq!(parse_all([*text]), Ok(vec![network.parse().unwrap()]), "{text:?}");
-        assert_eq!(parse_all([&String::from(*text)]), parse_all([String::from(*text)]));
+        assert_eq!(
+            parse_all([*text]),
+            Ok(vec![network.parse().unwrap()]),
+            "{text:?}"
+        );
+        assert_eq!(
+            parse_all([&String::from(*text)]),
+            parse_all([String::from(*text)])
+        );
     }
 }
 
@@ -40,14 +47,21 @@ fn networks_from_text() {
 fn errors_name_the_text() {
     for text in NO_NETWORKS.split('|') {
         let error = parse_all(["10.0.0.0/8", text, "fd00::/8"]).unwrap_err();
-        assert!(error.contains(&format!("{:?} is neither", text.trim())), "{text:?}: {error}");
+        assert!(
+            error.contains(&format!("{:?} is neither", text.trim())),
+            "{text:?}: {error}"
+        );
     }
 }
 
 #[test]
 fn networks_from_values() {
-    let networks =
-        |values: &[&str]| values.iter().map(|value| value.parse().unwrap()).collect::<Vec<IpNet>>();
+    let networks = |values: &[&str]| {
+        values
+            .iter()
+            .map(|value| value.parse().unwrap())
+            .collect::<Vec<IpNet>>()
+    };
     let values = networks(&["10.1.2.3/8", "::ffff:10.0.0.0/104", "fd00::1/8"]);
     let canonical = networks(&["10.0.0.0/8", "10.0.0.0/8", "fd00::/8"]);
     assert_eq!(parse_all(&values), Ok(canonical.clone()));
@@ -60,13 +74,22 @@ fn networks_from_values() {
 fn networks_of_all_addresses_are_refused() {
     for text in "0.0.0.0/0|10.0.0.1/0|::/0|::1/0|::ffff:0.0.0.0/96".split('|') {
         let error = parse_all([text]).unwrap_err();
-        assert!(error.contains("trusts every address") && error.contains("trust_hops"), "{text}: {error}");
-        assert!(parse_all([text.parse::<IpNet>().unwrap()]).is_err(), "{text}");
+        assert!(
+            error.contains("trusts every address") && error.contains("trust_hops"),
+            "{text}: {error}"
+        );
+        assert!(
+            parse_all([text.parse::<IpNet>().unwrap()]).is_err(),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn mapped_networks_of_more_than_ipv4_are_refused() {
     let error = parse_all(["::ffff:10.0.0.0/8"]).unwrap_err();
-    assert!(error.contains("::ffff:10.0.0.0/8") && error.contains("96"), "{error}");
+    assert!(
+        error.contains("::ffff:10.0.0.0/8") && error.contains("96"),
+        "{error}"
+    );
 }

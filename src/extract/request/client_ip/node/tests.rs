@@ -12,8 +12,14 @@ const CASES: &[(&str, &str)] = &[
     ("2607:f8b0:4004:83f::200e", "2607:f8b0:4004:83f::200e"),
     ("2607:F8B0:4004:083F::200E", "2607:f8b0:4004:83f::200e"),
     ("[2607:f8b0:4004:83f::200e]", "2607:f8b0:4004:83f::200e"),
-    ("[2607:f8b0:4004:83f::200e]:4711", "2607:f8b0:4004:83f::200e"),
-    ("[2607:f8b0:4004:83f::200e]:_port", "2607:f8b0:4004:83f::200e"),
+    (
+        "[2607:f8b0:4004:83f::200e]:4711",
+        "2607:f8b0:4004:83f::200e",
+    ),
+    (
+        "[2607:f8b0:4004:83f::200e]:_port",
+        "2607:f8b0:4004:83f::200e",
+    ),
     ("::1", "::1"),
     ("[::1]:80", "::1"),
     // An address, not `::1` with a port.
@@ -21,7 +27,10 @@ const CASES: &[(&str, &str)] = &[
     ("fe80::abcd%eth0", "fe80::abcd"),
     ("fe80::abcd%eth0:1", "fe80::abcd"),
     ("[fe80::abcd%25eth0]:4711", "fe80::abcd"),
-    ("[2607:f8b0:4004:83f::200e%zone]:4484", "2607:f8b0:4004:83f::200e"),
+    (
+        "[2607:f8b0:4004:83f::200e%zone]:4484",
+        "2607:f8b0:4004:83f::200e",
+    ),
     // IPv4-mapped addresses are IPv4 addresses; those of NAT64 and 6to4 and IPv4-compatible ones are not.
     ("::ffff:188.0.2.128", "188.0.2.128"),
     ("[::ffff:188.0.2.128]:48483", "188.0.2.128"),
@@ -44,12 +53,20 @@ const NONE: &str = "\
 #[test]
 fn addresses_in_all_forms() {
     for (text, address) in CASES {
-        assert_eq!(parse(text.as_bytes()), Some(address.parse().unwrap()), "{text:?}");
+        assert_eq!(
+            parse(text.as_bytes()),
+            Some(address.parse().unwrap()),
+            "{text:?}"
+        );
     }
     for text in NONE.split('|') {
         assert_eq!(parse(text.as_bytes()), None, "{text:?}");
     }
-    assert!([&b"1.2.3.4\xff"[..], b"\xff1.2.3.4", b"fe80::1%\xff"].iter().all(|text| parse(text).is_none()));
+    assert!(
+        [&b"1.2.3.4\xff"[..], b"\xff1.2.3.4", b"fe80::1%\xff"]
+            .iter()
+            .all(|text| parse(text).is_none())
+    );
     let with_zone = |len: usize| parse(format!("fe80::1%{}", "z".repeat(len)).as_bytes());
     assert!(with_zone(super::MAX_LEN - 8).is_some() && with_zone(super::MAX_LEN - 7).is_none());
 }

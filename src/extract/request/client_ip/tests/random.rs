@@ -24,7 +24,11 @@ fn is_trusted(address: IpAddr) -> bool {
 }
 
 fn reading(header: &str) -> Extractor<ClientIp> {
-    if header == "forwarded" { client_ip().forwarded() } else { client_ip() }
+    if header == "forwarded" {
+        client_ip().forwarded()
+    } else {
+        client_ip()
+    }
 }
 
 fn repeatedly(rounds: u64, test: impl Fn(&mut StdRng)) {
@@ -53,12 +57,36 @@ fn clients_cannot_choose_their_address() {
         let peer = proxies[proxies.len() - 1];
 
         let headers = headers(header, &fields);
-        let shown = || fields.iter().map(|field| String::from_utf8_lossy(field)).collect::<Vec<_>>();
-        let by_network = reading(header).trust(NETWORKS).unwrap().address(peer, &headers);
-        assert_eq!(by_network, if tells { client } else { proxies[0] }, "{header} {peer} {:#?}", shown());
-        let by_number = reading(header).trust_hops(proxies.len()).unwrap().address(peer, &headers);
-        assert_eq!(by_number, if tells { client } else { peer }, "{header} {peer} {:#?}", shown());
-        let direct = reading(header).trust(NETWORKS).unwrap().address(client, &headers);
+        let shown = || {
+            fields
+                .iter()
+                .map(|field| String::from_utf8_lossy(field))
+                .collect::<Vec<_>>()
+        };
+        let by_network = reading(header)
+            .trust(NETWORKS)
+            .unwrap()
+            .address(peer, &headers);
+        assert_eq!(
+            by_network,
+            if tells { client } else { proxies[0] },
+            "{header} {peer} {:#?}",
+            shown()
+        );
+        let by_number = reading(header)
+            .trust_hops(proxies.len())
+            .unwrap()
+            .address(peer, &headers);
+        assert_eq!(
+            by_number,
+            if tells { client } else { peer },
+            "{header} {peer} {:#?}",
+            shown()
+        );
+        let direct = reading(header)
+            .trust(NETWORKS)
+            .unwrap()
+            .address(client, &headers);
         assert_eq!(direct, client);
     });
 }
@@ -67,7 +95,9 @@ fn clients_cannot_choose_their_address() {
 fn behind(peer: IpAddr, entries: &[Option<IpAddr>]) -> IpAddr {
     let mut chain = entries.to_vec();
     chain.push(Some(peer));
-    let first = chain.iter().rposition(|entry| !entry.is_some_and(is_trusted));
+    let first = chain
+        .iter()
+        .rposition(|entry| !entry.is_some_and(is_trusted));
     match first {
         Some(index) => chain[index].or_else(|| chain[index + 1]).unwrap(),
         None => chain[0].unwrap(),
@@ -76,7 +106,10 @@ fn behind(peer: IpAddr, entries: &[Option<IpAddr>]) -> IpAddr {
 
 /// The client behind a number of proxies.
 fn behind_hops(n: usize, peer: IpAddr, entries: &[Option<IpAddr>]) -> IpAddr {
-    let entry = entries.len().checked_sub(n).and_then(|index| entries[index]);
+    let entry = entries
+        .len()
+        .checked_sub(n)
+        .and_then(|index| entries[index]);
     entry.unwrap_or(peer)
 }
 
@@ -86,11 +119,25 @@ fn well_formed_headers_are_read_as_they_were_written() {
         let header = *HEADERS.choose(rng).unwrap();
         let (fields, entries) = well_formed(rng, header);
         let headers = headers(header, &fields);
-        let peer = if rng.random() { proxy(rng) } else { client(rng) };
-        let by_network = reading(header).trust(NETWORKS).unwrap().address(peer, &headers);
+        let peer = if rng.random() {
+            proxy(rng)
+        } else {
+            client(rng)
+        };
+        let by_network = reading(header)
+            .trust(NETWORKS)
+            .unwrap()
+            .address(peer, &headers);
         assert_eq!(by_network, behind(peer, &entries), "{peer} {fields:#?}");
         let n = *[1, 2, 3, 4, 5, usize::MAX].choose(rng).unwrap();
-        let by_number = reading(header).trust_hops(n).unwrap().address(peer, &headers);
-        assert_eq!(by_number, behind_hops(n, peer, &entries), "{n} {peer} {fields:#?}");
+        let by_number = reading(header)
+            .trust_hops(n)
+            .unwrap()
+            .address(peer, &headers);
+        assert_eq!(
+            by_number,
+            behind_hops(n, peer, &entries),
+            "{n} {peer} {fields:#?}"
+        );
     });
 }

@@ -2,8 +2,18 @@
 
 use super::*;
 
-async fn answer(asked: &[(&'static str, &'static str)], fields: &[(&'static str, &'static str)]) -> Answer {
-    capture(&Responses::default(), &request(asked), response(full(""), fields)).await.1.unwrap()
+async fn answer(
+    asked: &[(&'static str, &'static str)],
+    fields: &[(&'static str, &'static str)],
+) -> Answer {
+    capture(
+        &Responses::default(),
+        &request(asked),
+        response(full(""), fields),
+    )
+    .await
+    .1
+    .unwrap()
 }
 
 #[tokio::test]
@@ -37,14 +47,26 @@ async fn fields_of_one_connection_or_exchange_are_not_shared() {
     let (own, shared) = capture(&Responses::default(), &get(), response(full(""), &fields)).await;
     assert_eq!(own.headers().len(), fields.len());
     let shared = shared.unwrap();
-    let mut kept: Vec<_> =
-        shared.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+    let mut kept: Vec<_> = shared
+        .headers()
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect();
     kept.sort_by_key(|(name, _)| *name);
-    assert_eq!(kept, [("etag", &b"\"7\""[..]), ("link", b"</a>"), ("link", b"</b>")]);
+    assert_eq!(
+        kept,
+        [
+            ("etag", &b"\"7\""[..]),
+            ("link", b"</a>"),
+            ("link", b"</b>")
+        ]
+    );
 }
 
 fn fields(text: &'static str) -> Vec<(&'static str, &'static str)> {
-    text.split(" & ").filter_map(|field| field.split_once(": ")).collect()
+    text.split(" & ")
+        .filter_map(|field| field.split_once(": "))
+        .collect()
 }
 
 /// Without a value is not with an empty one. The order and the spelling of the fields in `Vary` do not matter.
@@ -59,17 +81,49 @@ async fn an_answer_is_for_those_who_ask_alike() {
         (html, "", "accept: text/plain", ""),
         (html, two, "x-other: 2 & accept: text/html", ""),
         (html, two, "", "accept & accept-language"),
-        (html, two, "accept: text/plain", "accept:text/plain & accept-language"),
-        (html, two, "accept: text/html & accept: ", "accept:text/html & accept: & accept-language"),
-        (html, two, "accept-language: de & accept: text/html", "accept:text/html & accept-language:de"),
+        (
+            html,
+            two,
+            "accept: text/plain",
+            "accept:text/plain & accept-language",
+        ),
+        (
+            html,
+            two,
+            "accept: text/html & accept: ",
+            "accept:text/html & accept: & accept-language",
+        ),
+        (
+            html,
+            two,
+            "accept-language: de & accept: text/html",
+            "accept:text/html & accept-language:de",
+        ),
         ("", "vary: accept", "accept: ", "accept:"),
         ("accept: ", "vary: accept", "", "accept"),
-        ("", "vary: Origin, Accept", like, "accept:*/* & origin:https://a.example"),
-        ("", "vary: accept & vary: origin, accept", like, "accept:*/* & origin:https://a.example"),
+        (
+            "",
+            "vary: Origin, Accept",
+            like,
+            "accept:*/* & origin:https://a.example",
+        ),
+        (
+            "",
+            "vary: accept & vary: origin, accept",
+            like,
+            "accept:*/* & origin:https://a.example",
+        ),
     ] {
         let answer = answer(&fields(asked), &fields(vary)).await;
-        let lines = expected.split(" & ").filter(|line| !line.is_empty()).map(|line| format!("{line}\n"));
+        let lines = expected
+            .split(" & ")
+            .filter(|line| !line.is_empty())
+            .map(|line| format!("{line}\n"));
         let expected = Some(lines.collect::<String>()).filter(|lines| !lines.is_empty());
-        assert_eq!(variant(&request(&fields(other)), &answer), expected, "{vary} {other}");
+        assert_eq!(
+            variant(&request(&fields(other)), &answer),
+            expected,
+            "{vary} {other}"
+        );
     }
 }

@@ -58,13 +58,19 @@ fn a_grant_that_several_connections_bring_is_heard_once() {
         std::mem::take(&mut *lock(&heard.0)).len()
     };
     let (grant, gone) = (format!("7 1 {id:x}"), format!("0 0 {id:x}"));
-    assert_eq!([(); 2].map(|()| hears(false, "td:wake:own", &grant)), [1, 1]);
+    assert_eq!(
+        [(); 2].map(|()| hears(false, "td:wake:own", &grant)),
+        [1, 1]
+    );
     assert_eq!([(); 2].map(|()| hears(true, "td:wake:own", &grant)), [1, 0]);
     assert_eq!([(); 2].map(|()| hears(true, "td:wake:own", &gone)), [1, 1]);
     assert_eq!([(); 2].map(|()| hears(true, "td:wake:all", "x")), [1, 1]);
     assert_eq!(hears(true, "td:wake:own", "no push"), 0);
     drop(notifier);
-    assert!(!ear.passes_on(&message("td:wake:all", "x"), false), "the store is gone");
+    assert!(
+        !ear.passes_on(&message("td:wake:all", "x"), false),
+        "the store is gone"
+    );
     assert_eq!(ear.shards(), ("td:wake:", "own"));
 }
 
@@ -91,8 +97,15 @@ fn pushes_arrive_while_a_connection_is_open() {
 
 /// Publishes to a subscription, and lets the server be silent for so long that a ping is sent, some times.
 pub(in super::super) async fn publishes(server: &RedisServer, notifier: &Notifier, heard: &Heard) {
-    eventually("the subscription", SOON, async || notifier.current_link() != Link::Down).await;
-    let publish = || server.query::<()>(&["PUBLISH", "td:wake:all", "x"]).unwrap();
+    eventually("the subscription", SOON, async || {
+        notifier.current_link() != Link::Down
+    })
+    .await;
+    let publish = || {
+        server
+            .query::<()>(&["PUBLISH", "td:wake:all", "x"])
+            .unwrap()
+    };
     publish();
     // A message that was heard shows that what was sent before has arrived, too.
     for nth in 1..4 {

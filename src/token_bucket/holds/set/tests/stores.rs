@@ -28,7 +28,10 @@ fn together() -> ([TokenBucket; 2], TokenBuckets<2>) {
 
 /// What is held and what is left of each.
 async fn left(buckets: &[TokenBucket; 2]) -> [(u32, u32); 2] {
-    [fixtures::left(&buckets[0]).await, fixtures::left(&buckets[1]).await]
+    [
+        fixtures::left(&buckets[0]).await,
+        fixtures::left(&buckets[1]).await,
+    ]
 }
 
 #[tokio::test]
@@ -38,13 +41,22 @@ async fn limits_in_different_stores_are_extended_all_or_none() {
     let other = limits.authorize(["k", "k"], [1, 300]).await.unwrap();
     let refused = hold.extend([5, 200]).await.unwrap_err();
     assert_eq!(refused.decision().unwrap().refused_by(), Some("tokens"));
-    assert_eq!((hold.held(), left(&buckets).await), ([1, 600], [(2, 998), (900, 100)]));
+    assert_eq!(
+        (hold.held(), left(&buckets).await),
+        ([1, 600], [(2, 998), (900, 100)])
+    );
     hold.extend([0, 100]).await.unwrap();
-    assert_eq!((hold.held(), left(&buckets).await), ([1, 700], [(2, 998), (1000, 0)]));
+    assert_eq!(
+        (hold.held(), left(&buckets).await),
+        ([1, 700], [(2, 998), (1000, 0)])
+    );
     other.release().await.unwrap();
     // Of what both holds of a limit have, the first is used first.
     let [_, tokens] = hold.capture([1, 650]).await.unwrap();
-    assert_eq!((tokens.charged, tokens.excess, tokens.ended), (650, 0, false));
+    assert_eq!(
+        (tokens.charged, tokens.excess, tokens.ended),
+        (650, 0, false)
+    );
     assert_eq!(left(&buckets).await, [(0, 999), (0, 350)]);
 }
 
@@ -55,9 +67,17 @@ async fn limits_in_different_stores_that_are_dropped_end_as_they_say() {
     hold.extend([0, 100]).await.unwrap();
     hold.usage()[1].add(650);
     drop(hold);
-    assert_eq!(left(&buckets).await, [(0, 999), (0, 350)], "what was not counted is charged as it was held");
-    let limits =
-        TokenBuckets::new(buckets.each_ref().map(|bucket| bucket.with_on_end(OnEnd::Release))).unwrap();
+    assert_eq!(
+        left(&buckets).await,
+        [(0, 999), (0, 350)],
+        "what was not counted is charged as it was held"
+    );
+    let limits = TokenBuckets::new(
+        buckets
+            .each_ref()
+            .map(|bucket| bucket.with_on_end(OnEnd::Release)),
+    )
+    .unwrap();
     let hold = limits.authorize(["k", "k"], [1, 300]).await.unwrap();
     hold.usage()[0].set(1);
     drop(hold);
@@ -66,11 +86,20 @@ async fn limits_in_different_stores_that_are_dropped_end_as_they_say() {
 
 #[tokio::test]
 async fn a_full_store_holds_none() {
-    let store = crate::StoreBuilder::default().max_keys(1).in_memory().unwrap();
+    let store = crate::StoreBuilder::default()
+        .max_keys(1)
+        .in_memory()
+        .unwrap();
     let bucket = |name| TokenBucket::new(&store, name, Quota::non_refilling(5)).unwrap();
     let buckets = ["a", "b"].map(bucket);
     let limits = TokenBuckets::new(buckets.clone()).unwrap();
-    assert!(limits.authorize(["k", "k"], 2).await.unwrap_err().is_overloaded());
+    assert!(
+        limits
+            .authorize(["k", "k"], 2)
+            .await
+            .unwrap_err()
+            .is_overloaded()
+    );
     assert_eq!(left(&buckets).await, [(0, 5); 2]);
 }
 
@@ -78,18 +107,30 @@ async fn a_full_store_holds_none() {
 async fn limits_without_a_key_are_not_held() {
     for (buckets, limits) in [apart(), together()] {
         let mut hold = limits.authorize([None, Some("k")], [1, 600]).await.unwrap();
-        assert_eq!((hold.held(), left(&buckets).await), ([0, 600], [(0, 1000), (600, 400)]));
+        assert_eq!(
+            (hold.held(), left(&buckets).await),
+            ([0, 600], [(0, 1000), (600, 400)])
+        );
         assert_eq!(hold.decision().state.balances().count(), 1);
         hold.extend([1000, 50]).await.unwrap();
-        assert_eq!((hold.held(), left(&buckets).await), ([0, 650], [(0, 1000), (650, 350)]));
+        assert_eq!(
+            (hold.held(), left(&buckets).await),
+            ([0, 650], [(0, 1000), (650, 350)])
+        );
         assert!(hold.extend([0, 351]).await.unwrap_err().is_exceeds_limit());
         hold.extend([0, 350]).await.unwrap();
         let [requests, tokens] = hold.capture([5, 20]).await.unwrap();
-        assert_eq!((requests.charged, requests.excess, requests.ended), (0, 0, false));
+        assert_eq!(
+            (requests.charged, requests.excess, requests.ended),
+            (0, 0, false)
+        );
         assert_eq!((requests.state.remaining(), tokens.charged), (1000, 20));
         assert_eq!(left(&buckets).await, [(0, 1000), (0, 980)]);
 
-        let mut none = limits.authorize([None::<Key>, None], [1, 600]).await.unwrap();
+        let mut none = limits
+            .authorize([None::<Key>, None], [1, 600])
+            .await
+            .unwrap();
         assert!(none.decision().is_admitted() && none.decision().remaining() == 1000);
         none.extend(5).await.unwrap();
         assert!(none.is_held() && poll!(Box::pin(none.lost())).is_pending());
@@ -112,8 +153,14 @@ async fn several_holds_are_lost_with_one_of_them() {
         }
         let [requests, tokens] = hold.capture([3, 20]).await.unwrap();
         assert_eq!([requests.ended, tokens.ended], [true, false]);
-        assert_eq!((requests.charged, requests.excess, tokens.charged), (3, 2, 20));
-        assert_eq!((requests.state.remaining(), tokens.state.remaining()), (998, 980));
+        assert_eq!(
+            (requests.charged, requests.excess, tokens.charged),
+            (3, 2, 20)
+        );
+        assert_eq!(
+            (requests.state.remaining(), tokens.state.remaining()),
+            (998, 980)
+        );
         assert_eq!(left(&buckets).await, [(0, 998), (0, 980)]);
         buckets[0].reset("k").await.unwrap();
         buckets[1].reset("k").await.unwrap();
@@ -133,7 +180,10 @@ async fn a_capture_of_limits_in_different_stores_says_if_a_part_had_ended() {
     let [requests, tokens] = hold.capture([1, 650]).await.unwrap();
     assert_eq!((requests.ended, tokens.ended), (false, true));
     // The rest, which the first hold does not cover.
-    assert_eq!((tokens.charged, left(&buckets).await), (50, [(0, 999), (0, 950)]));
+    assert_eq!(
+        (tokens.charged, left(&buckets).await),
+        (50, [(0, 999), (0, 950)])
+    );
 }
 
 #[tokio::test]

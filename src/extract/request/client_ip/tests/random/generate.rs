@@ -16,7 +16,9 @@ pub(super) fn soup(rng: &mut StdRng) -> Vec<u8> {
     let mut soup = Vec::new();
     for _ in 0..rng.random_range(0..12) {
         if rng.random_ratio(1, 8) {
-            soup.extend(Some(rng.random()).filter(|byte: &u8| HeaderValue::from_bytes(&[*byte]).is_ok()));
+            soup.extend(
+                Some(rng.random()).filter(|byte: &u8| HeaderValue::from_bytes(&[*byte]).is_ok()),
+            );
         } else {
             let pieces: Vec<_> = PIECES.split('|').collect();
             soup.extend(pieces.choose(rng).unwrap().bytes());
@@ -66,10 +68,17 @@ pub(super) fn entry(rng: &mut StdRng, header: &str, address: Option<IpAddr>) -> 
         return element(rng, address);
     }
     match address {
-        None => (*["unknown", "_hidden", "0.0.0.0", "router.example"].choose(rng).unwrap()).to_owned(),
+        None => (*["unknown", "_hidden", "0.0.0.0", "router.example"]
+            .choose(rng)
+            .unwrap())
+        .to_owned(),
         Some(address) => {
             let node = node(rng, address);
-            if rng.random_ratio(1, 8) { format!("\"{node}\"") } else { node }
+            if rng.random_ratio(1, 8) {
+                format!("\"{node}\"")
+            } else {
+                node
+            }
         }
     }
 }
@@ -79,7 +88,11 @@ fn node(rng: &mut StdRng, address: IpAddr) -> String {
         IpAddr::V4(v4) if rng.random_ratio(1, 4) => IpAddr::V6(v4.to_ipv6_mapped()),
         _ => address,
     };
-    let zone = if address.is_ipv6() && rng.random_ratio(1, 4) { "%eth0" } else { "" };
+    let zone = if address.is_ipv6() && rng.random_ratio(1, 4) {
+        "%eth0"
+    } else {
+        ""
+    };
     let port = (*[":80", ":65535", ":_p"].choose(rng).unwrap()).to_owned();
     match rng.random_range(0..3) {
         0 => format!("{address}{zone}"),
@@ -93,20 +106,33 @@ fn node(rng: &mut StdRng, address: IpAddr) -> String {
 fn element(rng: &mut StdRng, address: Option<IpAddr>) -> String {
     let value = match address {
         Some(address) => Some(node(rng, address)),
-        None => ["unknown", "_hidden", "_hidden:_p", "0.0.0.0"].choose(rng).map(|it| (*it).to_owned()),
+        None => ["unknown", "_hidden", "_hidden:_p", "0.0.0.0"]
+            .choose(rng)
+            .map(|it| (*it).to_owned()),
     };
     // Without an address, `for` may be missing.
     let value = value.filter(|_| address.is_some() || rng.random_ratio(2, 3));
     let mut pairs = Vec::new();
     if let Some(value) = value {
         let plain = !value.contains(|c| "[]:%".contains(c)) || rng.random_ratio(1, 4);
-        let value = if plain && rng.random() { value } else { quoted(rng, &value) };
-        pairs.push(format!("{}={value}", ["for", "For", "FOR"].choose(rng).unwrap()));
+        let value = if plain && rng.random() {
+            value
+        } else {
+            quoted(rng, &value)
+        };
+        pairs.push(format!(
+            "{}={value}",
+            ["for", "For", "FOR"].choose(rng).unwrap()
+        ));
     }
     for name in ["by", "host", "proto", "secret"] {
         if rng.random_ratio(1, 3) {
             let soup = String::from_utf8_lossy(&soup(rng)).replace('\u{fffd}', "?");
-            let value = if rng.random() { "token".to_owned() } else { quoted(rng, &soup) };
+            let value = if rng.random() {
+                "token".to_owned()
+            } else {
+                quoted(rng, &soup)
+            };
             pairs.insert(rng.random_range(0..=pairs.len()), format!("{name}={value}"));
         }
     }
@@ -121,7 +147,10 @@ fn quoted(rng: &mut StdRng, text: &str) -> String {
     let needless = rng.random_ratio(1, 4);
     let mut quoted = String::from("\"");
     for c in text.chars() {
-        if c == '"' || c == '\\' || (needless && c.is_ascii() && c != '\t' && rng.random_ratio(1, 3)) {
+        if c == '"'
+            || c == '\\'
+            || (needless && c.is_ascii() && c != '\t' && rng.random_ratio(1, 3))
+        {
             quoted.push('\\');
         }
         quoted.push(c);
@@ -143,5 +172,11 @@ pub(super) fn well_formed(rng: &mut StdRng, header: &str) -> (Vec<String>, Vec<O
         append(rng, &mut fields, &entry);
         written.push(address);
     }
-    (fields.into_iter().map(|field| String::from_utf8(field).unwrap()).collect(), written)
+    (
+        fields
+            .into_iter()
+            .map(|field| String::from_utf8(field).unwrap())
+            .collect(),
+        written,
+    )
 }
