@@ -17,6 +17,7 @@ pub(crate) struct Peek;
 
 /// A bucket as it is stored, with the levels of all quotas.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Stored {
     pub(super) bucket: Bucket,
     now: i64,

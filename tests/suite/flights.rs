@@ -220,9 +220,11 @@ pub(crate) async fn begin_run(
     origin: &Origin,
 ) -> JoinHandle<Result<u64, tower_distributed::Error>> {
     let next = origin.runs() + 1;
-    let caller = call(flight, origin).await;
-    origin.began(next).await;
-    caller
+    let mut caller = call(flight, origin).await;
+    tokio::select! {
+        () = origin.began(next) => caller,
+        ended = &mut caller => panic!("a call ended before its run began: {ended:?}"),
+    }
 }
 
 pub(crate) async fn ended<T>(caller: JoinHandle<T>) -> T {

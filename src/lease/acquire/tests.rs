@@ -214,6 +214,7 @@ async fn a_lease_that_was_lost_cannot_be_extended() {
     let release = lease.state.release(ALIVE, clock::now());
     leases.admission.release_token(&release).await.unwrap();
     assert!(lease.release_checked().await.unwrap_err().is_lost());
+    let leases = self::leases();
     acquire(&leases).await.unwrap().decline();
     assert!(acquire(&leases).await.is_ok());
     assert_eq!(leases.admission.hold_time.average(), None);

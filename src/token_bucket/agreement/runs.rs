@@ -196,10 +196,8 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                     .map(|level| (level.tat, level.last, level.quota));
                 (levels.collect::<Vec<_>>(), stored.bucket.held())
             };
-            let now = both.now;
             both.call_and_compare(&runs, |stored, _| {
-                let (bucket, _) = stored.bucket.clone().fit(quotas, now);
-                format!("{:?} {bucket:?}", levels(stored))
+                format!("{:?} {:?}", levels(stored), stored.clone().under(quotas))
             });
         }
         13..15 => {
