@@ -233,7 +233,7 @@ async fn a_wait_for_a_half_moved_slot_ends_as_an_outage() {
             .cluster(cluster.urls())
             .unwrap()
     };
-    let wait = Duration::from_millis(300);
+    let wait = Duration::from_secs(1);
     let (near, far) = (
         store(),
         Mutex::builder()
@@ -283,5 +283,6 @@ async fn a_wait_for_a_half_moved_slot_ends_as_an_outage() {
         .max_wait(wait)
         .build(&store(), "half")
         .unwrap();
-    assert!(mutex.lock("k").await.unwrap_err().is_waited_too_long());
+    let error = mutex.lock("k").await.unwrap_err();
+    assert!(error.is_waited_too_long(), "{error}");
 }

@@ -124,15 +124,16 @@ pub(crate) async fn no_operator_overwrites_another(place: &Place, name: &str) {
             "{text}"
         );
     }
+    assert_eq!(quotas.set("2/s", "ann").await.unwrap().number, 2);
     // After a conflict the operator knows what was found.
     assert!(
         operators[1]
-            .undo_if(0, "ann")
+            .undo_if(1, "ann")
             .await
             .unwrap_err()
             .is_conflict()
     );
-    assert_eq!(operators[1].undo("ann").await.unwrap().number, 2);
+    assert_eq!(operators[1].undo("ann").await.unwrap().number, 3);
     let long = "x".repeat(65);
     for who in ["", "a\nb", "a\u{202e}b", &long] {
         assert!(
@@ -155,7 +156,7 @@ pub(crate) async fn no_operator_overwrites_another(place: &Place, name: &str) {
             .to_string()
             .contains("16384")
     );
-    assert_eq!(quotas.refresh().await.unwrap(), 2);
+    assert_eq!(quotas.refresh().await.unwrap(), 3);
 }
 
 pub(crate) async fn the_last_ten_versions_are_kept(place: &Place, name: &str) {

@@ -1,7 +1,7 @@
 //! Redis Sentinel with a master and a replica.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::{RedisResult, Value};
 
@@ -9,7 +9,9 @@ use crate::eventually;
 use crate::redis_server::RedisServer;
 
 const SERVICE: &str = "tower";
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
+/// After this time the sentinel gives up a failover.
+const FAILOVER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A master, its replica, and one sentinel that can decide on a failover alone. Needs Redis 7.0 (see
 /// [`since_7_0`](crate::program::since_7_0)).
@@ -97,18 +99,21 @@ impl Sentinel {
     /// The old master keeps running. A moment later the sentinel makes it a replica (see [`Sentinel::settled`]).
     pub async fn failover(&self) {
         let before = self.master().port();
-        eventually(
-            "the sentinel to accept SENTINEL FAILOVER",
-            DEADLINE,
-            async || {
-                self.sentinel
-                    .0
-                    .query::<Value>(&["SENTINEL", "FAILOVER", SERVICE])
-                    .is_ok()
-            },
-        )
+        let what = format!("the sentinel to name another master than port {before}");
+        let mut accepted: Option<Instant> = None;
+        eventually(&what, DEADLINE, async || {
+            if self.is_promoted(before) {
+                return true;
+            }
+            // By then, it has given up a failover that found no replica in time.
+            if accepted.is_none_or(|accepted| accepted.elapsed() > 2 * FAILOVER_TIMEOUT) {
+                let failover = ["SENTINEL", "FAILOVER", SERVICE];
+                let is_accepted = self.sentinel.0.query::<Value>(&failover).is_ok();
+                accepted = is_accepted.then(Instant::now);
+            }
+            false
+        })
         .await;
-        self.promoted(before).await;
     }
 
     /// Kills the master. Returns when the sentinel has noticed and names the other server.
@@ -130,11 +135,12 @@ impl Sentinel {
 
     async fn promoted(&self, before: u16) {
         let what = format!("the sentinel to name another master than port {before}");
-        eventually(&what, DEADLINE, async || {
-            let master = self.master();
-            master.port() != before && info(master).contains("role:master\r\n")
-        })
-        .await;
+        eventually(&what, DEADLINE, async || self.is_promoted(before)).await;
+    }
+
+    fn is_promoted(&self, before: u16) -> bool {
+        let master = self.master();
+        master.port() != before && info(master).contains("role:master\r\n")
     }
 
     fn link_is_up(&self) -> bool {
@@ -156,7 +162,8 @@ fn monitor(master: u16) -> String {
     format!(
         "sentinel monitor {SERVICE} 127.0.0.1 {master} 1\n\
          sentinel down-after-milliseconds {SERVICE} 500\n\
-         sentinel failover-timeout {SERVICE} 3000\n"
+         sentinel failover-timeout {SERVICE} {}\n",
+        FAILOVER_TIMEOUT.as_millis()
     )
 }
 

@@ -22,22 +22,24 @@ enum Node {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_state_of_five_nodes_gets_the_right_answer() {
-    // It accepts no connection.
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("redis://{}", silent.local_addr().unwrap());
+    // They accept no connection.
+    let silent = [(); NODES].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let urls = silent
+        .each_ref()
+        .map(|silent| format!("redis://{}", silent.local_addr().unwrap()));
     let states = (0..3_usize.pow(5)).map(|number| {
         let node = |at| [Node::Up, Node::Hangs, Node::Taken][number / 3_usize.pow(at) % 3];
-        is_answered(number, [0, 1, 2, 3, 4].map(node), &url)
+        is_answered(number, [0, 1, 2, 3, 4].map(node), &urls)
     });
     join_all(states).await;
 }
 
 /// It is granted if a majority is free, refused if no majority could be had if all answered; else it is the outage. No vote of ours
 /// is left, and those of others are.
-async fn is_answered(number: usize, nodes: [Node; NODES], silent: &str) {
+async fn is_answered(number: usize, nodes: [Node; NODES], silent: &[String; NODES]) {
     let count = |wanted| nodes.iter().filter(|node| **node == wanted).count();
     let (mut stores, mut alone, mut others) = (Vec::new(), Vec::new(), Vec::new());
-    for node in nodes {
+    for (node, silent) in nodes.into_iter().zip(silent) {
         if node == Node::Hangs {
             // Half of them with breakers that open, half without a time-out that is of any use.
             stores.push(hasty(
