@@ -1,9 +1,10 @@
-//! The clock of a lease holder. It keeps running while the host is suspended.
+//! The clock of a lease holder, which keeps running while the host is suspended, and random bits.
 //!
 //! On Linux, `Instant` and timers stop during suspend, but the server's clock and the leases on the server do not.
 //! So a holder measures its lease by this clock, and checks it again on wake and every second. A hypervisor that
 //! pauses the whole machine stops both clocks, and cannot be detected.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -53,6 +54,16 @@ pub(crate) fn together(began: Instant, due: Instant, grain: Duration) -> Instant
     due - Duration::from_nanos(early)
 }
 
+/// Returns 64 random bits that need not be secret: for names, pauses and samples. The standard hasher has random seeds, which differ with each call.
+pub(crate) fn bits() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Returns a random number above 0, up to and including 1.
+pub(crate) fn fraction() -> f64 {
+    ((bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+}
+
 /// How long the host was suspended since it started. `recent`: as was found out recently.
 #[cfg(target_os = "linux")]
 fn suspended(now: Instant, recent: bool) -> Duration {
@@ -80,7 +91,8 @@ mod linux {
     /// The time of the first call by the clock that excludes suspend and by the clock that includes it, and the
     /// time in suspend until then.
     static BEGAN: LazyLock<(std::time::Instant, Duration, Duration)> = LazyLock::new(|| {
-        let (began, suspended) = (std::time::Instant::now(), read());
+        let began = std::time::Instant::now();
+        let suspended = read();
         (began, since_start(ClockId::Boottime), suspended)
     });
 

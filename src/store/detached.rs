@@ -1,4 +1,4 @@
-//! Work that goes on when its callers leave: a [shutdown](super::Store::shutdown) waits for it. What still runs at the end of
+//! Work that goes on when its callers leave: a [shutdown](crate::Store::shutdown) waits for it. What still runs at the end of
 //! that time keeps its leases, until their ttl.
 
 use std::collections::{BTreeMap, HashMap};
@@ -6,7 +6,10 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use crate::error::Error;
+use crate::error::reasons::Cause;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Notify, lock};
 
@@ -60,11 +63,10 @@ impl DetachedWork {
     /// Begins some work.
     pub(crate) fn begin(self: &Arc<Self>, name: &Arc<str>) -> Work {
         let within = WorkMark::current().and_then(|mark| mark.0.upgrade());
-        let (is_left, is_polled) = (AtomicBool::new(false), AtomicBool::new(false));
         let kind = Arc::new(Kind {
             name: Arc::clone(name),
-            is_left,
-            is_polled,
+            is_left: AtomicBool::new(false),
+            is_polled: AtomicBool::new(false),
             within,
         });
         let mut running = lock(&self.running);
@@ -183,6 +185,33 @@ impl fmt::Display for LeftWork {
             write!(f, "{before}{count} of {name}")?;
         }
         Ok(())
+    }
+}
+
+/// What a shutdown has left.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) work: LeftWork,
+    pub(crate) operations: usize,
+}
+
+impl Left {
+    pub(crate) fn told(&self, limit: Duration) -> Result<(), Error> {
+        let Self { work, operations } = self;
+        let text = match (work.is_empty(), operations) {
+            (true, 0) => return Ok(()),
+            (false, 0) => format!("still running within {limit:?}: {work}"),
+            (true, _) => {
+                format!(
+                    "{operations} releases and other background operations were not done within {limit:?}"
+                )
+            }
+            (false, _) => format!(
+                "still running within {limit:?}: {work}; and {operations} releases and other background operations \
+                 were not done"
+            ),
+        };
+        Err(Error::unavailable(Cause::TimedOut, text))
     }
 }
 

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use super::notifier::{Link, Notifier};
-use super::owed::Owed;
 use crate::clock;
+use crate::store::notifier::{Link, Notifier};
+use crate::store::owed::Owed;
 use crate::sync::{block_on, check, spawn};
 
 /// Whoever waits until nothing is owed is woken by the last operation.

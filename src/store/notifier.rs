@@ -10,10 +10,12 @@ use std::sync::{Arc, Weak};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::operation::END;
+use crate::clock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
-use crate::{clock, random};
+
+/// Times (µs) and fences are below this: larger integers are not exact in Lua.
+pub(crate) const END: i64 = 1 << 53;
 
 /// A message for waiters of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +57,8 @@ impl Push {
         let first = std::str::from_utf8(lines.next()?).ok()?;
         let mut words = first.split(' ');
         let number = |word: &str| word.parse().ok().filter(|number| (0..END).contains(number));
-        let (expiry, fence) = (number(words.next()?)?, number(words.next()?)?);
+        let expiry = number(words.next()?)?;
+        let fence = number(words.next()?)?;
         let ids: Vec<_> = words
             .map(|id| Some(hex(id).filter(|(_, rest)| rest.is_empty())?.0))
             .collect::<Option<_>>()?;
@@ -132,7 +135,7 @@ pub(crate) const ALL: &str = "all";
 
 impl Notifier {
     pub(crate) fn new(link: Link) -> Self {
-        let number = random::bits();
+        let number = clock::bits();
         Self {
             number,
             process: format!("{number:016x}"),

@@ -16,9 +16,9 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::background::Background;
-use super::in_memory::callers_clock_is_the_systems;
-use super::notifier::Link;
+use crate::store::background::Background;
+use crate::store::memory::clock::callers_clock_is_the_systems;
+use crate::store::notifier::Link;
 use crate::sync::lock;
 
 /// Work that becomes due from time to time.
