@@ -64,7 +64,7 @@ pub(crate) fn fraction() -> f64 {
     ((bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
-/// How long the host was suspended since it started. `recent`: as was found out recently.
+/// How long the host was suspended since it started. `recent`: a measurement of the last 500 µs is enough.
 #[cfg(target_os = "linux")]
 fn suspended(now: Instant, recent: bool) -> Duration {
     #[cfg(test)]
@@ -96,11 +96,11 @@ mod linux {
         (began, since_start(ClockId::Boottime), suspended)
     });
 
-    /// When the time in suspend was found out last, in µs since `BEGAN`, and that time, ms.
+    /// When the time in suspend was last measured, in µs since `BEGAN`, and the result, in ms.
     static LAST: AtomicI64 = AtomicI64::new(-RECENT);
     static SUSPENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// For so many µs what was found out is recent.
+    /// How long a measurement counts as recent, in µs.
     const RECENT: i64 = 500;
 
     /// Usually both clocks have advanced equally since `BEGAN`, and the time in suspend is the same as then. That

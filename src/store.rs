@@ -325,7 +325,7 @@ impl Store {
             .map_or(Duration::ZERO, |store| store.call_limit())
     }
 
-    /// How long a call may wait for replicas or the disk before it counts; `None`: it counts at once.
+    /// How long a call may wait for replicas or the disk before it counts. `None`: it counts at once.
     pub(crate) fn durable_within(&self) -> Option<Duration> {
         self.on_redis()?
             .limits
@@ -348,7 +348,8 @@ impl Store {
         self.on_redis().map(|store| &store.owed)
     }
 
-    /// Notes that an outcome is on its way until what is returned is dropped. `None` in memory, where it is there at once.
+    /// Counts an outcome as on its way to the store, until the returned guard is dropped. `None` in memory, where outcomes are
+    /// stored at once.
     pub(crate) fn publication(&self) -> Option<OwedOne> {
         self.on_redis().map(|store| store.publications.one())
     }

@@ -27,7 +27,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks a mutex that is not locked. Ignores poisoning.
+/// Locks a mutex unless it is locked already. Ignores poisoning.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -36,10 +36,11 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// More threads than this share.
+/// The number of stripes. With more threads than this, several threads have the same one.
 const STRIPES: usize = if cfg!(interleavings) { 1 } else { 8 };
 
-/// Several of a kind. A thread that uses its own waits for no other thread, and for no cache line that another has written.
+/// Several values of one type, one for each of a few threads. A thread that uses its own value waits for no other thread, and
+/// for no cache line that another has written.
 #[derive(Debug)]
 pub(crate) struct Stripes<T>([Padded<T>; STRIPES]);
 
@@ -54,7 +55,7 @@ pub(crate) fn my_stripe() -> usize {
     std::thread_local! {
         static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
     }
-    // While the thread ends, any will do.
+    // While the thread ends, it uses the first.
     MINE.try_with(|mine| *mine).unwrap_or_default()
 }
 
@@ -68,7 +69,7 @@ impl<T> Stripes<T> {
     }
 }
 
-/// By the number of a stripe.
+/// The index is the number of a stripe.
 impl<T> Index<usize> for Stripes<T> {
     type Output = T;
 

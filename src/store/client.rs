@@ -1,5 +1,5 @@
-//! Runs operations on the store that there is: a [`Namespace`] is the states that a primitive keeps under a name, in memory or on
-//! Redis, and a [`Client`] runs one kind of operation on them.
+//! Runs operations on a store, in memory or on Redis: a [`Namespace`] holds the states that a primitive has under one name, and
+//! a [`Client`] runs one kind of operation on them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -54,7 +54,7 @@ impl<C: Cell> Namespace<C> {
         })
     }
 
-    /// Opens the states that are kept beside those of a namespace, in the same slots of a Cluster. See
+    /// Opens the states that belong to those of a namespace and have names beside them, in the same slots of a Cluster. See
     /// [`KeySpace::Placed`].
     pub(crate) fn beside(store: &Store, name: &str) -> Self {
         Self::of(store, name, |prefix, name| {
@@ -130,7 +130,7 @@ impl<C: Cell> Namespace<C> {
         }
     }
 
-    /// Why a call for the slot of a key is refused at the moment, and sent again and again.
+    /// The error with which the server refuses calls for the slot of a key at present, while they are sent again.
     pub(crate) fn refused(&self, key: &Key) -> Option<Error> {
         let slot = self.slot(key)?;
         let Self::Redis(store, _) = self else {
@@ -216,7 +216,7 @@ impl<O: Operation> Client<O> {
     }
 }
 
-/// A call that is polled when its answer comes, by whoever reads that.
+/// A call that no task awaits. The task that reads its answer polls it.
 struct Sent<O: Operation, T>(Mutex<Option<(OperationFuture<O>, T)>>);
 
 impl<O: Operation, T: FnOnce(Result<O::Reply, Error>) + Send + 'static> Sent<O, T> {
@@ -239,8 +239,8 @@ impl<O: Operation, T: FnOnce(Result<O::Reply, Error>) + Send + 'static> Wake for
         let done = sent.take();
         drop(sent);
         if let Some((_, then)) = done {
-            // It may call code of the user, such as a recorder of metrics. A panic there must not reach whoever reads the
-            // answer, and the other answers with it.
+            // It may call code of the user, such as a recorder of metrics. A panic there must not reach the task that
+            // reads the answer, since that task reads other answers as well.
             drop(catch_unwind(AssertUnwindSafe(|| then(answer))));
         }
     }

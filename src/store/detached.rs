@@ -1,5 +1,5 @@
-//! Work that goes on when its callers leave: a [shutdown](crate::Store::shutdown) waits for it. What still runs at the end of
-//! that time keeps its leases, until their ttl.
+//! Work that goes on when its callers leave: a [shutdown](crate::Store::shutdown) waits for it. Work that still runs when the
+//! time of the shutdown is over keeps its leases, until their ttl.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -37,7 +37,7 @@ struct Kind {
     name: Arc<str>,
     /// Whether a shutdown has left it running.
     is_left: AtomicBool,
-    /// Whether it is being polled now. What is dropped at other times may be cut off.
+    /// Whether it is being polled now. If its leases are dropped at another time, it may have been cut off.
     is_polled: AtomicBool,
     /// The work around it. Its leases last as long.
     within: Option<Arc<Kind>>,
@@ -81,7 +81,7 @@ impl DetachedWork {
         }
     }
 
-    /// Waits until none runs.
+    /// Waits until no work is running.
     pub(super) async fn none(&self) {
         loop {
             let none = self.none.notified();
@@ -92,7 +92,7 @@ impl DetachedWork {
         }
     }
 
-    /// Leaves running what still runs. Returns what that is.
+    /// Marks all work that still runs as left behind by a shutdown, and returns its names.
     pub(super) fn leave(&self) -> LeftWork {
         let mut left = LeftWork::default();
         for kind in lock(&self.running).by_number.values() {

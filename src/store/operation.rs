@@ -51,7 +51,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     type Cell: Cell;
     /// The reply.
     type Reply: fmt::Debug + Send + 'static;
-    /// The operation that takes back a reply whose caller is gone; `Self` if there is nothing to take back.
+    /// The operation that takes back a reply whose caller is gone; `Self` if nothing is ever taken back.
     type Undo: Operation<Cell = Self::Cell>;
 
     /// The script.

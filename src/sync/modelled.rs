@@ -67,7 +67,7 @@ pub(crate) fn check(test: impl Fn() + Send + Sync + 'static) {
     builder.preemption_bound = Some(3);
     builder.max_branches = 10_000;
     let test = Arc::new(test);
-    // On a stack of some size.
+    // In a thread of its own, whose stack is large enough.
     builder.check(move || {
         let test = test.clone();
         spawn(move || test()).join().unwrap();

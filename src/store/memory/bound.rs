@@ -94,7 +94,7 @@ impl Bound {
         }
     }
 
-    /// Whether there is no room for one more cell of so many bytes.
+    /// Whether there is no room for one more cell of `bytes`.
     pub(super) fn is_full(&self, bytes: usize) -> bool {
         !self.has_room(1, bytes)
     }
@@ -106,7 +106,7 @@ impl Bound {
             || self.bytes.load(Ordering::Relaxed) >= self.max.max_bytes / 2
     }
 
-    /// Counts one more cell of so many bytes, before it is stored.
+    /// Counts one more cell of `bytes`, before it is stored.
     pub(super) fn take(&self, bytes: usize) -> Result<(), Error> {
         let more = |cells: usize| (cells < self.max.max_keys).then_some(cells + 1);
         if self
@@ -132,7 +132,7 @@ impl Bound {
         Ok(())
     }
 
-    /// An error if a cell that is there must not become larger by so many bytes.
+    /// Returns an error if there is no room for a stored cell to become larger by `bytes`.
     pub(super) fn check_growth(&self, bytes: usize) -> Result<(), Error> {
         match bytes == 0 || self.has_room(0, bytes) {
             true => Ok(()),
@@ -175,7 +175,7 @@ impl Bound {
                 >= bytes
     }
 
-    /// Searches for expired cells with bounded work, until there is room for so many of so many bytes together, and leaves
+    /// Searches for expired cells with bounded work, until there is room for `cells` more with `bytes` together, and leaves
     /// the rest to the sweeper. It continues where the previous search ended. The calling step must not have locked its own
     /// shard; it may have locked a shard of another namespace.
     pub(super) fn search(&self, sweeper: &Sweeper, now: i64, cells: usize, bytes: usize) {

@@ -37,11 +37,11 @@ pub(crate) struct Cells<C> {
     pub(super) shards: Box<[Mutex<Shard<C>>]>,
 }
 
-/// So many that a step or the sweeper, which look through a shard or move its cells, lock few cells at a time: 4000 of a
-/// million.
+/// The number of shards. A step or the sweeper looks through a shard, or moves its cells, while it is locked: with this number
+/// that is 4000 of a million cells at a time.
 const SHARDS: usize = if cfg!(interleavings) { 1 } else { 256 };
 
-/// A visit of the sweeper ends after so many shards, or so many cells.
+/// A visit of the sweeper ends after this number of shards, or of cells.
 const PER_VISIT: usize = 64;
 
 impl<C: Cell> Cells<C> {
@@ -70,11 +70,11 @@ impl<C: Cell> Cells<C> {
         self.step_with(key, 0, step)
     }
 
-    /// Like [`step`](Self::step), for a step that stores so many bytes, besides what the cell is made of.
+    /// Like [`step`](Self::step), for a step that stores `payload` bytes, in addition to the cell itself.
     ///
     /// # Errors
     ///
-    /// [`is_overloaded`](Error::is_overloaded), as for `step`, and if the bytes are more than a full store has of the key.
+    /// [`is_overloaded`](Error::is_overloaded), as for `step`, and if a full store has no room for more bytes of the key.
     pub(crate) fn step_with<R>(
         &self,
         key: &[u8],

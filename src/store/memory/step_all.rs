@@ -8,7 +8,7 @@ use crate::store::notifier::Push;
 use crate::store::operation::Cell;
 use crate::sync::{MutexGuard, lock};
 
-/// The error of a step at this time for which there must be room for so many cells of so many bytes together.
+/// There is no room for a step at the time `now`, which needs it for `cells` new cells with `bytes` together.
 struct NoRoom {
     error: Error,
     now: i64,
@@ -119,7 +119,7 @@ impl<C: Cell> Cells<C> {
         Some(entry.get().cell.clone())
     }
 
-    /// Counts the bytes of all new cells, or of none.
+    /// Counts all new cells, by their bytes, or none of them.
     fn take_room(&self, new: &[usize], now: i64) -> Result<(), NoRoom> {
         let bound = &self.shared.bound;
         for (taken, bytes) in new.iter().enumerate() {

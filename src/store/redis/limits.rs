@@ -75,7 +75,7 @@ impl Limits {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Durability {
     pub(crate) replicas: u32,
-    /// Whether the master, and so many replicas, must have it in their append-only files on disk.
+    /// Whether the master, and that number of replicas, must have it in their append-only files on disk.
     pub(crate) fsync: bool,
     pub(crate) within: Duration,
 }
