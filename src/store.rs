@@ -84,29 +84,29 @@ pub(crate) use self::redis::tls; // moved
 /// # Ok(()) }
 /// ```
 ///
-/// [`StoreBuilder`] has the settings, also for TLS, for credentials that change, and for Cluster and Sentinel.
+/// [`StoreBuilder`](crate::StoreBuilder) has the settings, also for TLS, for credentials that change, and for Cluster and Sentinel.
 ///
 /// # On Redis
 ///
-/// A store makes its own [`connections`](StoreBuilder::connections) on each runtime that uses it; no call checks a
+/// A store makes its own [`connections`](crate::StoreBuilder::connections) on each runtime that uses it; no call checks a
 /// connection out of a pool. All calls on the runtime share these connections. A connection is replaced when it
 /// fails and closed when the runtime ends. Calls that are made while others are in flight leave together as one
 /// script call, so a hot key costs Redis little more than an idle one.
 ///
-/// Every call ends within [a time that the builder sets](StoreBuilder#how-long-a-call-can-take). After three
+/// Every call ends within [a time that the builder sets](crate::StoreBuilder#how-long-a-call-can-take). After three
 /// failures in a row, or when no connection can be made, a circuit breaker opens: calls fail at once. An open
 /// breaker lets one call through as a probe after a random pause of up to 25 ms, or of up to the time that the failed call
 /// took, if that is longer. Each failed probe doubles the 25 ms. No pause is longer than 1 s.
 ///
 /// A call depends only on the runtime that awaits it. Renewals, releases after a drop and other work that must not
-/// depend on a caller run on [a thread of this crate](StoreBuilder::background). This thread also serves callers
+/// depend on a caller run on [a thread of this crate](crate::StoreBuilder::background). This thread also serves callers
 /// outside of any runtime.
 ///
 /// The store requires Redis 6.2 or later.
 ///
 /// # Overload
 ///
-/// The number of operations that may wait for Redis on each runtime is [bounded](StoreBuilder::max_queued). A call
+/// The number of operations that may wait for Redis on each runtime is [bounded](crate::StoreBuilder::max_queued). A call
 /// above the bound [is overloaded](Error::is_overloaded) and fails at once. This is not an outage, and no layer
 /// admits a request because of it.
 ///
@@ -143,7 +143,7 @@ pub(crate) use self::redis::tls; // moved
 ///
 /// * A call that a master redirects (`MOVED`, `ASK`) has not run. The store sends it to the node that has the slot.
 /// * While a slot is being moved, a node refuses calls for keys of which it has only some parts (`TRYAGAIN`). The store
-///   sends such a call again until the [`timeout`](StoreBuilder::timeout) is over.
+///   sends such a call again until the [`timeout`](crate::StoreBuilder::timeout) is over.
 /// * The subscription to wake-ups is one connection to each master. From Redis 7.0 on, a wake-up is a sharded message
 ///   (`SPUBLISH`): it goes to the master of its key, and costs the others nothing. Otherwise it goes to all nodes, and the
 ///   store drops the copies.
@@ -173,8 +173,8 @@ pub(crate) enum Backend {
 impl Store {
     /// Creates a store in the memory of this process. It needs no server and shares nothing with other processes.
     ///
-    /// It holds the state of up to a million keys in up to 256 MiB, see [`max_keys`](StoreBuilder::max_keys) and
-    /// [`max_bytes`](StoreBuilder::max_bytes).
+    /// It holds the state of up to a million keys in up to 256 MiB, see [`max_keys`](crate::StoreBuilder::max_keys) and
+    /// [`max_bytes`](crate::StoreBuilder::max_bytes).
     ///
     /// The store uses tokio's clock. A test may pause and advance this clock; pause it before the first lease is
     /// taken, so that leases are renewed by the paused clock.
