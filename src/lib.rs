@@ -169,10 +169,8 @@ pub mod web;
 #[doc = include_str!("docs/wire_format.md")]
 pub mod wire_format {}
 
-mod setters {
-    pub(crate) use crate::macros::{in_range, setters}; // moved
-}
 use clock as random; // moved
+use macros as setters; // moved
 
 #[cfg(feature = "dedupe")]
 pub use bloom_filter::BloomFilter;

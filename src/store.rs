@@ -49,6 +49,7 @@ pub(crate) use self::inspect::{Found, Listing}; // moved
 #[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]
 pub(crate) use self::known_keys::KnownKeys; // moved
 pub(crate) use self::memory::cells::Cells; // moved
+pub(crate) use self::memory::clock as in_memory; // moved
 #[cfg(test)]
 pub(crate) use self::memory::manual_clock::ManualClock; // moved
 pub(crate) use self::notifier::{ALL, END, Ids, Link, Listener, News}; // moved
@@ -56,18 +57,13 @@ pub(crate) use self::notifier::{Push, Recipient, Refusal, hex}; // moved
 pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Operation}; // moved
 pub(crate) use self::operation::{Repeat, Script, function, packed}; // moved
 pub use self::redis::libraries::Library; // moved
+pub(crate) use self::redis::limits as durability; // moved
+pub(crate) use self::redis::names as key; // moved
 pub(crate) use self::redis::names::{LONGEST, Stem, check_exact, check_name}; // moved
 pub(crate) use self::scheduler::{PeriodicTask, Signal}; // moved
 pub(crate) use self::stats::{BreakerState, StoreStats}; // moved
 pub(crate) use crate::key::{bytes_of, digest_text, is_digest, parts, text_of}; // moved
-pub(crate) mod in_memory {
-    pub(crate) use crate::store::memory::clock::callers_clock; // moved
-}
-pub(crate) mod key {
-    pub(crate) use crate::key::Key; // moved
-    pub(crate) use crate::store::redis::names::{KeySpace, RedisKey, hash_tag}; // moved
-}
-pub(crate) use self::redis::limits as durability; // moved
+
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 pub(crate) use self::redis::tls; // moved
 

@@ -30,8 +30,8 @@ pub(crate) struct Push {
 pub(crate) enum News {
     /// The waiter holds the lease until `expiry`, in µs of the server's clock.
     Granted { expiry: i64, fence: i64 },
-    /// The waiter lost its place in the queue: it must ask again. Or the lease of a holder was revoked: it must be looked
-    /// after.
+    /// The waiter lost its place in the queue and must acquire again. Or the lease of a holder was revoked, and the holder
+    /// must check it.
     Gone,
     /// The waiter left the queue. The bytes are its final answer.
     Told(Arc<[u8]>),
@@ -42,7 +42,7 @@ pub(crate) enum News {
 /// Why a waiter is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The queue is full, and its line was the longest.
+    /// The queue is full, and this waiter was in the longest line.
     QueueFull,
     /// The limit is 0.
     Closed,
@@ -51,7 +51,7 @@ pub(crate) enum Refusal {
 impl Push {
     /// Parses `expiry fence ids…`, optionally followed by a line break and the bytes of [`News::Told`]. An `expiry`
     /// of 0 means that nothing was granted, and its fence then says why: 1 and 2 are refusals. The ids are hexadecimal, as in tokens. Whoever may publish can send anything:
-    /// numbers that are not times and fences are not read.
+    /// numbers that cannot be times or fences are rejected.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut lines = text.splitn(2, |byte| *byte == b'\n');
         let first = std::str::from_utf8(lines.next()?).ok()?;

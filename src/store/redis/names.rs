@@ -5,7 +5,8 @@ use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use crate::error::Error;
-use crate::key::{Key, parts, split};
+pub(crate) use crate::key::Key; // moved: then private
+use crate::key::{parts, split};
 
 /// Builds the names of a namespace's keys in Redis.
 #[derive(Clone, Debug)]
