@@ -1,9 +1,10 @@
-//! The clock of a lease holder. It keeps running while the host is suspended.
+//! The clock of a lease holder, which keeps running while the host is suspended, and random bits.
 //!
 //! On Linux, `Instant` and timers stop during suspend, but the server's clock and the leases on the server do not.
 //! So a holder measures its lease by this clock, and checks it again on wake and every second. A hypervisor that
 //! pauses the whole machine stops both clocks, and cannot be detected.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -53,7 +54,17 @@ pub(crate) fn together(began: Instant, due: Instant, grain: Duration) -> Instant
     due - Duration::from_nanos(early)
 }
 
-/// How long the host was suspended since it started. `recent`: as was found out recently.
+/// Returns 64 random bits that need not be secret: for names, pauses and samples. The standard hasher has random seeds, which differ with each call.
+pub(crate) fn bits() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Returns a random number above 0, up to and including 1.
+pub(crate) fn fraction() -> f64 {
+    ((bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+}
+
+/// How long the host was suspended since it started. `recent`: a measurement of the last 500 µs is enough.
 #[cfg(target_os = "linux")]
 fn suspended(now: Instant, recent: bool) -> Duration {
     #[cfg(test)]
@@ -80,15 +91,16 @@ mod linux {
     /// The time of the first call by the clock that excludes suspend and by the clock that includes it, and the
     /// time in suspend until then.
     static BEGAN: LazyLock<(std::time::Instant, Duration, Duration)> = LazyLock::new(|| {
-        let (began, suspended) = (std::time::Instant::now(), read());
+        let began = std::time::Instant::now();
+        let suspended = read();
         (began, since_start(ClockId::Boottime), suspended)
     });
 
-    /// When the time in suspend was found out last, in µs since `BEGAN`, and that time, ms.
+    /// When the time in suspend was last measured, in µs since `BEGAN`, and the result, in ms.
     static LAST: AtomicI64 = AtomicI64::new(-RECENT);
     static SUSPENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// For so many µs what was found out is recent.
+    /// How long a measurement counts as recent, in µs.
     const RECENT: i64 = 500;
 
     /// Usually both clocks have advanced equally since `BEGAN`, and the time in suspend is the same as then. That

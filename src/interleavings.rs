@@ -36,7 +36,7 @@ tests! {
         tokens_of_a_forgotten_entry_are_not_used
         a_return_under_way_is_seen
     ;
-    crate::store::in_memory::sweeper::interleavings:
+    crate::store::memory::sweeper::interleavings:
         a_namespace_with_a_cell_is_listed
         a_namespace_is_listed_once
         a_full_store_takes_no_other_key

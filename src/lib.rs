@@ -111,14 +111,11 @@
 )]
 
 #[macro_use]
-mod debug;
+mod macros;
 
 #[cfg(feature = "dedupe")]
 pub mod bloom_filter;
 mod clock;
-#[cfg(test)]
-#[cfg(all(feature = "operator", feature = "postcard"))]
-mod days;
 #[cfg(feature = "dedupe")]
 pub mod dedupe;
 mod error;
@@ -140,6 +137,7 @@ mod http;
 mod idempotency;
 #[cfg(interleavings)]
 pub mod interleavings;
+mod key;
 pub mod lease;
 mod middleware;
 #[cfg(feature = "mutex")]
@@ -147,13 +145,11 @@ pub mod mutex;
 #[cfg(feature = "operator")]
 pub mod operator;
 #[doc = include_str!("docs/protocol.md")]
-pub mod protocol;
-mod random;
+pub mod protocol {}
 #[cfg(feature = "http")]
 pub mod response;
 #[cfg(feature = "rw-lock")]
 pub mod rw_lock;
-mod setters;
 #[cfg(feature = "single-flight")]
 pub mod single_flight;
 mod store;
@@ -162,6 +158,8 @@ pub use store::dial;
 mod sync;
 #[doc = include_str!("docs/telemetry.md")]
 pub mod telemetry;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "rate-limit")]
 pub mod token_bucket;
 #[cfg(feature = "concurrency-limit")]
@@ -169,7 +167,10 @@ pub mod wait_group;
 #[cfg(feature = "http")]
 pub mod web;
 #[doc = include_str!("docs/wire_format.md")]
-pub mod wire_format;
+pub mod wire_format {}
+
+use clock as random; // moved
+use macros as setters; // moved
 
 #[cfg(feature = "dedupe")]
 pub use bloom_filter::BloomFilter;
@@ -179,6 +180,7 @@ pub use deadpool_redis;
 #[cfg(feature = "dedupe")]
 pub use dedupe::{Dedupe, DedupeLayer};
 pub use error::Error;
+pub use key::Key;
 pub use lease::{Lease, LeaseHandle};
 pub use middleware::{
     AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject,
@@ -189,10 +191,12 @@ pub use mutex::{Mutex, MutexGuard, MutexGuards, MutexLayer};
 pub use rw_lock::{RwLock, RwLockLayer};
 #[cfg(feature = "single-flight")]
 pub use single_flight::{SingleFlight, SingleFlightLayer};
-pub use store::{
-    BreakerState, Credentials, IntoPool, Key, ProvideCredentials, Store, StoreBuilder,
-    StoreFailure, StoreStats,
-};
+pub use store::Store;
+pub use store::address::IntoPool;
+pub use store::builder::StoreBuilder;
+pub use store::credentials::{Credentials, ProvideCredentials};
+pub use store::failure::StoreFailure;
+pub use store::stats::{BreakerState, StoreStats};
 #[cfg(feature = "rate-limit")]
 pub use token_bucket::quota::{Quota, Quotas};
 #[cfg(feature = "rate-limit")]

@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::time::Duration;
 
-use super::{Busy, Cause, Error, Fault, Kind, Outage, Upload, Why};
+use crate::error::reasons::{Busy, Cause, Outage, Upload, Why};
+use crate::error::{Error, Fault, Kind};
 
 /// The `retry_after` of an overload, and of an outage: the longest pause between two probes of a breaker.
 const RETRY_SOON: Duration = Duration::from_secs(1);

@@ -10,11 +10,11 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) enum Upload {
-    /// The body is longer than so many bytes.
+    /// The body is longer than this number of bytes.
     TooLarge(usize),
-    /// The body was not complete after so much time.
+    /// The body was not complete after this time.
     TooSlow(Duration),
-    /// The bodies of other requests take up the room, which is so many bytes.
+    /// The bodies of other requests take up the room, which is this number of bytes.
     NoRoom(usize),
     /// Another request has used the idempotency key. This part of it differs.
     KeyReused(&'static str),
@@ -79,7 +79,7 @@ pub(crate) enum Cause {
     Redirected,
     /// The slot of the key is being moved to another node of the Cluster. Nothing has run.
     Moving,
-    /// The same, but the script has run in part: it removed a key, and the node refused when it asked for it again.
+    /// The same, but the script has run in part: it removed a key, and the node then refused to read it again.
     MovedMidway,
     /// There was no connection: nothing was sent.
     NotSent,

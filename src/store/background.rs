@@ -16,8 +16,8 @@ use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use crate::Error;
-use crate::error::{Cause, Outage};
+use crate::error::Error;
+use crate::error::reasons::{Cause, Outage};
 use crate::sync::lock;
 
 /// The place where a store runs work that must not depend on its callers. Clones share it.

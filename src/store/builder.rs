@@ -1,26 +1,26 @@
-//! The settings of a store: [`StoreBuilder`].
+//! The settings of a store: [`StoreBuilder`]. What makes a store of them, by URLs or by a pool, stands in `address.rs`.
 
-mod access;
-mod places;
 #[cfg(test)]
 #[cfg(all(feature = "cluster", feature = "pools", feature = "rustls"))]
 mod tests;
 
 use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-pub use self::places::IntoPool;
-use super::durability::Durability;
-use super::in_memory::{Bounds, Clock};
-use super::redis::endpoint::Access;
-use super::{Store, redis};
-use crate::Error;
-use crate::setters::{in_range, setters};
-
-/// The default prefix of keys.
-pub(super) const PREFIX: &str = "td";
+use crate::error::Error;
+use crate::macros::setters;
+use crate::store::Store;
+use crate::store::base::PREFIX;
+use crate::store::credentials::{ProvideCredentials, password_in};
+use crate::store::memory::bound::Bounds;
+use crate::store::memory::clock::Clock;
+use crate::store::redis::endpoint::Access;
+use crate::store::redis::limits::Durability;
+pub(crate) use crate::store::redis::limits::Limits; // moved: then private
 
 /// Settings of a [`Store`].
 ///
@@ -61,44 +61,27 @@ pub(super) const PREFIX: &str = "td";
 #[derive(Clone)]
 #[must_use = "a builder does nothing until `redis`, `pool` or `in_memory` is called"]
 pub struct StoreBuilder {
-    prefix: String,
-    limits: Limits,
+    pub(super) prefix: String,
+    pub(super) limits: Limits,
     pub(super) access: Access,
-    wakeups: Vec<String>,
-    background: Option<Handle>,
+    pub(super) wakeups: Vec<String>,
+    pub(super) background: Option<Handle>,
     max_keys: Option<usize>,
     max_bytes: Option<usize>,
 }
 
-/// Timeouts and bounds of a store on Redis.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) timeout: Duration,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) queue_timeout: Duration,
-    pub(crate) connections: usize,
-    pub(crate) max_queued: usize,
-    pub(crate) max_queued_bytes: usize,
-    pub(crate) durability: Option<Durability>,
-    pub(crate) functions: bool,
-    pub(crate) local_share: Bounds,
+impl Store {
+    /// Returns a builder with the settings of a store: prefix, timeouts, bounds, connections.
+    pub fn builder() -> StoreBuilder {
+        StoreBuilder::default()
+    }
 }
 
 impl Default for StoreBuilder {
     fn default() -> Self {
         Self {
             prefix: PREFIX.into(),
-            limits: Limits {
-                timeout: Duration::from_millis(500),
-                connect_timeout: Duration::from_secs(2),
-                queue_timeout: Duration::from_secs(1),
-                connections: 1,
-                max_queued: 131_072,
-                max_queued_bytes: 64 << 20,
-                durability: None,
-                functions: true,
-                local_share: Bounds::LOCAL_SHARE,
-            },
+            limits: Limits::DEFAULT,
             access: Access::default(),
             wakeups: Vec::new(),
             background: None,
@@ -230,6 +213,75 @@ setters! { StoreBuilder:
     /// # Ok::<(), tower_distributed::Error>(())
     /// ```
     fn max_bytes(max_bytes: usize) => max_bytes = Some(max_bytes);
+
+    /// Sets `TCP_NODELAY`: whether a call leaves at once, although the server has not acknowledged the one before. Default:
+    /// `true`. Without it a call may wait for a whole round trip. For a pool see [`pool`](Self::pool).
+    fn tcp_nodelay(nodelay: bool) => access.tcp.nodelay = nodelay;
+
+    /// Sets after how long without traffic the system probes whether the server is still there, 1 s to 1 hour, in whole
+    /// seconds; `None`: never. Default: 15 s. It probes again every third of that. So a connection to a host that has vanished
+    /// ends although nothing is sent on it.
+    fn tcp_keepalive(idle: impl Into<Option<Duration>>) => access.tcp.keepalive = idle.into();
+
+    /// Sets how long sent data may be unacknowledged before the system ends a connection (`TCP_USER_TIMEOUT`), 1 s to 1 hour;
+    /// `None`: as long as the system likes, often 15 minutes. Default: 10 s. Has an effect on Linux, Android and Fuchsia.
+    /// It also ends a connection to a server that reads nothing for so long. Calls do not wait for that: see
+    /// [`timeout`](Self::timeout).
+    fn tcp_user_timeout(limit: impl Into<Option<Duration>>) => access.tcp.user_timeout = limit.into();
+
+    /// Sets where user names and passwords come from, in place of those in the URL: [`Credentials`](crate::Credentials), or an
+    /// asynchronous closure. Each new connection asks again, so credentials can change, as short-lived tokens do. A pool
+    /// has its own; beside a pool they are for [`wakeups`](Self::wakeups).
+    ///
+    /// A connection stays authenticated when its credentials expire, and when the server drops it the next one gets new
+    /// ones. The time that the closure takes counts as connecting.
+    ///
+    /// The closure must not block: it also runs on the [`background`](Self::background) thread, where it would delay the
+    /// renewals of all leases. Use `tokio::task::spawn_blocking` for what blocks.
+    ///
+    /// ```no_run
+    /// use tower_distributed::{Credentials, Store};
+    ///
+    /// async fn token() -> Result<String, std::io::Error> {
+    ///     Ok("valid for 15 minutes".to_owned()) // from the service that signs tokens
+    /// }
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::builder()
+    ///     .credentials(|| async { token().await.map(|token| Credentials::new("app", token)) })
+    ///     .redis("redis://redis.internal")?;
+    /// # Ok(()) }
+    /// ```
+    fn credentials(credentials: impl ProvideCredentials) => access.credentials = Some(Arc::new(credentials));
+}
+
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+setters! { StoreBuilder:
+    /// Trusts these root certificates and no others, for URLs with `rediss://`. One or more certificates in PEM. For a pool
+    /// see [`credentials`](Self::credentials).
+    ///
+    /// By default a server is trusted if a root certificate of the operating system signed its certificate, or one of
+    /// Mozilla's with the feature `rustls-webpki-roots`. With `rustls`, those of the operating system are read once in a
+    /// process. The certificate must be valid for the host in the URL. This cannot be turned off: for a server with a
+    /// certificate of your own, give the certificate of your authority.
+    ///
+    /// ```no_run
+    /// use tower_distributed::Store;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Store::builder()
+    ///     .root_certificates(std::fs::read("/etc/redis/ca.pem")?)
+    ///     .client_certificate(std::fs::read("/etc/redis/client.pem")?, std::fs::read("/etc/redis/client.key")?)
+    ///     .redis("rediss://redis.example.com")?;
+    /// # Ok(()) }
+    /// ```
+    fn root_certificates(pem: impl Into<Vec<u8>>) => access.tls.roots = Some(pem.into());
+
+    /// Identifies the store to servers that ask for a client certificate: the certificate, followed by its chain if it has
+    /// one, and its private key. Both in PEM; with `native-tls` the key must be PKCS #8. For a pool see
+    /// [`credentials`](Self::credentials).
+    fn client_certificate(certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>)
+        => access.tls.client = Some((certificate.into(), key.into()));
 }
 
 impl StoreBuilder {
@@ -327,6 +379,37 @@ impl StoreBuilder {
         self
     }
 
+    /// Makes connections in a simulated network.
+    #[cfg(simulation)]
+    pub fn dial(mut self, dial: Arc<dyn crate::store::dial::Dial>) -> Self {
+        self.access.dial = Some(dial);
+        self
+    }
+
+    /// Sets a file with the password, which is read for each new connection: for secrets that are mounted into a container and
+    /// rotated. A line end after the password does not count. The user is that of the URL, or `default`. For a pool see
+    /// [`credentials`](Self::credentials).
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if the file cannot be read.
+    ///
+    /// ```no_run
+    /// use tower_distributed::Store;
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::builder().password_file("/run/secrets/redis")?.redis("redis://app@redis.internal")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn password_file(self, path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path: Arc<Path> = path.as_ref().into();
+        password_in(&path).map_err(|error| Error::invalid(error.to_string()))?;
+        Ok(self.credentials(move || {
+            let path = Arc::clone(&path);
+            async move { tokio::task::spawn_blocking(move || password_in(&path)).await? }
+        }))
+    }
+
     /// Creates a store in the memory of this process, like [`Store::in_memory`], with [`max_keys`](Self::max_keys) and
     /// [`max_bytes`](Self::max_bytes). The other settings apply to Redis only and have no effect.
     ///
@@ -341,45 +424,12 @@ impl StoreBuilder {
     }
 
     /// The bounds of the state in memory.
-    fn bounds(&self, usual: Bounds) -> Result<Bounds, Error> {
+    pub(super) fn bounds(&self, usual: Bounds) -> Result<Bounds, Error> {
         let bounds = Bounds {
             max_keys: self.max_keys.unwrap_or(usual.max_keys),
             max_bytes: self.max_bytes.unwrap_or(usual.max_bytes),
         };
         bounds.check().map(|()| bounds)
-    }
-}
-
-impl Limits {
-    fn check(&self) -> Result<(), Error> {
-        for (what, span) in [
-            ("timeout", self.timeout),
-            ("connect_timeout", self.connect_timeout),
-            ("queue_timeout", self.queue_timeout),
-        ] {
-            in_range(
-                what,
-                Duration::from_millis(1)..=Duration::from_secs(60),
-                "1 ms to 60 s",
-                span,
-            )?;
-        }
-        if let Some(durability) = self.durability {
-            durability.check_settings(self.timeout)?;
-        }
-        for (what, range, value) in [
-            ("connections", 1..=64, self.connections),
-            ("max_queued", 1..=redis::MOST_OPERATIONS, self.max_queued),
-            (
-                "max_queued_bytes",
-                1 << 16..=redis::MOST_BYTES,
-                self.max_queued_bytes,
-            ),
-        ] {
-            let must = format!("{} to {}", range.start(), range.end());
-            in_range(what, range, &must, value)?;
-        }
-        Ok(())
     }
 }
 

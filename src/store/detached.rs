@@ -1,12 +1,15 @@
-//! Work that goes on when its callers leave: a [shutdown](super::Store::shutdown) waits for it. What still runs at the end of
-//! that time keeps its leases, until their ttl.
+//! Work that goes on when its callers leave: a [shutdown](crate::Store::shutdown) waits for it. Work that still runs when the
+//! time of the shutdown is over keeps its leases, until their ttl.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use crate::error::Error;
+use crate::error::reasons::Cause;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Notify, lock};
 
@@ -34,7 +37,7 @@ struct Kind {
     name: Arc<str>,
     /// Whether a shutdown has left it running.
     is_left: AtomicBool,
-    /// Whether it is being polled now. What is dropped at other times may be cut off.
+    /// Whether it is being polled now. If its leases are dropped at another time, it may have been cut off.
     is_polled: AtomicBool,
     /// The work around it. Its leases last as long.
     within: Option<Arc<Kind>>,
@@ -60,11 +63,10 @@ impl DetachedWork {
     /// Begins some work.
     pub(crate) fn begin(self: &Arc<Self>, name: &Arc<str>) -> Work {
         let within = WorkMark::current().and_then(|mark| mark.0.upgrade());
-        let (is_left, is_polled) = (AtomicBool::new(false), AtomicBool::new(false));
         let kind = Arc::new(Kind {
             name: Arc::clone(name),
-            is_left,
-            is_polled,
+            is_left: AtomicBool::new(false),
+            is_polled: AtomicBool::new(false),
             within,
         });
         let mut running = lock(&self.running);
@@ -79,7 +81,7 @@ impl DetachedWork {
         }
     }
 
-    /// Waits until none runs.
+    /// Waits until no work is running.
     pub(super) async fn none(&self) {
         loop {
             let none = self.none.notified();
@@ -90,7 +92,7 @@ impl DetachedWork {
         }
     }
 
-    /// Leaves running what still runs. Returns what that is.
+    /// Marks all work that still runs as left behind by a shutdown, and returns its names.
     pub(super) fn leave(&self) -> LeftWork {
         let mut left = LeftWork::default();
         for kind in lock(&self.running).by_number.values() {
@@ -183,6 +185,33 @@ impl fmt::Display for LeftWork {
             write!(f, "{before}{count} of {name}")?;
         }
         Ok(())
+    }
+}
+
+/// What a shutdown has left.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) work: LeftWork,
+    pub(crate) operations: usize,
+}
+
+impl Left {
+    pub(crate) fn told(&self, limit: Duration) -> Result<(), Error> {
+        let Self { work, operations } = self;
+        let text = match (work.is_empty(), operations) {
+            (true, 0) => return Ok(()),
+            (false, 0) => format!("still running within {limit:?}: {work}"),
+            (true, _) => {
+                format!(
+                    "{operations} releases and other background operations were not done within {limit:?}"
+                )
+            }
+            (false, _) => format!(
+                "still running within {limit:?}: {work}; and {operations} releases and other background operations \
+                 were not done"
+            ),
+        };
+        Err(Error::unavailable(Cause::TimedOut, text))
     }
 }
 

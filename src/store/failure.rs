@@ -3,8 +3,10 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::in_memory::{Bounds, Clock, InMemory};
-use super::{Backend, Store};
+use crate::store::memory::InMemory;
+use crate::store::memory::bound::Bounds;
+use crate::store::memory::clock::Clock;
+use crate::store::{Backend, Store};
 
 /// What a layer does with requests while the store is unavailable.
 ///

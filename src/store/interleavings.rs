@@ -1,15 +1,15 @@
-//! Parts that all stores share: nobody who waits for them is forgotten.
+//! Parts that all stores share: each task that waits for them is woken.
 //!
 //! Not here: the recipients of the notifier, a call that nobody awaits, and the scheduler are each behind one lock.
 
 use std::sync::Arc;
 
-use super::notifier::{Link, Notifier};
-use super::owed::Owed;
 use crate::clock;
+use crate::store::notifier::{Link, Notifier};
+use crate::store::owed::Owed;
 use crate::sync::{block_on, check, spawn};
 
-/// Whoever waits until nothing is owed is woken by the last operation.
+/// A task that waits until no operation is owed is woken by the last one.
 pub(crate) fn the_end_of_what_is_owed_is_told() {
     check(|| {
         let owed = Arc::new(Owed::default());
@@ -26,7 +26,7 @@ pub(crate) fn the_end_of_what_is_owed_is_told() {
     });
 }
 
-/// Whoever finds that pushes arrive also finds that they did not before.
+/// A thread that finds that pushes arrive also finds that they did not arrive before.
 pub(crate) fn pushes_that_were_missed_are_known_when_they_arrive_again() {
     check(|| {
         let (notifier, before) = (Arc::new(Notifier::new(Link::Down)), clock::now());

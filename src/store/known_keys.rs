@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::Key;
+use crate::key::Key;
 
-/// What a process knows of at most so many keys. If there are more, those that are not used make room, a few at a time: a key
-/// that is not known costs [`EXAMINED`] steps, whatever the number of keys.
+/// What a process knows of keys, up to a maximum number of them. If there are more, those that are not used make room, a few at
+/// a time: a key that is not known costs [`EXAMINED`] steps, whatever the number of keys.
 #[derive(Debug)]
 pub(crate) struct KnownKeys<V> {
     most: usize,

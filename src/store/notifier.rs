@@ -10,10 +10,12 @@ use std::sync::{Arc, Weak};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::operation::END;
+use crate::clock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
-use crate::{clock, random};
+
+/// Times (µs) and fences are below this: larger integers are not exact in Lua.
+pub(crate) const END: i64 = 1 << 53;
 
 /// A message for waiters of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +30,8 @@ pub(crate) struct Push {
 pub(crate) enum News {
     /// The waiter holds the lease until `expiry`, in µs of the server's clock.
     Granted { expiry: i64, fence: i64 },
-    /// The waiter lost its place in the queue: it must ask again. Or the lease of a holder was revoked: it must be looked
-    /// after.
+    /// The waiter lost its place in the queue and must acquire again. Or the lease of a holder was revoked, and the holder
+    /// must check it.
     Gone,
     /// The waiter left the queue. The bytes are its final answer.
     Told(Arc<[u8]>),
@@ -40,7 +42,7 @@ pub(crate) enum News {
 /// Why a waiter is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The queue is full, and its line was the longest.
+    /// The queue is full, and this waiter was in the longest line.
     QueueFull,
     /// The limit is 0.
     Closed,
@@ -49,13 +51,14 @@ pub(crate) enum Refusal {
 impl Push {
     /// Parses `expiry fence ids…`, optionally followed by a line break and the bytes of [`News::Told`]. An `expiry`
     /// of 0 means that nothing was granted, and its fence then says why: 1 and 2 are refusals. The ids are hexadecimal, as in tokens. Whoever may publish can send anything:
-    /// numbers that are not times and fences are not read.
+    /// numbers that cannot be times or fences are rejected.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut lines = text.splitn(2, |byte| *byte == b'\n');
         let first = std::str::from_utf8(lines.next()?).ok()?;
         let mut words = first.split(' ');
         let number = |word: &str| word.parse().ok().filter(|number| (0..END).contains(number));
-        let (expiry, fence) = (number(words.next()?)?, number(words.next()?)?);
+        let expiry = number(words.next()?)?;
+        let fence = number(words.next()?)?;
         let ids: Vec<_> = words
             .map(|id| Some(hex(id).filter(|(_, rest)| rest.is_empty())?.0))
             .collect::<Option<_>>()?;
@@ -132,7 +135,7 @@ pub(crate) const ALL: &str = "all";
 
 impl Notifier {
     pub(crate) fn new(link: Link) -> Self {
-        let number = random::bits();
+        let number = clock::bits();
         Self {
             number,
             process: format!("{number:016x}"),

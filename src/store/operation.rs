@@ -7,13 +7,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use redis::Value;
 use smallvec::SmallVec;
 
-use super::notifier::Push;
-use super::redis::Value;
-
-/// Times (µs) and fences are below this: larger integers are not exact in Lua.
-pub(crate) const END: i64 = 1 << 53;
+pub(crate) use crate::store::notifier::END; // moved
+use crate::store::notifier::Push;
 
 /// One step on the state of one key.
 ///
@@ -53,7 +51,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     type Cell: Cell;
     /// The reply.
     type Reply: fmt::Debug + Send + 'static;
-    /// The operation that takes back a reply whose caller is gone; `Self` if there is nothing to take back.
+    /// The operation that takes back a reply whose caller is gone; `Self` if nothing is ever taken back.
     type Undo: Operation<Cell = Self::Cell>;
 
     /// The script.
@@ -188,7 +186,7 @@ pub(crate) trait Cell: Clone + Default + Send + 'static {
     }
 }
 
-/// What a server runs for an operation: one of the [library](super::library).
+/// What a server runs for an operation: one of the library, see `store/redis/library.rs`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Script {
     /// Its first arguments: its name, and of some the kind of leases.
@@ -219,10 +217,10 @@ pub(crate) use lua;
 /// An operation of the library: `function!(rights: words; pieces)`.
 macro_rules! function {
     ($rights:ident: $($word:expr),+; $($pieces:expr),*) => {
-        $crate::store::Script {
+        $crate::store::operation::Script {
             words: &[$($word),+],
             pieces: &[$($pieces),*],
-            rights: $crate::store::Rights::$rights,
+            rights: $crate::store::operation::Rights::$rights,
         }
     };
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::sync::Notify;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts the owed operations.
+/// Counts the operations that are owed, and wakes the tasks that wait until there are none.
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
     count: AtomicUsize,
@@ -20,7 +20,7 @@ impl Owed {
         }
     }
 
-    /// Adds `more`, or, if that is negative, takes so many as done.
+    /// Adds `more` operations; if that is negative, subtracts them as done.
     pub(crate) fn change(&self, more: isize) {
         if more < 0 {
             self.done(more.unsigned_abs())
@@ -35,7 +35,7 @@ impl Owed {
         }
     }
 
-    /// Owes one operation until what is returned is dropped.
+    /// Counts one operation as owed until the returned guard is dropped.
     pub(crate) fn one(self: &Arc<Self>) -> OwedOne {
         self.add(1);
         OwedOne(Arc::clone(self))
@@ -57,7 +57,7 @@ impl Owed {
     }
 }
 
-/// An operation that is owed while this lives.
+/// A guard: one operation is owed until it is dropped.
 #[derive(Debug)]
 pub(crate) struct OwedOne(Arc<Owed>);
 

@@ -16,9 +16,9 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::background::Background;
-use super::in_memory::callers_clock_is_the_systems;
-use super::notifier::Link;
+use crate::store::background::Background;
+use crate::store::memory::clock::callers_clock_is_the_systems;
+use crate::store::notifier::Link;
 use crate::sync::lock;
 
 /// Work that becomes due from time to time.
@@ -39,7 +39,7 @@ pub(crate) enum Signal {
     Relinked,
     /// The work that need not wait is due.
     Hurry,
-    /// The process gives up what it holds.
+    /// The process shuts down and gives up its leases.
     ShutDown,
 }
 
@@ -131,7 +131,7 @@ impl Scheduler {
             earlier: Arc::clone(&earlier),
         });
         drop(state);
-        // A clone has seen what the original has, which never looks.
+        // The original is never read, so for its clone all changes so far would be new. Only later ones matter.
         let mut link = self.link.clone();
         link.mark_unchanged();
         let task = Task {
@@ -149,7 +149,7 @@ impl Scheduler {
 
     /// Gives a signal to all tasks, or to those that are due by now.
     fn signal(&self, signal: Signal) {
-        // Not under the lock.
+        // The tasks are called without the lock.
         let joined = lock(&self.state).joined();
         let now = Instant::now();
         for task in joined {
@@ -165,7 +165,7 @@ impl Scheduler {
         self.schedule(Instant::now());
     }
 
-    /// Makes the tasks give up what the process holds.
+    /// Makes the tasks give up the leases of the process.
     pub(crate) fn shut_down(&self) {
         self.signal(Signal::ShutDown);
     }
@@ -208,7 +208,7 @@ struct Task {
     scheduler: Arc<Scheduler>,
     place: Option<Id>,
     earlier: Arc<Notify>,
-    /// Changes since the work was scheduled.
+    /// Reports each change of the link after the work was scheduled.
     link: watch::Receiver<Link>,
     done: bool,
 }

@@ -1,11 +1,4 @@
-//! What a store does at the moment: [`StoreStats`], and a ping to its server.
-
-use std::time::Duration;
-
-use tokio::runtime::Handle;
-
-use super::Store;
-use crate::Error;
+//! What [`Store::stats`](crate::Store::stats) reports of a store.
 
 /// What a store does at the moment, and has done. See [`Store::stats`](crate::Store::stats).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,54 +34,4 @@ pub enum BreakerState {
     HalfOpen,
     /// Calls fail at once, as [unavailable](crate::Error::is_unavailable).
     Open,
-}
-
-impl Store {
-    /// Sends a `PING` to the server, for readiness probes, and returns how long the server took to answer. In memory it
-    /// always succeeds, in no time.
-    ///
-    /// The ping is sent even while the breaker is open, and an answer closes the breaker, except on a Cluster. Use it
-    /// for readiness (may this process get requests?), not for liveness: a restart of this process does not bring
-    /// Redis back. The gateway example answers `/readyz` with it.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
-    /// let store = tower_distributed::Store::in_memory();
-    /// let took = store.ping().await?;
-    /// println!("{} answered in {took:?}", store.stats().server_version.as_deref().unwrap_or("memory"));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`is_unavailable`](Error::is_unavailable) if there is no answer within the [connect
-    /// timeout](crate::StoreBuilder::connect_timeout) and the [timeout](crate::StoreBuilder::timeout).
-    pub async fn ping(&self) -> Result<Duration, Error> {
-        let Some(store) = self.on_redis() else {
-            return Ok(Duration::ZERO);
-        };
-        store
-            .anywhere(|store, runtime| async move { store.ping(&runtime).await })
-            .await?
-    }
-
-    /// Returns what the store does at the moment, for a status page. Asks no server. All zero in memory.
-    ///
-    /// The feature `metrics` reports the same and more, over time.
-    ///
-    /// ```
-    /// let stats = tower_distributed::Store::in_memory().stats();
-    /// assert_eq!(stats.breaker, tower_distributed::BreakerState::Closed);
-    /// println!("{} wait; {} in {} batches so far", stats.queued, stats.operations, stats.batches);
-    /// ```
-    #[must_use]
-    pub fn stats(&self) -> StoreStats {
-        let Some(store) = self.on_redis() else {
-            return StoreStats::default();
-        };
-        let runtime = Handle::try_current()
-            .ok()
-            .or_else(|| store.base.background.handle().ok());
-        store.stats(runtime.map(|runtime| runtime.id()))
-    }
 }

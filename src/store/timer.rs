@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep};
 
-use super::background::Background;
+use crate::store::background::Background;
 
 /// How long to block the thread at a time if no other timer is available.
 const BLOCKING: Duration = Duration::from_millis(10);

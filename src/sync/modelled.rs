@@ -67,7 +67,7 @@ pub(crate) fn check(test: impl Fn() + Send + Sync + 'static) {
     builder.preemption_bound = Some(3);
     builder.max_branches = 10_000;
     let test = Arc::new(test);
-    // On a stack of some size.
+    // In a thread of its own, whose stack is large enough.
     builder.check(move || {
         let test = test.clone();
         spawn(move || test()).join().unwrap();
@@ -76,7 +76,8 @@ pub(crate) fn check(test: impl Fn() + Send + Sync + 'static) {
 
 /// Runs a future, and fails if nothing wakes it any more. Unlike the one of loom, it may be woken several times.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    let (woken, mut future) = (Arc::<Woken>::default(), pin!(future));
+    let woken = Arc::<Woken>::default();
+    let mut future = pin!(future);
     let waker = Waker::from(woken.clone());
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {

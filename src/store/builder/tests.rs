@@ -5,7 +5,7 @@ use support::pools;
 use support::scratch_dir::ScratchDir;
 
 use super::*;
-use crate::Credentials;
+use crate::store::credentials::Credentials;
 
 const URL: &str = "redis://127.0.0.1:1";
 const TLS: &str = "rediss://127.0.0.1:1";

@@ -20,7 +20,9 @@ pub(crate) mod future;
 pub(crate) mod interleavings;
 pub(in crate::store) mod libraries;
 mod library;
+pub(crate) mod limits;
 mod link;
+pub(crate) mod names;
 mod plan;
 pub(crate) mod pool;
 mod refused;
@@ -42,6 +44,8 @@ pub(in crate::store) mod subscription;
 pub(super) mod tcp;
 #[cfg(test)]
 mod tests;
+#[cfg(any(feature = "rustls", feature = "native-tls"))]
+pub(crate) mod tls;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod urls;
 mod version;
@@ -52,7 +56,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-pub(crate) use redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout};
 

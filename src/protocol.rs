@@ -1,4 +1,0 @@
-// The module's documentation is src/docs/protocol.md.
-
-#[cfg(test)]
-mod tests;
