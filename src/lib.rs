@@ -115,6 +115,8 @@ mod debug;
 
 #[cfg(feature = "dedupe")]
 pub mod bloom_filter;
+#[cfg(feature = "rate-limit")]
+mod bucket;
 mod clock;
 #[cfg(test)]
 #[cfg(all(feature = "operator", feature = "postcard"))]
@@ -173,6 +175,8 @@ pub mod wire_format;
 
 #[cfg(feature = "dedupe")]
 pub use bloom_filter::BloomFilter;
+#[cfg(feature = "rate-limit")]
+pub use bucket::{quota::Quota, quotas::Quotas};
 /// The version of `deadpool-redis` whose pools a [`Store`] is made of.
 #[cfg(feature = "pools")]
 pub use deadpool_redis;
@@ -193,8 +197,6 @@ pub use store::{
     BreakerState, Credentials, IntoPool, Key, ProvideCredentials, Store, StoreBuilder,
     StoreFailure, StoreStats,
 };
-#[cfg(feature = "rate-limit")]
-pub use token_bucket::quota::{Quota, Quotas};
 #[cfg(feature = "rate-limit")]
 pub use token_bucket::{
     BudgetLayer, FleetQuotas, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets,

@@ -11,17 +11,19 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use super::acquire::{Decide, Waiting};
-use super::layer::ChosenQuotas;
-use super::learn::Learned;
-use super::operations::Reserve;
-use super::quota::Quotas;
-use super::several::{Price, ReserveAll, keys_of};
-use super::state::{Ask, Bucket};
-use super::{Decision, Several, TokenBucket};
-use crate::store::{Cells, failure::Sharing};
+use crate::bucket::charge::{Price, Reserve, ReserveAll};
+use crate::bucket::decision::Decision;
+use crate::bucket::quotas::Quotas;
+use crate::bucket::{Ask, Bucket};
+use crate::error::Error;
+use crate::store::failure::Sharing;
+use crate::store::{Cells, Key};
 use crate::telemetry::Decisions;
-use crate::{Error, Key};
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::acquire::{Decide, Waiting};
+use crate::token_bucket::layer::ChosenQuotas;
+use crate::token_bucket::learn::Learned;
+use crate::token_bucket::limits::{Several, keys_of};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Limiter {
@@ -230,7 +232,7 @@ impl Limiter {
     }
 
     /// This local share with a share of the quotas of `other`.
-    pub(super) fn standing_in_for(&self, other: &Self) -> Self {
+    pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
         let of = other.buckets();
         self.map(|limit, bucket| {
             of.get(limit)
