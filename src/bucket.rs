@@ -136,7 +136,9 @@ impl Bucket {
     /// Whether the request fits.
     #[inline]
     pub(crate) fn has(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
-        let (start, until, tokens) = (self.start(now), now + ask.wait, ask.cost + self.held());
+        let start = self.start(now);
+        let until = now + ask.wait;
+        let tokens = ask.cost + self.held();
         start <= until
             && self
                 .pairs(quotas)
@@ -245,7 +247,8 @@ impl Bucket {
     /// Whether the request fits the windows of calendar quotas in which it acts. [`has`](Self::has) checks what is held.
     #[cold]
     pub(crate) fn has_in_windows(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
-        let (acts, until) = (self.acts_in_windows(quotas, now, ask.cost), now + ask.wait);
+        let acts = self.acts_in_windows(quotas, now, ask.cost);
+        let until = now + ask.wait;
         let mut levels = self
             .pairs(quotas)
             .filter(|(level, _)| level.calendar().is_some());
@@ -317,7 +320,8 @@ impl Bucket {
     /// Reads what is held from a reply, if anything is: the sum, and the earliest end.
     pub(crate) fn read_held(&mut self, fields: &mut Fields<'_>) -> Result<(), Garbled> {
         if fields.len() > 0 {
-            let (held, next) = (fields.integer()?, fields.integer()?);
+            let held = fields.integer()?;
+            let next = fields.integer()?;
             if !(1..1 << 32).contains(&held) || !(0..END).contains(&next) {
                 return Err(Garbled("a script returned holds that are out of range"));
             }

@@ -113,7 +113,8 @@ impl TokenBucket {
     }
 
     pub(crate) fn of(clients: Arc<Clients>, quotas: Quotas, max_wait: i64) -> Self {
-        let (local, holding) = (Local::default(), HoldOptions::default());
+        let local = Local::default();
+        let holding = HoldOptions::default();
         Self {
             clients,
             quotas,
@@ -416,7 +417,7 @@ impl TokenBucket {
 /// What layers and other modules ask of buckets.
 impl TokenBucket {
     /// The counters of decisions. The caller counts the decisions of [`acquire`](Self::acquire) and of a
-    /// [`Limiter`](super::limiter::Limiter).
+    /// [`Limiter`](crate::token_bucket::limiter::Limiter).
     pub(crate) fn decisions(&self) -> &Decisions {
         &self.clients.decisions
     }
@@ -487,7 +488,8 @@ impl TokenBucket {
     /// Returns the buckets of this name in the memory of this process, which replaces the store while it is unavailable.
     /// Their quotas are divided by the number of processes that share them.
     pub(crate) fn local_share(&self, sharing: Sharing) -> Self {
-        let (name, store) = (self.name(), self.clients.store.local_share());
+        let name = self.name();
+        let store = self.clients.store.local_share();
         let replicas = Some(Replicas::of(
             &self.clients.store,
             "token_bucket",
@@ -508,7 +510,8 @@ impl TokenBucket {
 
     /// Other buckets in the same store. Their name is the name of this namespace plus `ending`.
     pub(crate) fn beside(&self, ending: &str, quota: Quota) -> Result<Self, Error> {
-        let (store, name) = (&self.clients.store, format!("{}{ending}", self.name()));
+        let store = &self.clients.store;
+        let name = format!("{}{ending}", self.name());
         let clients = Arc::new(Clients::new(store, &name, &Namespace::open(store, &name)));
         Ok(Self::of(clients, quota.try_into()?, 0))
     }

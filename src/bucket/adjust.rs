@@ -158,8 +158,11 @@ impl Operation for Peek {
         let mut bucket = Bucket::new(read_time(&mut numbers)?, SmallVec::new());
         // A level has seven numbers. What is held has two, behind all levels.
         while numbers.len() > 2 {
-            let (tat, last) = (read_moment(&mut numbers)?, read_moment(&mut numbers)?);
-            let (num, den, burst) = (numbers.integer()?, numbers.integer()?, numbers.integer()?);
+            let tat = read_moment(&mut numbers)?;
+            let last = read_moment(&mut numbers)?;
+            let num = numbers.integer()?;
+            let den = numbers.integer()?;
+            let burst = numbers.integer()?;
             let quota = Tokens { burst, num, den };
             if !quota.are_valid() {
                 return Err(WRONG_TYPE);

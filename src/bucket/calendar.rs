@@ -1,5 +1,5 @@
 //! The numbers of a quota, and the arithmetic of calendar quotas: tokens per day, week, month or year. It equals
-//! `lua/lib/calendar.lua`, integer for integer.
+//! `lua/calendar.lua`, integer for integer.
 //!
 //! The windows of a calendar are numbered, with positive numbers. Dates are of the proleptic Gregorian calendar. The
 //! conversions between days and months are those of Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms"
@@ -195,8 +195,10 @@ impl Calendar {
     }
 
     fn from_code(code: i64) -> Option<Self> {
-        let (start, offset) = (code / OFFSETS, code % OFFSETS - 1440);
-        let (ahead, start) = (start / AHEAD, start % AHEAD);
+        let start = code / OFFSETS;
+        let offset = code % OFFSETS - 1440;
+        let ahead = start / AHEAD;
+        let start = start % AHEAD;
         let length = match start {
             1 => Length::Days(1, 0),
             11..=17 => Length::Days(7, MONDAY + start - WEEKS - 1),
@@ -255,7 +257,8 @@ fn month_of(day: i64) -> i64 {
 /// The day of a month that has the number `start`, or the last day of a month that lacks it.
 fn first_day(month: i64, start: i64) -> i64 {
     let first = |month: i64| {
-        let (year, month) = (month.div_euclid(12), month.rem_euclid(12));
+        let year = month.div_euclid(12);
+        let month = month.rem_euclid(12);
         365 * year + year.div_euclid(4) - year.div_euclid(100)
             + year.div_euclid(400)
             + (153 * month + 2) / 5
@@ -280,7 +283,8 @@ pub(crate) fn write(f: &mut fmt::Formatter<'_>, unit: Unit, settings: Settings) 
         write!(f, "@{start}")?;
     }
     if let Some(offset) = settings.offset {
-        let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
+        let sign = if offset < 0 { '-' } else { '+' };
+        let minutes = offset.unsigned_abs();
         write!(f, "{sign}{:02}:{:02}", minutes / 60, minutes % 60)?;
     }
     f.write_str(if settings.ahead {

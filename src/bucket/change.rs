@@ -86,7 +86,8 @@ impl Bucket {
 
     fn with_levels_of(self, quotas: &Quotas, now: i64) -> (Self, bool) {
         let find = |limit: &Limit| self.levels.iter().find(|level| level.quota == limit.tokens);
-        let (mut levels, mut is_new) = (SmallVec::new(), false);
+        let mut levels = SmallVec::new();
+        let mut is_new = false;
         for limit in quotas.limits() {
             levels.push(find(limit).copied().unwrap_or_else(|| {
                 is_new = true;
@@ -110,10 +111,8 @@ impl Bucket {
     fn taken_over(&self, limit: &Limit, now: i64) -> Level {
         // The fastest of the quotas that are at least as slow, otherwise the slowest quota.
         let rank = |level: &Level| {
-            let (interval, is_faster) = (
-                level.quota.interval(),
-                level.quota.interval() < limit.interval(),
-            );
+            let interval = level.quota.interval();
+            let is_faster = level.quota.interval() < limit.interval();
             (is_faster, if is_faster { -interval } else { interval })
         };
         let nearest = self.levels.iter().min_by(|one, other| {
@@ -154,7 +153,8 @@ impl Bucket {
 fn convert(from: &Level, tat: Moment, to: &Pace, now: i64) -> Moment {
     let burst = from.quota.burst;
     // Whole missing tokens, and the missing part of the next token.
-    let (mut tokens, mut rest) = (tat.whole, 0.0);
+    let mut tokens = tat.whole;
+    let mut rest = 0.0;
     if from.quota.num != 0 {
         let span = tat.max(Moment::at(now));
         let pace = Pace::of(from.quota);

@@ -87,7 +87,8 @@ impl Operation for Reserve {
             .iter()
             .take_while(|decision| decision.admitted)
             .count();
-        let (first, last) = (decisions.first()?, decisions[..count].last()?);
+        let first = decisions.first()?;
+        let last = decisions[..count].last()?;
         Some(Cancel::combined(
             &first.state,
             &last.state,
@@ -183,7 +184,8 @@ pub(crate) enum Price {
 
 impl Price {
     pub(crate) fn new(costs: impl IntoIterator<Item = u32>) -> Self {
-        let (mut each, mut count) = ([0; MOST_LIMITS], 0);
+        let mut each = [0; MOST_LIMITS];
+        let mut count = 0;
         for (place, cost) in each.iter_mut().zip(costs) {
             *place = cost;
             count += 1;
@@ -385,7 +387,8 @@ impl Operation for ReserveAll {
             .iter()
             .take_while(|decided| decided.admitted)
             .count();
-        let (first, last) = (replies.first()?, replies[..count].last()?);
+        let first = replies.first()?;
+        let last = replies[..count].last()?;
         let states = first.states.iter().zip(&last.states).enumerate();
         let cancels = states.map(|(limit, (first, state))| {
             Cancel::combined(first, state, last.price.of(limit).into(), count)
@@ -452,7 +455,8 @@ impl Decided {
 
     /// Whether the limit at this position has the tokens.
     pub(crate) fn has(&self, limit: usize) -> bool {
-        let (state, cost) = (&self.states[limit], self.price.of(limit).into());
+        let state = &self.states[limit];
+        let cost = self.price.of(limit).into();
         state
             .bucket
             .has(&state.quotas, state.now, Ask { cost, wait: 0 })

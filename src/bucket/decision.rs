@@ -46,7 +46,7 @@ use crate::telemetry::Outcome;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Decision {
-    /// The requested number of tokens. If several limits have [different costs](super::Costs): that of the limit that
+    /// The requested number of tokens. If several limits have [different costs](crate::token_bucket::Costs): that of the limit that
     /// refused the request, or else the largest.
     pub cost: u32,
     /// Whether this process made the decision without a call to the store: with
@@ -145,7 +145,8 @@ impl Decision {
 
     /// Converts a refusal to an error.
     pub(crate) fn refused(self) -> Error {
-        let (retry_after, is_closed) = (self.retry_after(), self.is_closed());
+        let retry_after = self.retry_after();
+        let is_closed = self.is_closed();
         Error::refused_by(self, retry_after, is_closed)
     }
 
@@ -425,7 +426,8 @@ impl BucketState {
     }
 
     fn balance<'a>(&self, level: &Level, limit: &'a Limit) -> Balance<'a> {
-        let (remaining, refills) = (self.tokens(level, limit), limit.num != 0);
+        let remaining = self.tokens(level, limit);
+        let refills = limit.num != 0;
         let window = level.window(self.now);
         let effective_window = || match (i64::from(remaining), window) {
             (0, _) => {

@@ -259,7 +259,8 @@ impl Operation for Cancel {
             Rule::Unused { .. } => false,
             Rule::ActsAt { .. } | Rule::IfLatest => after.pairs(quotas).zip(traces).any(is_unknown),
         };
-        let (mut given, held) = (false, after.held());
+        let mut given = false;
+        let held = after.held();
         let traces = if is_new || is_over { &[] } else { &traces[..] };
         for ((level, limit), trace) in after.levels.iter_mut().zip(quotas.limits()).zip(traces) {
             given |= level.cancel(limit, now, (*cost, held), *rule, trace);

@@ -143,70 +143,69 @@ impl HoldStep {
 
     /// Changes the bucket. Returns the outcome, the amount of the hold, and whether anything changed.
     fn run(&self, bucket: &mut Bucket, now: i64) -> (Outcome, i64, bool) {
-        let Self {
-            quotas,
-            id,
-            on_end,
-            verb,
-        } = self;
-        let found = bucket.find_hold(*id);
-        let amount_at = |bucket: &Bucket, at: usize| {
-            bucket
-                .holds
-                .as_ref()
-                .map_or(0, |holds| holds.each[at].amount)
-        };
-        let has = |bucket: &Bucket, more| {
-            more <= 0
-                || bucket.has(
-                    quotas,
-                    now,
-                    Ask {
-                        cost: more,
-                        wait: 0,
-                    },
-                )
-        };
-        match (*verb, found) {
+        match (self.verb, bucket.find_hold(self.id)) {
             (Verb::Authorize { amount, ttl } | Verb::Extend { amount, ttl }, Some(at)) => {
-                let amount = i64::from(amount);
-                if !has(bucket, amount - amount_at(bucket, at)) {
-                    return (Outcome::Refused, amount_at(bucket, at), false);
-                }
-                let changed = bucket.raise_hold(at, amount, now + ttl);
-                (Outcome::Held, amount_at(bucket, at), changed)
+                self.raise(bucket, now, at, amount.into(), ttl)
             }
             (Verb::Extend { .. }, None) => (Outcome::Ended, 0, false),
-            (Verb::Authorize { amount, ttl }, None) => {
-                let amount = i64::from(amount);
-                if !has(bucket, amount) {
-                    return (Outcome::Refused, 0, false);
-                }
-                if bucket
-                    .holds
-                    .as_ref()
-                    .is_some_and(|holds| holds.each.len() >= MOST)
-                {
-                    return (Outcome::Full, 0, false);
-                }
-                bucket.add_hold(Record {
-                    id: *id,
-                    amount,
-                    end: now + ttl,
-                    on_end: *on_end,
-                });
-                (Outcome::Held, amount, true)
-            }
+            (Verb::Authorize { amount, ttl }, None) => self.begin(bucket, now, amount.into(), ttl),
             (Verb::Capture { amount, .. }, Some(at)) => {
                 let held = bucket.remove_hold(at);
-                bucket.capture(quotas, now, amount.into());
+                bucket.capture(&self.quotas, now, amount.into());
                 (Outcome::Held, held, true)
             }
             (Verb::Capture { late, .. }, None) => {
-                bucket.capture(quotas, now, late.into());
+                bucket.capture(&self.quotas, now, late.into());
                 (Outcome::Ended, 0, late > 0)
             }
         }
+    }
+
+    /// Raises the hold at a position to at least `amount`, if the tokens are available.
+    fn raise(
+        &self,
+        bucket: &mut Bucket,
+        now: i64,
+        at: usize,
+        amount: i64,
+        ttl: i64,
+    ) -> (Outcome, i64, bool) {
+        let amount_of = |bucket: &Bucket| {
+            let holds = bucket.holds.as_ref();
+            holds.map_or(0, |holds| holds.each[at].amount)
+        };
+        if !self.has(bucket, now, amount - amount_of(bucket)) {
+            return (Outcome::Refused, amount_of(bucket), false);
+        }
+        let changed = bucket.raise_hold(at, amount, now + ttl);
+        (Outcome::Held, amount_of(bucket), changed)
+    }
+
+    /// Adds the hold, if the tokens are available.
+    fn begin(&self, bucket: &mut Bucket, now: i64, amount: i64, ttl: i64) -> (Outcome, i64, bool) {
+        if !self.has(bucket, now, amount) {
+            return (Outcome::Refused, 0, false);
+        }
+        let holds = bucket.holds.as_ref();
+        if holds.is_some_and(|holds| holds.each.len() >= MOST) {
+            return (Outcome::Full, 0, false);
+        }
+        bucket.add_hold(Record {
+            id: self.id,
+            amount,
+            end: now + ttl,
+            on_end: self.on_end,
+        });
+        (Outcome::Held, amount, true)
+    }
+
+    /// Whether so many more tokens are available.
+    fn has(&self, bucket: &Bucket, now: i64, more: i64) -> bool {
+        let ask = Ask {
+            cost: more,
+            wait: 0,
+        };
+        more <= 0 || bucket.has(&self.quotas, now, ask)
     }
 }
 
@@ -312,7 +311,8 @@ impl Operation for HoldStep {
         let id = reply
             .authorized
             .filter(|_| reply.outcome == Outcome::Held)?;
-        let (quotas, on_end) = (reply.state.quotas.clone(), OnEnd::Release);
+        let quotas = reply.state.quotas.clone();
+        let on_end = OnEnd::Release;
         Some(Self {
             quotas,
             id,

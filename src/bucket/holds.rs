@@ -125,7 +125,8 @@ impl Holds {
 
     /// When a level that is full at `full` is full again once all holds have ended, at the latest.
     pub(crate) fn full_from(&self, level: &Level, full: i64) -> i64 {
-        let (from, pace) = (full.max(self.last), Pace::of(level.quota));
+        let from = full.max(self.last);
+        let pace = Pace::of(level.quota);
         match pace.take_too_long(self.captures) {
             true => from + MAX_SPAN,
             false => Moment::at(from).advance(&pace, self.captures).ceil(),

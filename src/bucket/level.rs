@@ -83,7 +83,7 @@ pub(crate) struct Level {
     /// The TAT. For a quota that never refills or is of a calendar: the used tokens, with the part [`Moment::USED`].
     pub(crate) tat: Moment,
     /// The latest TAT of the reservations that have not acted yet. It is above `tat` only after a cancellation. For a
-    /// calendar quota: the window, see [`windows`](super::windows).
+    /// calendar quota: the window.
     pub(crate) last: Moment,
     /// `last` before the most recent charge; not stored.
     pub(crate) before: Moment,
@@ -216,7 +216,8 @@ fn tokens_in(pace: &Pace, span: i64, part: i64) -> i64 {
 /// The number of whole tokens that come back in `span` µs plus `part` den-ths of a µs, and the `num`-ths of the
 /// next token.
 pub(crate) fn divide(pace: &Pace, span: i64, part: i64) -> (i64, i64) {
-    let (num, den) = (i128::from(pace.num), i128::from(pace.den));
+    let num = i128::from(pace.num);
+    let den = i128::from(pace.den);
     let parts = i128::from(span) * den + i128::from(part);
     let narrow = |number: i128| i64::try_from(number).unwrap_or(i64::MAX);
     (narrow(parts / num), narrow(parts % num))
@@ -305,7 +306,8 @@ impl Level {
         if let Some(calendar) = self.calendar() {
             *self = self.to_window_of(now);
             self.before = self.last;
-            let (used, burst) = (self.used_by(&calendar, at), self.quota.burst);
+            let used = self.used_by(&calendar, at);
+            let burst = self.quota.burst;
             // The tokens of a request are all of one window, if they can be.
             let left = (burst - used % burst) % burst;
             self.tat.whole = if left < tokens && tokens <= burst {
@@ -319,7 +321,8 @@ impl Level {
 
     /// Charges tokens from `at` on, at most until all tokens are used.
     pub(crate) fn use_up_to_burst(&mut self, now: i64, at: i64, tokens: i64) {
-        let (mut used, burst) = (self.tat.whole, self.quota.burst);
+        let mut used = self.tat.whole;
+        let burst = self.quota.burst;
         let mut most = burst;
         if let Some(calendar) = self.calendar() {
             *self = self.to_window_of(now);
@@ -331,7 +334,8 @@ impl Level {
 
     /// Charges at most as much as comes back within 35 years from now.
     pub(crate) fn overuse(&mut self, now: i64, at: i64, tokens: i64) {
-        let (mut used, mut most) = (self.tat.whole, MAX_SPAN);
+        let mut used = self.tat.whole;
+        let mut most = MAX_SPAN;
         if let Some(calendar) = self.calendar() {
             used = self.used_by(&calendar, at);
             most = self.most_used(&calendar, now);
@@ -365,7 +369,8 @@ impl Level {
 
     /// When all tokens are back; `None` if never.
     pub(crate) fn unused_from(&self) -> Option<i64> {
-        let (used, burst) = (self.tat.whole, self.quota.burst);
+        let used = self.tat.whole;
+        let burst = self.quota.burst;
         match self.calendar() {
             _ if used == 0 => Some(0),
             Some(calendar) => Some(calendar.start(self.last.whole + (used + burst - 1) / burst)),

@@ -348,9 +348,11 @@ pub(crate) const MOST_REPEATS: usize = 1024;
 /// Stern-Brocot tree.
 fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
     // below < p/q ≤ above, neighbours in the tree
-    let (mut below, mut above) = ((0, 1), (1, 0));
+    let mut below = (0, 1);
+    let mut above = (1, 0);
     loop {
-        let (short, over) = (p * below.1 - q * below.0, q * above.0 - p * above.1);
+        let short = p * below.1 - q * below.0;
+        let over = q * above.0 - p * above.1;
         if over == 0 {
             return above;
         }
@@ -422,7 +424,8 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn of(tokens: Tokens) -> Self {
         let Tokens { burst, num, den } = tokens;
-        let (whole, part) = (num / den, num % den);
+        let whole = num / den;
+        let part = num % den;
         Self {
             tokens,
             whole,

@@ -271,7 +271,8 @@ impl Reader<'_> {
 
     /// Reads an offset from UTC, in minutes.
     fn offset(&mut self) -> Result<i16, Error> {
-        let (at, is_west) = (self.rest, self.rest.starts_with('-'));
+        let at = self.rest;
+        let is_west = self.rest.starts_with('-');
         let text = self.take(|c| c.is_ascii_digit() || "+-:".contains(c));
         let two_digits = |digits: &str, most: i16| {
             let is_written = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -346,7 +347,8 @@ fn described(limit: &Limit) -> Quota {
     if limit.num == 0 {
         return Quota::non_refilling(burst);
     }
-    let (num, den) = (i128::from(limit.num), i128::from(limit.den));
+    let num = i128::from(limit.num);
+    let den = i128::from(limit.den);
     let per = |span: Duration| {
         let tokens = span.as_micros().cast_signed() * den;
         u32::try_from(tokens / num)

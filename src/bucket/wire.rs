@@ -29,7 +29,7 @@ pub(crate) const RESERVE: Script = function!(Writes: "reserve"; BUCKETS, &["rese
 /// Steps on the holds of one bucket or of several.
 pub(crate) const HOLD: Script = function!(Writes: "hold"; BUCKETS, &["hold"]);
 
-/// The maximum number of buckets in one call of [`Reserve`] or [`Peek`](super::peek::Peek): about 0.4 or 0.8 ms of server time.
+/// The maximum number of buckets in one call of [`Reserve`](crate::bucket::charge::Reserve) or [`Peek`](crate::bucket::adjust::Peek): about 0.4 or 0.8 ms of server time.
 pub(crate) const MOST_RUNS: usize = 128;
 
 /// The maximum for operations that process and write states in table form, which takes four times as long.
@@ -108,7 +108,8 @@ pub(crate) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bu
     let blocked_until = read_time(fields)?;
     let mut levels = SmallVec::new();
     for limit in quotas.limits() {
-        let (tat, last) = (read_moment(fields)?, read_moment(fields)?);
+        let tat = read_moment(fields)?;
+        let last = read_moment(fields)?;
         levels.push(Level::read(tat, last, limit.tokens).ok_or(OUT_OF_RANGE)?);
     }
     let mut bucket = Bucket::new(blocked_until, levels);

@@ -222,13 +222,11 @@ impl Decide<Reserve> {
         if let Some(decided) = Decision::without_state(quotas, cost) {
             return decided.into();
         }
-        let (clients, ask) = (
-            &bucket.clients,
-            Ask {
-                cost: cost.into(),
-                wait,
-            },
-        );
+        let clients = &bucket.clients;
+        let ask = Ask {
+            cost: cost.into(),
+            wait,
+        };
         let reserve = || Reserve {
             quotas: quotas.clone(),
             ask,
@@ -414,7 +412,8 @@ impl Waiting {
         let mut due = Instant::now().checked_add(self.0.delay());
         Box::pin(async move {
             loop {
-                let (delay, key) = (self.0.delay(), self.0.key.clone());
+                let delay = self.0.delay();
+                let key = self.0.key.clone();
                 until(due).await;
                 let decision = self.0.acts();
                 // An outage at this point changes nothing: the tokens are granted.

@@ -62,7 +62,8 @@ impl TokenBucket {
     /// As [`authorize`](Self::authorize). The caller counts the decision.
     pub(crate) async fn hold(&self, key: Key, n: u32) -> Result<Hold, Error> {
         self.check_amount(n)?;
-        let (id, sent) = (self.clients.holds.next_id(), clock::recent());
+        let id = self.clients.holds.next_id();
+        let sent = clock::recent();
         let authorized = self
             .clients
             .holds
@@ -93,10 +94,8 @@ impl TokenBucket {
 
     /// Releases a hold whose authorization, sent at `sent`, may have run.
     pub(crate) fn release_unsure(&self, key: &Key, id: u128, sent: Instant) {
-        let (release, validity) = (
-            self.hold_step(id, Verb::RELEASE),
-            Validity::new(sent, self.holding.ttl),
-        );
+        let release = self.hold_step(id, Verb::RELEASE);
+        let validity = Validity::new(sent, self.holding.ttl);
         self.clients
             .holds
             .settle(key.clone(), release, &validity, 0);
@@ -132,8 +131,10 @@ impl TokenBucket {
         sent: Instant,
         state: BucketState,
     ) -> Hold {
-        let (ttl, on_end) = (self.holding.ttl, self.holding.on_end(&self.quotas));
-        let (bucket, validity) = (self.clone(), Validity::new(sent, ttl));
+        let ttl = self.holding.ttl;
+        let on_end = self.holding.on_end(&self.quotas);
+        let bucket = self.clone();
+        let validity = Validity::new(sent, ttl);
         let hold = Hold {
             bucket,
             key,

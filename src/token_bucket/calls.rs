@@ -6,8 +6,6 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-
 use crate::bucket::Bucket;
 use crate::bucket::adjust::{Adjust, Peek, Reset};
 use crate::bucket::ahead::Prefetch;

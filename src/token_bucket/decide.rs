@@ -32,7 +32,8 @@ impl Several {
 
     fn decide_once(&self, key: &Key, price: Price) -> Decide<ReserveAll> {
         let mut keys = keys_of(key);
-        let (count, limits) = (keys.len(), self.limits.buckets.len());
+        let count = keys.len();
+        let limits = self.limits.buckets.len();
         if count != limits {
             let text = format!("the number of keys must be {limits}, is {count}");
             return Err(Error::invalid(text)).into();
@@ -118,7 +119,8 @@ impl Several {
         price: Price,
     ) -> Decide<ReserveAll> {
         let now = clock::micros();
-        let (mut asked, mut ends) = (SmallVec::new(), SmallVec::<[_; 1]>::new());
+        let mut asked = SmallVec::new();
+        let mut ends = SmallVec::<[_; 1]>::new();
         for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate() {
             ends.extend(bucket.clients.returning.end(&key));
             let ask = Ask {
@@ -157,7 +159,8 @@ impl Several {
         };
         let take_back = |limit: usize, decided: &Decided| {
             if decided.admitted {
-                let (state, sent) = (&decided.states[limit], clock::micros());
+                let state = &decided.states[limit];
+                let sent = clock::micros();
                 self.limits.buckets[limit].take_back(
                     &keys[limit],
                     state,
@@ -375,7 +378,8 @@ impl Several {
         refused: Option<usize>,
         states: impl Iterator<Item = BucketState>,
     ) -> Decision {
-        let (terms, states) = (Arc::clone(&self.limits.terms), states.collect());
+        let terms = Arc::clone(&self.limits.terms);
+        let states = states.collect();
         Decided {
             terms,
             price,

@@ -101,10 +101,8 @@ impl Hold {
     ///
     /// If the future is dropped, the tokens may be held in addition, until this hold ends.
     pub async fn extend(&mut self, more: u32) -> Result<(), Error> {
-        let (amount, most) = (
-            self.amount.saturating_add(more),
-            self.bucket.quotas.max_cost(),
-        );
+        let amount = self.amount.saturating_add(more);
+        let most = self.bucket.quotas.max_cost();
         if amount > most {
             return Err(Error::exceeds_burst(amount, most));
         }
@@ -387,7 +385,7 @@ impl<F: FnOnce()> Drop for Unsure<F> {
     }
 }
 
-/// The tokens that were used under a [`Hold`](super::Hold) so far. Clones count together, so the work can count while
+/// The tokens that were used under a [`Hold`] so far. Clones count together, so the work can count while
 /// another place has the hold.
 ///
 /// ```

@@ -28,10 +28,10 @@ use crate::token_bucket::limits::{Keys, Several, TokenBuckets, extracted};
 use crate::token_bucket::upstream::UpstreamEvents;
 
 /// Tokens of several limits that are held together, until [`capture`](Self::capture) charges what was used. As
-/// [`Hold`](super::Hold).
+/// [`Hold`].
 ///
 /// If it is dropped, the [usage](Self::usage) of each limit that was counted so far is captured in the background. A limit of
-/// which none was counted ends as [`OnEnd`](super::OnEnd) says.
+/// which none was counted ends as [`OnEnd`] says.
 #[derive(Debug)]
 #[must_use = "what is held ends at once if it is dropped"]
 pub struct HoldAll<const N: usize> {
@@ -67,7 +67,7 @@ impl<const N: usize> TokenBuckets<N> {
     ///
     /// As for [decisions](TokenBuckets#one-operation-or-one-after-the-other): in one store that is not a Cluster, all limits are
     /// authorized in one call, and captured in one. Otherwise one limit is authorized after the other, and what is held is
-    /// released if one refuses. Then a hold whose process crashes is released, whatever [`OnEnd`](super::OnEnd) says, so that
+    /// released if one refuses. Then a hold whose process crashes is released, whatever [`OnEnd`] says, so that
     /// none is charged for a request that was refused; and a capture after the end of a hold charges nothing.
     ///
     /// # Errors
@@ -83,7 +83,8 @@ impl<const N: usize> TokenBuckets<N> {
         keys: [K; N],
         n: impl Costs<N>,
     ) -> Result<HoldAll<N>, Error> {
-        let (keys, usage) = (extracted(keys)?, array::from_fn(|_| Usage::default()));
+        let keys = extracted(keys)?;
+        let usage = array::from_fn(|_| Usage::default());
         // Yields to other tasks now and then, before anything is held: in memory, nothing else waits.
         consume_budget().await;
         let set = HoldSet::authorize(self.several(), keys, &n.each(), &usage).await;
@@ -114,7 +115,7 @@ impl<const N: usize> HoldAll<N> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Hold::extend`](super::Hold::extend). If one limit refuses, all are held as they were.
+    /// The errors of [`Hold::extend`]. If one limit refuses, all are held as they were.
     ///
     /// # Cancel safety
     ///
@@ -124,11 +125,11 @@ impl<const N: usize> HoldAll<N> {
     }
 
     /// Charges `n` tokens of each limit now, or as many of each as an array says, and releases the rest. As
-    /// [`Hold::capture`](super::Hold::capture), for each limit.
+    /// [`Hold::capture`], for each limit.
     ///
     /// # Errors
     ///
-    /// The errors of [`Hold::capture`](super::Hold::capture).
+    /// The errors of [`Hold::capture`].
     ///
     /// # Cancel safety
     ///
@@ -174,7 +175,7 @@ impl<const N: usize> HoldAll<N> {
         async move { Ok(released.await?.iter().all(|(_, captured)| !captured.ended)) }
     }
 
-    /// Waits until one of the limits is not held any more, as far as this process knows. As [`Hold::lost`](super::Hold::lost).
+    /// Waits until one of the limits is not held any more, as far as this process knows. As [`Hold::lost`].
     ///
     /// # Cancel safety
     ///
@@ -312,10 +313,8 @@ impl HoldSet {
     pub(crate) async fn extend(&mut self, more: &[u32]) -> Result<(), Error> {
         let more: Amounts = self.places.iter().map(|limit| more[*limit]).collect();
         for (limit, bucket) in self.limits.buckets().iter().enumerate().take(more.len()) {
-            let (amount, most) = (
-                self.amount(limit).saturating_add(more[limit]),
-                bucket.quotas.max_cost(),
-            );
+            let amount = self.amount(limit).saturating_add(more[limit]);
+            let most = bucket.quotas.max_cost();
             if amount > most {
                 return Err(Error::exceeds_burst(amount, most));
             }
@@ -342,10 +341,8 @@ impl HoldSet {
                 ttl: hold.bucket.holding.ttl,
             })
         };
-        let (steps, sent) = (
-            self.holds.iter().zip(&amounts).map(step).collect(),
-            clock::now(),
-        );
+        let steps = self.holds.iter().zip(&amounts).map(step).collect();
+        let sent = clock::now();
         let reply = self.limits.run_on_holds(&self.keys, steps, true).await?;
         let all_held = reply.is_held();
         if let (false, None, refused) = (
@@ -377,7 +374,9 @@ impl HoldSet {
     ) -> impl Future<Output = Result<Results, Error>> + Send + use<> {
         let amounts: Amounts = self.places.iter().map(|limit| amounts[*limit]).collect();
         let portions = self.portions(&amounts);
-        let (mut captures, mut lates, mut steps) = (Vec::new(), Amounts::new(), Steps::new());
+        let mut captures = Vec::new();
+        let mut lates = Amounts::new();
+        let mut steps = Steps::new();
         if self.are_together {
             for ((_, hold), n) in self.holds.iter_mut().zip(&portions) {
                 let verb = hold.ends(*n);
@@ -387,7 +386,8 @@ impl HoldSet {
         } else {
             let holds = std::mem::take(&mut self.holds).into_iter().zip(&portions);
             captures.extend(holds.map(|((limit, hold), n)| {
-                let (place, captured) = (self.places[limit], hold.capture_if_held(*n));
+                let place = self.places[limit];
+                let captured = hold.capture_if_held(*n);
                 async move { (place, captured.await) }
             }));
         }
@@ -511,7 +511,8 @@ async fn authorize_together(
     amounts: &[u32],
     usages: impl Iterator<Item = Usage>,
 ) -> Result<Holds, Error> {
-    let (id, sent) = (limits.buckets()[0].clients.holds.next_id(), clock::now());
+    let id = limits.buckets()[0].clients.holds.next_id();
+    let sent = clock::now();
     let each = || limits.buckets().iter().zip(keys).zip(amounts);
     let steps = each()
         .map(|((bucket, _), amount)| bucket.authorizing(id, *amount))
@@ -613,7 +614,8 @@ impl Drop for HoldSet {
         let renewals =
             |(_, hold): &(usize, Hold)| (Arc::clone(&hold.bucket.clients.holds), hold.id);
         let owed: SmallVec<[_; 3]> = self.holds.iter().map(renewals).collect();
-        let (sent, holds) = (clock::now(), &mut self.holds);
+        let sent = clock::now();
+        let holds = &mut self.holds;
         let steps = || {
             holds
                 .iter_mut()

@@ -74,13 +74,11 @@ impl Limiter {
             return self.with(quotas).begin(None, key, cost, is_read);
         }
         if !is_read && let Some((bucket, cells)) = self.at_once(quotas, cost) {
-            let (quotas, ask) = (
-                quotas.unwrap_or(&bucket.quotas),
-                Ask {
-                    cost: cost.into(),
-                    wait: 0,
-                },
-            );
+            let quotas = quotas.unwrap_or(&bucket.quotas);
+            let ask = Ask {
+                cost: cost.into(),
+                wait: 0,
+            };
             // Beside the reply, which is small then.
             let mut refused = None;
             let step = |bucket: &mut _, now| {
@@ -159,7 +157,8 @@ impl Limiter {
             Self::One(bucket) => bucket,
             Self::All(several) => return Step::All(several.decide(key, Price::Same(cost))),
         };
-        let (quotas, wait) = (quotas.unwrap_or(&bucket.quotas), bucket.max_wait);
+        let quotas = quotas.unwrap_or(&bucket.quotas);
+        let wait = bucket.max_wait;
         match Decide::begin(bucket, quotas, key, cost, wait) {
             Decide::Decided(Some(Ok(decision))) if wait > 0 && !decision.delay().is_zero() => {
                 Step::Waiting(Waiting::new(bucket, quotas, key, decision).end())

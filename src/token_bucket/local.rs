@@ -206,7 +206,8 @@ impl Table {
             return Some(Arc::clone(entry));
         }
         if shard.entries.len() >= shard.sweep_at.max(SWEEP_AT) {
-            let (now, before) = (clock::micros(), shard.entries.len());
+            let now = clock::micros();
+            let before = shard.entries.len();
             shard
                 .entries
                 .retain(|entry| !entry.ends_if(|entry| entry.is_idle(now)));
@@ -252,10 +253,8 @@ impl Default for Table {
     fn default() -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
         static TABLES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        let (id, outdated) = (
-            TABLES.fetch_add(1, Ordering::Relaxed),
-            AtomicI64::new(i64::MIN),
-        );
+        let id = TABLES.fetch_add(1, Ordering::Relaxed);
+        let outdated = AtomicI64::new(i64::MIN);
         Self {
             id,
             hasher: RandomState::new(),
@@ -333,8 +332,10 @@ impl ThreadLocalEntry {
     /// Decides a request by the stored state, after the requests in flight. Returns the refusal, if any.
     #[inline]
     fn refused(&self, now: i64, ask: Ask, in_flight: i64) -> Option<Decision> {
-        let (quotas, last_state) = (&self.quotas, &self.entry.last_state);
-        let (time, mut bucket) = (last_state.time(now), last_state.bucket(quotas));
+        let quotas = &self.quotas;
+        let last_state = &self.entry.last_state;
+        let time = last_state.time(now);
+        let mut bucket = last_state.bucket(quotas);
         if in_flight > 0 {
             bucket.charge(quotas, time, in_flight);
         }

@@ -148,7 +148,8 @@ impl Table {
 
 impl Renewals {
     pub(crate) fn new(store: &Store, namespace: &Namespace<Bucket>) -> Arc<Self> {
-        let (client, store) = (namespace.client(), store.clone());
+        let client = namespace.client();
+        let store = store.clone();
         Arc::new(Self {
             client,
             store,
@@ -220,7 +221,8 @@ impl Renewals {
         validity: &Arc<Validity>,
         late: u32,
     ) {
-        let (validity, pause) = (Arc::clone(validity), Some(FIRST_PAUSE));
+        let validity = Arc::clone(validity);
+        let pause = Some(FIRST_PAUSE);
         let due = clock::now() + FIRST_PAUSE;
         let mut table = lock(&self.table);
         table.take(step.id);
@@ -251,13 +253,11 @@ impl Renewals {
             key, step, late, ..
         }: Entry,
     ) {
-        let (this, step) = (
-            Arc::clone(self),
-            HoldStep {
-                verb: Verb::late(late),
-                ..step
-            },
-        );
+        let this = Arc::clone(self);
+        let step = HoldStep {
+            verb: Verb::late(late),
+            ..step
+        };
         self.client.send(None, key, step, move |_| {
             this.settled(&mut lock(&this.table))
         });
@@ -269,7 +269,8 @@ impl Renewals {
 
     /// Adds an entry, and lets the scheduler know if it is due first.
     fn put_in(self: &Arc<Self>, mut table: MutexGuard<'_, Table>, entry: Entry) {
-        let (due, earliest) = (entry.due, table.due.first().map(|(due, _)| *due));
+        let due = entry.due;
+        let earliest = table.due.first().map(|(earliest, _)| *earliest);
         table.put(entry.step.id, entry);
         drop(table);
         self.joined
@@ -280,7 +281,9 @@ impl Renewals {
     }
 
     fn send(self: &Arc<Self>, from: Option<Handle>, key: Key, step: HoldStep) {
-        let (this, id, sent) = (Arc::clone(self), step.id, clock::now());
+        let this = Arc::clone(self);
+        let id = step.id;
+        let sent = clock::now();
         let settles = matches!(step.verb, Verb::Capture { .. });
         self.client.send(from, key, step, move |reply| {
             this.answered(id, sent, settles, reply.map(|reply| reply.outcome));
@@ -350,7 +353,8 @@ impl Renewals {
 
     /// Sends what is due: renewals, and captures again.
     fn send_due(self: &Arc<Self>, settle_all: bool) {
-        let (now, mut send) = (clock::now(), Vec::new());
+        let now = clock::now();
+        let mut send = Vec::new();
         {
             let mut table = lock(&self.table);
             let is_due = |(due, id): &&(Instant, u128), table: &Table| {

@@ -1,3 +1,5 @@
+use futures_util::FutureExt as _;
+
 use super::*;
 use crate::bucket::give_back::Rule;
 use crate::bucket::quota::Quota;

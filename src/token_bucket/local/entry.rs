@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) slots: Padded<Slots>,
     /// The size of the last prefetch.
     pub(crate) batch: AtomicI64,
-    /// Whether a [`PrefetchTask`](super::PrefetchTask) runs for this entry.
+    /// Whether a [`PrefetchTask`](crate::token_bucket::local::PrefetchTask) runs for this entry.
     pub(crate) has_prefetch_task: AtomicBool,
     /// Until when (µs) no task starts, after a prefetch that got no tokens.
     pub(crate) no_prefetch_until: AtomicI64,
@@ -251,7 +251,8 @@ impl Slots {
     /// part of the batch, or `cost` if that is more. The deadline and the number of tokens are one atomic number,
     /// so nothing is taken from a replaced batch.
     pub(crate) fn take(&self, now: i64, cost: i64, share: u32) -> Option<Taken> {
-        let (tick, cost) = (now.max(0).unsigned_abs() >> TICK_BITS, cost.unsigned_abs());
+        let tick = now.max(0).unsigned_abs() >> TICK_BITS;
+        let cost = cost.unsigned_abs();
         let mut values = [
             self.0[0].load(Ordering::Acquire),
             self.0[1].load(Ordering::Acquire),

@@ -15,6 +15,7 @@ use crate::store::Key;
 use crate::sync::atomic::Ordering;
 use crate::sync::{check, spawn};
 use crate::token_bucket::local::entry::{Entry, LastState, Slots};
+use crate::token_bucket::local::thread::ThreadLocalEntry;
 use crate::token_bucket::local::{Asked, Local, Table};
 
 const ONE: Ask = Ask { cost: 1, wait: 0 };
@@ -136,7 +137,7 @@ impl Cache {
 
     /// Asks for a token. `None`: refused without the store.
     fn ask(&self) -> Option<Option<Arc<Entry>>> {
-        let gate = |copy: &mut super::ThreadLocalEntry| copy.gate(clock::micros(), ONE, true);
+        let gate = |copy: &mut ThreadLocalEntry| copy.gate(clock::micros(), ONE, true);
         match self.local.table.with(&self.key, &self.quotas, gate) {
             Some(ControlFlow::Break(_)) => None,
             Some(ControlFlow::Continue(entry)) => Some(entry),

@@ -106,7 +106,8 @@ impl ThreadLocalEntry {
             (self.tokens, self.deadline, self.stays) = (kept + taken.count, taken.deadline, true);
         }
         self.tokens -= ask.cost;
-        let (mut bucket, slots) = (last_state.bucket(&self.quotas), &self.entry.slots.0);
+        let mut bucket = last_state.bucket(&self.quotas);
+        let slots = &self.entry.slots.0;
         bucket.hold(
             &self.quotas,
             last_state.time(now),
