@@ -414,7 +414,7 @@ impl TokenBucket {
     }
 }
 
-/// What layers and other modules ask of buckets.
+/// Calls of layers and of other modules.
 impl TokenBucket {
     /// The counters of decisions. The caller counts the decisions of [`acquire`](Self::acquire) and of a
     /// [`Limiter`](crate::token_bucket::limiter::Limiter).

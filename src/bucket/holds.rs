@@ -9,7 +9,7 @@ use crate::bucket::level::{Level, Moment};
 use crate::bucket::quota::Pace;
 use crate::bucket::quotas::Quotas;
 
-/// What happens to a [`Hold`] that ends without a word, for example because its process crashed: after its
+/// What happens to a [`Hold`](crate::token_bucket::Hold) that ends without a word, for example because its process crashed: after its
 /// [ttl](crate::TokenBucket::with_hold_ttl) without a renewal. A hold that is dropped before its usage is known ends the
 /// same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

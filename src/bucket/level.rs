@@ -225,7 +225,7 @@ pub(crate) fn divide(pace: &Pace, span: i64, part: i64) -> (i64, i64) {
 
 /// Levels of quotas that count used tokens: of calendar quotas, and of those that never refill.
 impl Level {
-    /// Makes a level of what a script has told. `None` if its window, or how much is used, is out of range.
+    /// Makes a level of the numbers in the reply of a script. `None` if its window, or how much is used, is out of range.
     pub(crate) fn read(tat: Moment, last: Moment, quota: Tokens) -> Option<Self> {
         let level = Self {
             tat,

@@ -13,7 +13,7 @@ use crate::error::Error;
 
 /// At most `rate` tokens per period on average, and at most `burst` tokens at once.
 ///
-/// A quota is checked when it becomes [`Quotas`]. Every constructor that takes a quota does this.
+/// A quota is checked when it becomes [`Quotas`](crate::Quotas). Every constructor that takes a quota does this.
 ///
 /// A quota of 0 [closes](crate::token_bucket#closed-limits) its limit: requests are refused until the quota is changed.
 ///

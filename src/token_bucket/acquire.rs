@@ -160,7 +160,7 @@ impl TokenBucket {
             .detach(key.clone(), self.returned(key, cancel));
     }
 
-    /// Takes back an admission, asked for at `sent`, whose request does not act.
+    /// Takes back an admission, by a call that was sent at `sent`, whose request does not act.
     ///
     /// [`Cancel::unused`] must run exactly once. If the client may repeat it, it gives back all tokens if nothing was
     /// charged after them, and otherwise none.
@@ -182,11 +182,11 @@ impl TokenBucket {
     }
 }
 
-/// A decision, or one in progress. The store is asked when this is first polled, except in memory.
+/// A decision, or one in progress. The call to the store is sent when this is first polled; in memory, there is none.
 pub(crate) enum Decide<O: Decides> {
     /// Decided without a call to a server; `None` after it was returned.
     Decided(Option<Result<Decision, Error>>),
-    /// Waits for tokens that are being given back, or for another reason, then asks.
+    /// Waits for tokens that are being given back, or for another reason, and decides then.
     Later(BoxFuture<'static, Result<Decision, Error>>),
     Asking(OperationFuture<O>, O::Asked),
 }

@@ -278,7 +278,7 @@ fn step_all(
 struct Charged<'a> {
     of: &'a Several,
     keys: &'a [Key],
-    /// Per limit: the decision, and the time before the limit was asked.
+    /// Per limit: the decision, and the time before the call was sent.
     decisions: SmallVec<[(Decision, i64); 3]>,
 }
 

@@ -190,7 +190,7 @@ impl Limiter {
     }
 
     /// The learned quotas of a request, or else those that were chosen: also if the learned ones could never admit it. Then
-    /// no response would ever tell other quotas. A closed limit stays closed, whatever was learned.
+    /// no response would ever have other quotas. A closed limit stays closed, whatever was learned.
     #[inline]
     pub(crate) fn learned_or(&self, key: &Key, cost: u32, chosen: ChosenQuotas) -> ChosenQuotas {
         let Some(learned) = &self.first().learned else {

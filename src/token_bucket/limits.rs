@@ -304,7 +304,7 @@ impl Several {
         }
     }
 
-    /// The decision on a request that no limit is asked for.
+    /// The decision on a request that is charged to no limit.
     pub(crate) fn free(&self) -> Decision {
         Decision::free(self.limits.terms.all.clone())
     }

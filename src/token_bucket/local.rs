@@ -9,7 +9,7 @@
 //! The state in an answer may contain requests whose own answers are not read yet. Until then these count twice, so a
 //! request may be refused for the last tokens.
 
-mod entry;
+pub(crate) mod entry;
 mod hot_keys;
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
@@ -18,7 +18,7 @@ mod prefetch_task;
 mod tests;
 mod thread;
 
-use self::entry as slots; // moved
+pub(crate) use self::entry as slots; // moved
 
 use std::borrow::Cow;
 use std::fmt;
