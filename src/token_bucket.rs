@@ -63,7 +63,10 @@ pub(crate) use crate::bucket::{ahead, give_back as cancel}; // moved
 pub(crate) use crate::token_bucket::limits as several; // moved
 pub(crate) use crate::token_bucket::limits::Keys; // moved
 #[rustfmt::skip]
-pub(crate) mod quota { pub(crate) use crate::bucket::{calendar, quota::{Limit, is_quotable}, quotas::repeated}; } // moved
+#[allow(unused_imports)]
+pub(crate) mod quota { pub(crate) use crate::bucket::{calendar, quota::{Limit, Quota, is_quotable}, quotas::{Quotas, repeated}}; } // moved
+#[allow(unused_imports)]
+pub(crate) use crate::bucket::{decision, decision as bucket_state}; // moved
 #[rustfmt::skip]
 pub(crate) mod operations { pub(crate) use crate::bucket::{adjust::Reset, wire::WRONG_TYPE}; } // moved
 #[rustfmt::skip]
