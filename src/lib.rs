@@ -115,6 +115,8 @@ mod macros;
 
 #[cfg(feature = "dedupe")]
 pub mod bloom_filter;
+#[cfg(feature = "rate-limit")]
+mod bucket;
 mod clock;
 #[cfg(feature = "dedupe")]
 pub mod dedupe;
@@ -174,6 +176,8 @@ use macros as setters; // moved
 
 #[cfg(feature = "dedupe")]
 pub use bloom_filter::BloomFilter;
+#[cfg(feature = "rate-limit")]
+pub use bucket::{quota::Quota, quotas::Quotas};
 /// The version of `deadpool-redis` whose pools a [`Store`] is made of.
 #[cfg(feature = "pools")]
 pub use deadpool_redis;
@@ -197,8 +201,6 @@ pub use store::builder::StoreBuilder;
 pub use store::credentials::{Credentials, ProvideCredentials};
 pub use store::failure::StoreFailure;
 pub use store::stats::{BreakerState, StoreStats};
-#[cfg(feature = "rate-limit")]
-pub use token_bucket::quota::{Quota, Quotas};
 #[cfg(feature = "rate-limit")]
 pub use token_bucket::{
     BudgetLayer, FleetQuotas, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets,

@@ -1,30 +1,192 @@
-//! A decision in progress, and a decision followed by its delay.
+//! Decides a request for one bucket: at once, or with a delay that its caller waits for, or has reserved.
 
 use std::borrow::Cow;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::TokenBucket;
-use super::decision::Decision;
-use super::local::Asked;
-use super::operations::Reserve;
-use super::quota::Quotas;
-use super::reservation::Reservation;
-use super::state::Ask;
+use crate::bucket::Ask;
+use crate::bucket::charge::Reserve;
+use crate::bucket::decision::{BucketState, Decision};
+use crate::bucket::give_back::{Cancel, Rule};
+use crate::bucket::quotas::Quotas;
+use crate::clock;
+use crate::error::Error;
 use crate::store::timer::until;
-use crate::store::{Operation, OperationFuture};
-use crate::{Error, Key, clock};
+use crate::store::{Key, Operation, OperationFuture};
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::calls::counted;
+use crate::token_bucket::local::Asked;
 
-/// A decision, or one in progress. The store is asked when this is first polled, except in memory.
+impl TokenBucket {
+    /// Takes one token if it is available now.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded). A refusal is not an
+    /// error, but a [`Decision`].
+    pub async fn allow(&self, key: impl Into<Key>) -> Result<Decision, Error> {
+        self.decide(key.into(), 1, 0).await
+    }
+
+    /// Takes `n` tokens if they are available now.
+    ///
+    /// If `n` is 0, the request is admitted without a call to the store, with the state of an unused bucket. The
+    /// same applies to [`reserve_n`](Self::reserve_n) and [`wait_n`](Self::wait_n).
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded);
+    /// [`is_exceeds_limit`](Error::is_exceeds_limit) if `n` is above the burst.
+    pub async fn allow_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
+        self.decide(key.into(), n, 0).await
+    }
+
+    /// Reserves one token, now or in the future.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`reserve_n`](Self::reserve_n).
+    pub async fn reserve(&self, key: impl Into<Key>) -> Result<Reservation, Error> {
+        self.reserve_n(key, 1).await
+    }
+
+    /// Reserves `n` tokens, now or in the future. The [`Reservation`] says when to act.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_second(1000))?;
+    /// let first = bucket.reserve_n("ann", 1000).await?;
+    /// let second = bucket.reserve_n("ann", 500).await?;
+    /// assert!(first.delay().is_zero() && second.delay().as_millis() <= 500);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
+    /// * [`is_exceeds_limit`](Error::is_exceeds_limit) if `n` is above the burst.
+    /// * [`is_refused`](Error::is_refused) if the delay would exceed the [`max_wait`](Self::with_max_wait), or the
+    ///   tokens never come back.
+    pub async fn reserve_n(&self, key: impl Into<Key>, n: u32) -> Result<Reservation, Error> {
+        let key: Key = key.into();
+        let decision = self.decide(key.clone(), n, self.max_wait).await?;
+        if decision.is_admitted() {
+            Ok(Reservation::new(self.clone(), key, decision))
+        } else {
+            Err(decision.refused())
+        }
+    }
+
+    /// Waits for one token.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_second(100).burst(1))?;
+    /// for recipient in ["ann@example.com", "bob@example.com"] {
+    ///     bucket.wait("smtp").await?;
+    ///     println!("sent to {recipient}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`reserve_n`](Self::reserve_n).
+    pub async fn wait(&self, key: impl Into<Key>) -> Result<Decision, Error> {
+        self.wait_n(key, 1).await
+    }
+
+    /// Waits for `n` tokens. Waiters are served in FIFO order.
+    ///
+    /// ```
+    /// # use tower_distributed::{Quota, Store, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_second(1000))?;
+    /// let decision = bucket.wait_n("ann", 600).await?;
+    /// assert_eq!((decision.cost, decision.remaining()), (600, 400));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`reserve_n`](Self::reserve_n). They are returned immediately: a request that will be refused
+    /// does not wait.
+    pub async fn wait_n(&self, key: impl Into<Key>, n: u32) -> Result<Decision, Error> {
+        let decision = counted(self.decisions(), self.acquire(key.into(), n).await)?;
+        if decision.is_admitted() {
+            Ok(decision)
+        } else {
+            Err(decision.refused())
+        }
+    }
+}
+
+/// Decisions in progress, and what is given back of them.
+impl TokenBucket {
+    /// Decides a request, and waits until it may act.
+    pub(crate) async fn acquire(&self, key: Key, cost: u32) -> Result<Decision, Error> {
+        let decision = Decide::begin(self, &self.quotas, &key, cost, self.max_wait).await?;
+        if decision.delay().is_zero() {
+            return Ok(decision);
+        }
+        Waiting::new(self, &self.quotas, &key, decision).end().await
+    }
+
+    pub(crate) async fn decide(&self, key: Key, cost: u32, wait: i64) -> Result<Decision, Error> {
+        counted(
+            self.decisions(),
+            Decide::begin(self, &self.quotas, &key, cost, wait).await,
+        )
+    }
+
+    pub(crate) fn cancel(&self, key: &Key, cancel: Cancel) -> OperationFuture<Cancel> {
+        self.clients
+            .cancel
+            .run(key.clone(), self.returned(key, cancel))
+    }
+
+    pub(crate) fn cancel_detached(&self, key: &Key, cancel: Cancel) {
+        self.clients
+            .cancel
+            .detach(key.clone(), self.returned(key, cancel));
+    }
+
+    /// Takes back an admission, by a call that was sent at `sent`, whose request does not act.
+    ///
+    /// [`Cancel::unused`] must run exactly once. If the client may repeat it, it gives back all tokens if nothing was
+    /// charged after them, and otherwise none.
+    pub(crate) fn take_back(&self, key: &Key, state: &BucketState, cost: i64, sent: i64) {
+        let cancel = match self.clients.cancel.may_repeat() {
+            true => Cancel::safe_to_repeat(state, cost),
+            false => Cancel::unused(state, cost, clock::micros() - sent),
+        };
+        self.cancel_detached(key, cancel);
+    }
+
+    /// Registers a cancellation in the local state.
+    pub(crate) fn returned(&self, key: &Key, cancel: Cancel) -> Cancel {
+        self.local.forget_refusal(key, &self.quotas);
+        Cancel {
+            _returning: Some(Arc::new(self.clients.returning.begin(key))),
+            ..cancel
+        }
+    }
+}
+
+/// A decision, or one in progress. The call to the store is sent when this is first polled; in memory, there is none.
 pub(crate) enum Decide<O: Decides> {
     /// Decided without a call to a server; `None` after it was returned.
     Decided(Option<Result<Decision, Error>>),
-    /// Waits for tokens that are being given back, or for another reason, then asks.
+    /// Waits for tokens that are being given back, or for another reason, and decides then.
     Later(BoxFuture<'static, Result<Decision, Error>>),
     Asking(OperationFuture<O>, O::Asked),
 }
@@ -50,7 +212,7 @@ impl Decides for Reserve {
 
 impl Decide<Reserve> {
     /// Begins to decide a request under `quotas`, within `wait` µs.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         bucket: &TokenBucket,
         quotas: &Quotas,
         key: &Key,
@@ -60,13 +222,11 @@ impl Decide<Reserve> {
         if let Some(decided) = Decision::without_state(quotas, cost) {
             return decided.into();
         }
-        let (clients, ask) = (
-            &bucket.clients,
-            Ask {
-                cost: cost.into(),
-                wait,
-            },
-        );
+        let clients = &bucket.clients;
+        let ask = Ask {
+            cost: cost.into(),
+            wait,
+        };
         let reserve = || Reserve {
             quotas: quotas.clone(),
             ask,
@@ -90,7 +250,7 @@ impl Decide<Reserve> {
 
 impl<O: Decides> Decide<O> {
     /// Asks when the tokens that are being given back are back.
-    pub(super) fn after<F>(self, ends: impl IntoIterator<Item = F>) -> Self
+    pub(crate) fn after<F>(self, ends: impl IntoIterator<Item = F>) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -125,12 +285,115 @@ impl<O: Decides> Future for Decide<O> {
     }
 }
 
+/// Reserved tokens. Act after [`delay`](Self::delay), or [`cancel`](Self::cancel).
+///
+/// If a reservation is dropped, its tokens stay charged.
+///
+/// ```
+/// # use tower_distributed::{Quota, Store, TokenBucket};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_second(20).burst(1))?;
+/// let now = bucket.reserve("smtp").await?;
+/// assert!(now.delay().is_zero());
+///
+/// let mut later = bucket.reserve("smtp").await?;
+/// assert!(later.decision().is_admitted());
+/// tokio::time::sleep(later.delay() / 2).await; // up to 25 ms
+/// later.cancel().await?; // the mail is not sent after all
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "the tokens are charged: wait for the delay and act, or cancel"]
+pub struct Reservation {
+    pub(crate) bucket: TokenBucket,
+    pub(crate) key: Key,
+    decision: Decision,
+    /// By [`clock::micros`].
+    made: i64,
+    cancelled: bool,
+}
+
+impl Reservation {
+    pub(crate) fn new(bucket: TokenBucket, key: Key, decision: Decision) -> Self {
+        Self {
+            bucket,
+            key,
+            decision,
+            made: clock::micros(),
+            cancelled: false,
+        }
+    }
+
+    /// Returns how long to wait before acting, from the moment of the reservation.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        self.decision.delay()
+    }
+
+    /// Returns the decision, with the state of the bucket after it.
+    #[must_use]
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Gives the tokens back, as Go's `CancelAt` does: tokens on which later reservations depend stay charged.
+    ///
+    /// Nothing is given back after the time to act, by a second call, or if the clock of the server was set back since, also
+    /// by a failover to a server whose clock is behind. A set-back by less than 1 ms and an eighth of the time since the
+    /// reservation is not noticed: then as many tokens too many may come back as refill in the time that it was set back.
+    ///
+    /// # Cancel safety
+    ///
+    /// The cancellation is sent once. If the future is dropped, or the store is unavailable, the tokens may or may
+    /// not have been given back. A second call does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
+    pub async fn cancel(&mut self) -> Result<(), Error> {
+        match self.take_cancel(self.age()) {
+            Some(cancel) => self.bucket.cancel(&self.key, cancel).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// The request acts, so its tokens stay charged.
+    pub(crate) fn acts(&mut self) -> Decision {
+        self.cancelled = true;
+        self.decision.clone()
+    }
+
+    /// How long ago it was made, at least, µs. This is 0 in memory, where no clock is set back.
+    pub(crate) fn age(&self) -> i64 {
+        let is_in_memory = self.bucket.clients.namespace.cells().is_some();
+        if is_in_memory {
+            0
+        } else {
+            clock::micros() - self.made
+        }
+    }
+
+    /// What cancels the reservation, which is at least so old.
+    pub(crate) fn take_cancel(&mut self, age: i64) -> Option<Cancel> {
+        // Prefetched tokens act at once, and are given back as a batch.
+        if std::mem::replace(&mut self.cancelled, true) || self.decision.is_local {
+            return None;
+        }
+        let decision = &self.decision;
+        Some(Cancel::new(
+            &decision.state,
+            decision.cost.into(),
+            Rule::acts_at(decision, age),
+        ))
+    }
+}
+
 /// A reservation whose request waits. If this is dropped before the request may act, the tokens are given back.
-pub(super) struct Waiting(Reservation);
+pub(crate) struct Waiting(Reservation);
 
 impl Waiting {
     /// The request waits if its decision has a delay.
-    pub(super) fn new(
+    pub(crate) fn new(
         bucket: &TokenBucket,
         quotas: &Quotas,
         key: &Key,
@@ -144,12 +407,13 @@ impl Waiting {
     }
 
     /// Waits until the request may act.
-    pub(super) fn end(mut self) -> BoxFuture<'static, Result<Decision, Error>> {
+    pub(crate) fn end(mut self) -> BoxFuture<'static, Result<Decision, Error>> {
         // From the decision on, not from the first poll.
         let mut due = Instant::now().checked_add(self.0.delay());
         Box::pin(async move {
             loop {
-                let (delay, key) = (self.0.delay(), self.0.key.clone());
+                let delay = self.0.delay();
+                let key = self.0.key.clone();
                 until(due).await;
                 let decision = self.0.acts();
                 // An outage at this point changes nothing: the tokens are granted.

@@ -11,17 +11,19 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use super::acquire::{Decide, Waiting};
-use super::layer::ChosenQuotas;
-use super::learn::Learned;
-use super::operations::Reserve;
-use super::quota::Quotas;
-use super::several::{Price, ReserveAll, keys_of};
-use super::state::{Ask, Bucket};
-use super::{Decision, Several, TokenBucket};
-use crate::store::{Cells, failure::Sharing};
+use crate::bucket::charge::{Price, Reserve, ReserveAll};
+use crate::bucket::decision::Decision;
+use crate::bucket::quotas::Quotas;
+use crate::bucket::{Ask, Bucket};
+use crate::error::Error;
+use crate::store::failure::Sharing;
+use crate::store::{Cells, Key};
 use crate::telemetry::Decisions;
-use crate::{Error, Key};
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::acquire::{Decide, Waiting};
+use crate::token_bucket::layer::ChosenQuotas;
+use crate::token_bucket::learn::Learned;
+use crate::token_bucket::limits::{Several, keys_of};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Limiter {
@@ -72,13 +74,11 @@ impl Limiter {
             return self.with(quotas).begin(None, key, cost, is_read);
         }
         if !is_read && let Some((bucket, cells)) = self.at_once(quotas, cost) {
-            let (quotas, ask) = (
-                quotas.unwrap_or(&bucket.quotas),
-                Ask {
-                    cost: cost.into(),
-                    wait: 0,
-                },
-            );
+            let quotas = quotas.unwrap_or(&bucket.quotas);
+            let ask = Ask {
+                cost: cost.into(),
+                wait: 0,
+            };
             // Beside the reply, which is small then.
             let mut refused = None;
             let step = |bucket: &mut _, now| {
@@ -157,7 +157,8 @@ impl Limiter {
             Self::One(bucket) => bucket,
             Self::All(several) => return Step::All(several.decide(key, Price::Same(cost))),
         };
-        let (quotas, wait) = (quotas.unwrap_or(&bucket.quotas), bucket.max_wait);
+        let quotas = quotas.unwrap_or(&bucket.quotas);
+        let wait = bucket.max_wait;
         match Decide::begin(bucket, quotas, key, cost, wait) {
             Decide::Decided(Some(Ok(decision))) if wait > 0 && !decision.delay().is_zero() => {
                 Step::Waiting(Waiting::new(bucket, quotas, key, decision).end())
@@ -189,7 +190,7 @@ impl Limiter {
     }
 
     /// The learned quotas of a request, or else those that were chosen: also if the learned ones could never admit it. Then
-    /// no response would ever tell other quotas. A closed limit stays closed, whatever was learned.
+    /// no response would ever have other quotas. A closed limit stays closed, whatever was learned.
     #[inline]
     pub(crate) fn learned_or(&self, key: &Key, cost: u32, chosen: ChosenQuotas) -> ChosenQuotas {
         let Some(learned) = &self.first().learned else {
@@ -230,7 +231,7 @@ impl Limiter {
     }
 
     /// This local share with a share of the quotas of `other`.
-    pub(super) fn standing_in_for(&self, other: &Self) -> Self {
+    pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
         let of = other.buckets();
         self.map(|limit, bucket| {
             of.get(limit)

@@ -5,10 +5,12 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::fixtures::START;
-use super::{Reservation, TokenBucket};
-use crate::store::ManualClock;
-use crate::{Quota, Quotas, Store};
+use crate::bucket::quota::Quota;
+use crate::bucket::quotas::Quotas;
+use crate::bucket::tests::fixtures::START;
+use crate::store::{ManualClock, Store};
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::acquire::Reservation;
 
 /// A bucket in memory, and its clock.
 struct World {

@@ -1,5 +1,11 @@
+use futures_util::FutureExt as _;
+
 use super::*;
-use crate::token_bucket::cancel::Rule;
+use crate::bucket::give_back::Rule;
+use crate::bucket::quota::Quota;
+use crate::clock;
+use crate::store::Key;
+use crate::token_bucket::TokenBucket;
 use support::patient;
 use support::redis_server::RedisServer;
 

@@ -13,7 +13,7 @@ use super::quota::is_quotable;
 use self::plan::SECOND;
 pub(super) use self::plan::{Plan, Planner};
 #[cfg(test)]
-pub(super) use self::step::Learn;
+pub(crate) use self::step::Learn;
 pub(super) use self::table::LearnedQuotas;
 
 /// What a response says of an upstream's limit. [`response::UpstreamLimits`](crate::response::UpstreamLimits) reads it

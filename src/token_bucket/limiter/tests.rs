@@ -1,6 +1,7 @@
 use super::*;
-use crate::token_bucket::fixtures::one;
-use crate::{Quota, Store};
+use crate::bucket::quota::Quota;
+use crate::bucket::tests::fixtures::one;
+use crate::store::Store;
 
 fn bucket(quota: Quota) -> TokenBucket {
     TokenBucket::new(&Store::in_memory(), "test", quota)

@@ -5,16 +5,18 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::entry::Entry;
-use super::last_state::LastState;
-use super::slots::Slots;
-use super::{Asked, BucketState, Local, Table};
+use crate::bucket::decision::BucketState;
+use crate::bucket::give_back::Returning;
+use crate::bucket::quota::Quota;
+use crate::bucket::quotas::Quotas;
+use crate::bucket::{Ask, Bucket};
+use crate::clock;
+use crate::store::Key;
 use crate::sync::atomic::Ordering;
 use crate::sync::{check, spawn};
-use crate::token_bucket::quota::Quotas;
-use crate::token_bucket::returning::Returning;
-use crate::token_bucket::state::{Ask, Bucket};
-use crate::{Key, Quota, clock};
+use crate::token_bucket::local::entry::{Entry, LastState, Slots};
+use crate::token_bucket::local::thread::ThreadLocalEntry;
+use crate::token_bucket::local::{Asked, Local, Table};
 
 const ONE: Ask = Ask { cost: 1, wait: 0 };
 
@@ -135,7 +137,7 @@ impl Cache {
 
     /// Asks for a token. `None`: refused without the store.
     fn ask(&self) -> Option<Option<Arc<Entry>>> {
-        let gate = |copy: &mut super::ThreadLocalEntry| copy.gate(clock::micros(), ONE, true);
+        let gate = |copy: &mut ThreadLocalEntry| copy.gate(clock::micros(), ONE, true);
         match self.local.table.with(&self.key, &self.quotas, gate) {
             Some(ControlFlow::Break(_)) => None,
             Some(ControlFlow::Continue(entry)) => Some(entry),

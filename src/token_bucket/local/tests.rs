@@ -9,19 +9,19 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::last_state::LastState;
-use crate::store::{Cell as _, Operation};
+use crate::bucket::ahead::{Prefetch, Prefetched};
+use crate::bucket::charge::Reserve;
+use crate::bucket::decision::BucketState;
+use crate::bucket::give_back::{Cancel, Rule};
+use crate::bucket::quota::Quota;
+use crate::bucket::quotas::Quotas;
+use crate::bucket::tests::fixtures::{START, check_intervals};
+use crate::bucket::{Ask, Bucket};
+use crate::store::{Cell as _, Operation, Store};
 use crate::token_bucket::TokenBucket;
-use crate::token_bucket::ahead::{Prefetch, Prefetched};
-use crate::token_bucket::bucket_state::BucketState;
-use crate::token_bucket::cancel::{Cancel, Rule};
-use crate::token_bucket::fixtures::{START, check_intervals};
-use crate::token_bucket::operations::Reserve;
-use crate::token_bucket::state::{Ask, Bucket};
-use crate::{Quota, Quotas, Store};
-use support::patient;
+use crate::token_bucket::local::entry::LastState;
 use support::redis_server::RedisServer;
-use support::seed;
+use support::{patient, seed};
 
 /// In a cached state, tokens come back at the start of a window.
 #[test]

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 
+use crate::bucket::quota::Quota;
+use crate::bucket::quotas::Quotas;
+use crate::store::Key;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::token_bucket::local::{Entry, MOST, SHARDS, SWEEP_AT, Table};
-use crate::{Key, Quota, Quotas};
+use crate::token_bucket::local::entry::Entry;
+use crate::token_bucket::local::{MOST, SHARDS, SWEEP_AT, Table};
 
 fn quotas() -> Quotas {
     Quotas::new([Quota::per_hour(1).burst(10)]).unwrap()

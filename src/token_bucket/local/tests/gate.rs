@@ -4,14 +4,15 @@ use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::bucket::decision::{BucketState, Decision};
+use crate::bucket::quota::Quota;
+use crate::bucket::tests::fixtures::START;
+use crate::bucket::{Ask, Bucket};
+use crate::clock;
+use crate::store::{Key, Store};
 use crate::token_bucket::TokenBucket;
-use crate::token_bucket::bucket_state::BucketState;
-use crate::token_bucket::decision::Decision;
-use crate::token_bucket::fixtures::START;
 use crate::token_bucket::local::hot_keys::HotKeyCounter;
 use crate::token_bucket::local::{Asked, Local};
-use crate::token_bucket::state::{Ask, Bucket};
-use crate::{Key, Quota, Store, clock};
 
 /// The local state of a bucket, whose answers the test makes up.
 struct Cache {

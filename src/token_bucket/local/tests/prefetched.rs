@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::token_bucket::bucket_state::BucketState;
-use crate::token_bucket::fixtures::START;
-use crate::token_bucket::local::{Entry, Table};
-use crate::token_bucket::state::{Ask, Bucket};
-use crate::{Key, Quota, Quotas};
+use crate::bucket::decision::BucketState;
+use crate::bucket::quota::Quota;
+use crate::bucket::quotas::Quotas;
+use crate::bucket::tests::fixtures::START;
+use crate::bucket::{Ask, Bucket};
+use crate::store::Key;
+use crate::token_bucket::local::Table;
+use crate::token_bucket::local::entry::Entry;
 
 const NOW: i64 = 1_000_000;
+
 const BURST: i64 = 1000;
 
 fn quotas() -> Quotas {

@@ -1,0 +1,378 @@
+//! Gives tokens of a charge back (`lua/cancel.lua` in Rust), and lets the next request for the key wait until they are back,
+//! so that the charge does not refuse it.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::sync::watch;
+
+use crate::bucket::decision::{BucketState, Decision};
+use crate::bucket::level::{Level, Moment};
+use crate::bucket::quota::{Limit, Pace};
+use crate::bucket::quotas::Quotas;
+use crate::bucket::wire::{BUCKETS, MOST_SLOW_RUNS, PARTS, read_count, write_limits};
+use crate::bucket::{Bucket, Buckets};
+use crate::store::timer::within;
+use crate::store::{Arguments, Fields, Garbled, Key, Operation, Repeat, Script, function};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, lock};
+
+/// Gives back tokens of a charge.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Cancel {
+    pub(crate) quotas: Quotas,
+    pub(crate) cost: i64,
+    pub(crate) rule: Rule,
+    pub(crate) traces: SmallVec<[Trace; 1]>,
+    /// Dropped when the operation is complete or has failed.
+    pub(crate) _returning: Option<Arc<Return>>,
+}
+
+/// Which tokens of a charge are given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Those on which no later reservation depends, until the time `act`, at which the request acts. None if the clock is
+    /// before `since`: it was set back after the charge, whose times are not those of the state any more.
+    ActsAt { act: i64, since: i64 },
+    /// All of them if nothing was charged after them, otherwise none. The request never acts.
+    IfLatest,
+    /// All of them minus the tokens that came back since the charge: without the charge, the bucket might have been
+    /// full, and these tokens would have been lost. None while a reservation has not acted yet.
+    Unused {
+        /// When the tokens were charged, by the server's clock, and the time since the charge by this process's
+        /// clock, at most. Both are µs. Two clocks, because the server's clock may be set back.
+        charged: i64,
+        age: i64,
+    },
+}
+
+impl Rule {
+    /// For a reservation that is at least so old, in µs by the clock of this process, which is never set back.
+    pub(crate) fn acts_at(decision: &Decision, age: i64) -> Self {
+        // A clock that is corrected by running slower was not set back: chrony slows it by up to a twelfth. By a step of less
+        // than 1 ms, little is given back too much.
+        let since = decision.state.now + age - age / 8 - 1000;
+        Self::ActsAt {
+            act: decision.act(),
+            since: since.max(1),
+        }
+    }
+}
+
+/// What a charge did to one level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trace {
+    /// The TAT after the charge. For a quota that counts used tokens: these, or [`KEPT`](Self::KEPT).
+    tat: Moment,
+    /// The latest TAT of the reservations that had not acted yet before the charge. For a calendar quota: the window in
+    /// which the charge was made.
+    before: Moment,
+}
+
+impl Trace {
+    /// For a quota that never refills: the tokens are not given back.
+    const KEPT: Moment = Moment {
+        whole: -1,
+        part: -1,
+    };
+}
+
+impl Level {
+    /// Returns whether anything was given back.
+    fn cancel(
+        &mut self,
+        pace: &Pace,
+        now: i64,
+        (cost, held): (i64, i64),
+        rule: Rule,
+        trace: &Trace,
+    ) -> bool {
+        let mine = trace.tat;
+        if pace.num == 0 {
+            let used = self.tat.whole;
+            if mine.whole >= 0 && self.can_give_back(mine, trace.before) {
+                self.tat.whole = (used - cost).max(0);
+            }
+            return self.tat.whole < used;
+        }
+        let charge = Moment::default().advance(pace, cost);
+        let back = match rule {
+            Rule::Unused { charged, age } => {
+                let was_reset = self.tat < mine;
+                let held = Moment::default().advance(pace, held);
+                let is_pending = self.tat.max(self.last).whole > now + pace.span - held.whole;
+                if was_reset || is_pending {
+                    return false;
+                }
+                Moment {
+                    whole: charge.whole - age.max(now - charged),
+                    ..charge
+                }
+            }
+            Rule::IfLatest if !(self.tat == mine && self.last == mine && mine.whole > now) => {
+                return false;
+            }
+            Rule::IfLatest | Rule::ActsAt { .. } => {
+                let built_upon = self.last.minus(pace, mine);
+                if built_upon == Moment::default() {
+                    self.last = mine.minus(pace, charge).max(trace.before);
+                    if self.tat < mine {
+                        // Others were cancelled before. A request that came after them may still act up to this time.
+                        self.last = self.last.max(self.tat);
+                    }
+                }
+                charge.minus(pace, built_upon)
+            }
+        };
+        if back <= Moment::default() {
+            return false;
+        }
+        self.tat = self.tat.minus(pace, back);
+        if matches!(rule, Rule::Unused { .. }) {
+            self.last = self.tat;
+        }
+        true
+    }
+}
+
+impl Cancel {
+    /// Gives back `cost` tokens of a charge that led to `state`.
+    pub(crate) fn new(state: &BucketState, cost: i64, rule: Rule) -> Self {
+        let BucketState { quotas, bucket, .. } = state;
+        // A bucket may have more levels, left by other quotas.
+        let traces = bucket.pairs(quotas).map(|(level, _)| Trace {
+            tat: level.tat,
+            before: level.before,
+        });
+        Self {
+            quotas: quotas.clone(),
+            cost,
+            rule,
+            traces: traces.collect(),
+            _returning: None,
+        }
+    }
+
+    /// Gives back tokens that were charged at most `age` µs ago and are not used.
+    pub(crate) fn unused(state: &BucketState, tokens: i64, age: i64) -> Self {
+        Self::new(
+            state,
+            tokens,
+            Rule::Unused {
+                charged: state.now,
+                age: age.max(0),
+            },
+        )
+    }
+
+    /// Takes back an admission whose request never acts. It is safe to run twice, because the second run finds a
+    /// later change. A quota that never refills cannot detect that, so it gets nothing back.
+    pub(crate) fn safe_to_repeat(state: &BucketState, cost: i64) -> Self {
+        let mut cancel = Self::new(state, cost, Rule::IfLatest);
+        for (trace, limit) in cancel.traces.iter_mut().zip(state.quotas.limits()) {
+            if limit.num == 0 {
+                trace.tat = Trace::KEPT;
+            }
+        }
+        cancel
+    }
+
+    /// Takes back `count` charges of `cost` in a row, whose requests never act, as one charge: the TAT after the last
+    /// charge, and the state before the first.
+    pub(crate) fn combined(
+        first: &BucketState,
+        last: &BucketState,
+        cost: i64,
+        count: usize,
+    ) -> Self {
+        let mut cancel = Self::new(last, cost * count as i64, Rule::IfLatest);
+        for (trace, level) in cancel.traces.iter_mut().zip(&first.bucket.levels) {
+            trace.before = level.before;
+        }
+        cancel
+    }
+}
+
+impl Operation for Cancel {
+    type Cell = Bucket;
+    type Reply = bool;
+    type Undo = Self;
+    const SCRIPT: Script = function!(Writes: "cancel"; BUCKETS, &["cancel"]);
+    const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
+    // In order, so that no charge that is given back later depends on one given back earlier.
+    const IN_ORDER: bool = true;
+    const MOST_RUNS: usize = MOST_SLOW_RUNS;
+    const SAME_ONCE: bool = false;
+
+    fn group(&self) -> Option<u128> {
+        Some(self.quotas.id() as u128)
+    }
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_limits(std::iter::once(&self.quotas), call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        let (at, age) = match self.rule {
+            Rule::ActsAt { act, since } => (act, -since),
+            Rule::IfLatest => (-1, -1),
+            Rule::Unused { charged, age } => (charged, age),
+        };
+        for number in [self.cost, at, age] {
+            call.integer(number);
+        }
+        for Trace { tat, before } in &self.traces {
+            for part in [tat.whole, tat.part, before.whole, before.part] {
+                call.integer(part);
+            }
+        }
+    }
+
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
+        Ok(read_count(&mut fields)? == 1)
+    }
+
+    fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
+        let Self {
+            quotas,
+            cost,
+            rule,
+            traces,
+            ..
+        } = &self;
+        let swept = bucket.sweep(now);
+        let (mut after, is_new) = bucket.fitted(quotas, now);
+        // Nothing is known of the charge if the bucket was reset since, or has no level for these quotas.
+        let is_unknown = |((level, limit), trace): ((&Level, &Limit), &Trace)| {
+            limit.num != 0 && trace.tat > level.last
+        };
+        let is_over = match *rule {
+            Rule::ActsAt { act, since } if now > act || now < since => true,
+            Rule::Unused { .. } => false,
+            Rule::ActsAt { .. } | Rule::IfLatest => after.pairs(quotas).zip(traces).any(is_unknown),
+        };
+        let mut given = false;
+        let held = after.held();
+        let traces = if is_new || is_over { &[] } else { &traces[..] };
+        for ((level, limit), trace) in after.levels.iter_mut().zip(quotas.limits()).zip(traces) {
+            given |= level.cancel(limit, now, (*cost, held), *rule, trace);
+        }
+        if given || swept {
+            bucket.write(&after, now);
+        }
+        given
+    }
+}
+
+/// Takes back the charge of a request that never acts, for each bucket in which nothing was charged after it.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct CancelAll(pub(crate) SmallVec<[Cancel; 3]>);
+
+impl Operation for CancelAll {
+    type Cell = Buckets;
+    type Reply = ();
+    type Undo = Self;
+    const SCRIPT: Script = Cancel::SCRIPT;
+    const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Cancel::REPEAT;
+    const IN_ORDER: bool = Cancel::IN_ORDER;
+    const SAME_ONCE: bool = Cancel::SAME_ONCE;
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_limits(self.0.iter().map(|cancel| &cancel.quotas), call);
+    }
+
+    fn own(&self, count: usize, call: &mut Arguments<'_>) {
+        self.0.iter().for_each(|cancel| cancel.own(count, call));
+    }
+
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
+        Ok(())
+    }
+
+    fn apply(self, cells: &mut Buckets, now: i64) {
+        for (bucket, cancel) in cells.0.iter_mut().zip(self.0) {
+            cancel.apply(bucket, now);
+        }
+    }
+}
+
+/// The longest wait. The task that gives tokens back may be in a runtime that does not run.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// The keys of one namespace. Cloning is cheap.
+#[derive(Clone, Default)]
+pub(crate) struct Returning(Arc<Keys>);
+
+#[derive(Default)]
+struct Keys {
+    /// The number of operations in progress, usually zero.
+    count: AtomicUsize,
+    under_way: Mutex<HashMap<Key, UnderWay>>,
+}
+
+/// The operations in progress for one key.
+struct UnderWay {
+    count: usize,
+    over: watch::Sender<()>,
+}
+
+/// An operation in progress, until this is dropped.
+pub(crate) struct Return {
+    keys: Arc<Keys>,
+    key: Key,
+}
+
+impl Returning {
+    pub(crate) fn begin(&self, key: &Key) -> Return {
+        let mut under_way = lock(&self.0.under_way);
+        let new = || UnderWay {
+            count: 0,
+            over: watch::Sender::new(()),
+        };
+        under_way.entry(key.clone()).or_insert_with(new).count += 1;
+        self.0.count.fetch_add(1, Ordering::Release);
+        Return {
+            keys: Arc::clone(&self.0),
+            key: key.clone(),
+        }
+    }
+
+    /// Waits for the operations in progress for a key; `None` if there are none.
+    pub(crate) fn end(&self, key: &Key) -> Option<impl Future<Output = ()> + Send + use<>> {
+        if self.0.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut over = lock(&self.0.under_way).get(key)?.over.subscribe();
+        // Nothing is ever sent. The wait ends when the sender is dropped.
+        Some(async move {
+            within(LONGEST, over.changed()).await;
+        })
+    }
+}
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        let mut under_way = lock(&self.keys.under_way);
+        if let Some(entry) = under_way.get_mut(&self.key) {
+            entry.count -= 1;
+            if entry.count == 0 {
+                under_way.remove(&self.key);
+            }
+        }
+        self.keys.count.fetch_sub(1, Ordering::Release);
+    }
+}
+
+debug!(Returning);
+
+debug!(Return);

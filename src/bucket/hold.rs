@@ -1,0 +1,453 @@
+//! The steps on the holds of one to eight limits: `lua/hold.lua` in Rust. All steps are one operation, so that those of many
+//! callers on one key share a call, whatever they do.
+//!
+//! The ids of a process are consecutive, so holds that begin together are of one *block* of 32 ids. Equal steps on a block
+//! are one run, and equal holds of a block share a record in the store.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::{iter, slice};
+
+use smallvec::SmallVec;
+
+use crate::bucket::charge::Terms;
+use crate::bucket::decision::BucketState;
+use crate::bucket::holds::{MOST, OnEnd, Record};
+use crate::bucket::quotas::Quotas;
+use crate::bucket::wire::{
+    HOLD, MOST_SLOW_RUNS, PARTS, WRONG_TYPE, read_bucket, under_its_quotas, write_limits,
+};
+use crate::bucket::{Ask, Bucket, Buckets};
+use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script};
+
+/// A step on one hold.
+#[derive(Clone, Debug)]
+pub(crate) struct HoldStep {
+    pub(crate) quotas: Quotas,
+    pub(crate) id: u128,
+    /// What happens when the hold ends by itself.
+    pub(crate) on_end: OnEnd,
+    pub(crate) verb: Verb,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// Holds `amount` tokens for `ttl` µs. If the hold exists, as `Extend`.
+    Authorize { amount: u32, ttl: i64 },
+    /// Raises the hold to at least `amount` tokens if they are available, and moves its end to at least `ttl` µs from
+    /// now.
+    Extend { amount: u32, ttl: i64 },
+    /// Removes the hold and charges `amount`. If there is no such hold, charges `late`.
+    Capture { amount: u32, late: u32 },
+}
+
+impl Verb {
+    /// Ends the hold, and charges nothing.
+    pub(crate) const RELEASE: Self = Self::Capture { amount: 0, late: 0 };
+
+    /// Charges tokens for a hold that has ended. It is sent once, and only if the only capture was answered so: a capture that
+    /// the network held up may come after another one that has removed the hold.
+    pub(crate) fn late(late: u32) -> Self {
+        Self::Capture { amount: 0, late }
+    }
+}
+
+/// What became of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The tokens are not available.
+    Refused,
+    /// It is held, or was when it was captured.
+    Held,
+    /// There is no such hold any more.
+    Ended,
+    /// The key has as many holds as it can have.
+    Full,
+}
+
+#[derive(Debug)]
+pub(crate) struct HoldReply {
+    pub(crate) outcome: Outcome,
+    /// The tokens that the hold had before a capture, or has after another step; 0 if there is none.
+    pub(crate) amount: i64,
+    /// The state after it, and after other steps of the same instant.
+    pub(crate) state: BucketState,
+    /// The hold, if the step was an authorization.
+    authorized: Option<u128>,
+}
+
+/// The number of ids in a block: the bits of a mask.
+const BLOCK: u128 = 32;
+
+/// The answer to one hold of a run whose answers may differ: the outcome and the amount.
+const ANSWER: usize = 5;
+
+impl HoldStep {
+    fn reply(self, outcome: Outcome, amount: i64, now: i64, bucket: Bucket) -> HoldReply {
+        let authorized = matches!(self.verb, Verb::Authorize { .. }).then_some(self.id);
+        HoldReply {
+            outcome,
+            amount,
+            state: BucketState {
+                quotas: self.quotas,
+                now,
+                bucket,
+            },
+            authorized,
+        }
+    }
+
+    /// One text: the number of the step, what happens at the end, the block, the holds as a mask and their number, the
+    /// amount, and another number. Behind it, the numbers of each capture if there are several.
+    pub(crate) fn write<'a>(
+        &'a self,
+        others: impl ExactSizeIterator<Item = &'a Self> + Clone,
+        call: &mut Arguments<'_>,
+    ) {
+        let all = || iter::once(self).chain(others.clone());
+        let mask = all().fold(0, |mask, step| mask | 1_u32 << (step.id % BLOCK));
+        let captures = all().filter_map(|step| match step.verb {
+            Verb::Capture { amount, late } => Some((amount, late)),
+            _ => None,
+        });
+        let (verb, amount, other) = match self.verb {
+            Verb::Authorize { amount, ttl } => (0, amount.into(), ttl),
+            Verb::Extend { amount, ttl } => (1, amount.into(), ttl),
+            Verb::Capture { .. } => {
+                captures
+                    .clone()
+                    .fold((2, 0, 0), |(verb, sum, all), (amount, late)| {
+                        (verb, sum + u64::from(amount), all + i64::from(late))
+                    })
+            }
+        };
+        let mut text: SmallVec<[u8; 39]> = SmallVec::new();
+        text.extend([verb, u8::from(self.on_end == OnEnd::Capture)]);
+        // Their first bytes differ most, which makes them quick to find.
+        text.extend((self.id / BLOCK).to_le_bytes());
+        text.extend(mask.to_be_bytes());
+        text.push(1 + others.len() as u8);
+        text.extend(amount.to_be_bytes());
+        text.extend(other.to_be_bytes());
+        if others.len() > 0 {
+            text.extend(
+                captures
+                    .flat_map(|(amount, late)| [amount, late])
+                    .flat_map(u32::to_be_bytes),
+            );
+        }
+        call.bytes(Arc::from(&*text));
+    }
+
+    /// Changes the bucket. Returns the outcome, the amount of the hold, and whether anything changed.
+    fn run(&self, bucket: &mut Bucket, now: i64) -> (Outcome, i64, bool) {
+        match (self.verb, bucket.find_hold(self.id)) {
+            (Verb::Authorize { amount, ttl } | Verb::Extend { amount, ttl }, Some(at)) => {
+                self.raise(bucket, now, at, amount.into(), ttl)
+            }
+            (Verb::Extend { .. }, None) => (Outcome::Ended, 0, false),
+            (Verb::Authorize { amount, ttl }, None) => self.begin(bucket, now, amount.into(), ttl),
+            (Verb::Capture { amount, .. }, Some(at)) => {
+                let held = bucket.remove_hold(at);
+                bucket.capture(&self.quotas, now, amount.into());
+                (Outcome::Held, held, true)
+            }
+            (Verb::Capture { late, .. }, None) => {
+                bucket.capture(&self.quotas, now, late.into());
+                (Outcome::Ended, 0, late > 0)
+            }
+        }
+    }
+
+    /// Raises the hold at a position to at least `amount`, if the tokens are available.
+    fn raise(
+        &self,
+        bucket: &mut Bucket,
+        now: i64,
+        at: usize,
+        amount: i64,
+        ttl: i64,
+    ) -> (Outcome, i64, bool) {
+        let amount_of = |bucket: &Bucket| {
+            let holds = bucket.holds.as_ref();
+            holds.map_or(0, |holds| holds.each[at].amount)
+        };
+        if !self.has(bucket, now, amount - amount_of(bucket)) {
+            return (Outcome::Refused, amount_of(bucket), false);
+        }
+        let changed = bucket.raise_hold(at, amount, now + ttl);
+        (Outcome::Held, amount_of(bucket), changed)
+    }
+
+    /// Adds the hold, if the tokens are available.
+    fn begin(&self, bucket: &mut Bucket, now: i64, amount: i64, ttl: i64) -> (Outcome, i64, bool) {
+        if !self.has(bucket, now, amount) {
+            return (Outcome::Refused, 0, false);
+        }
+        let holds = bucket.holds.as_ref();
+        if holds.is_some_and(|holds| holds.each.len() >= MOST) {
+            return (Outcome::Full, 0, false);
+        }
+        bucket.add_hold(Record {
+            id: self.id,
+            amount,
+            end: now + ttl,
+            on_end: self.on_end,
+        });
+        (Outcome::Held, amount, true)
+    }
+
+    /// Whether so many more tokens are available.
+    fn has(&self, bucket: &Bucket, now: i64, more: i64) -> bool {
+        let ask = Ask {
+            cost: more,
+            wait: 0,
+        };
+        more <= 0 || bucket.has(&self.quotas, now, ask)
+    }
+}
+
+impl Operation for HoldStep {
+    under_its_quotas!();
+    type Reply = HoldReply;
+    // Only an authorization whose caller is gone is taken back.
+    type Undo = Self;
+    const SCRIPT: Script = HOLD;
+    const REPEAT: Repeat = Repeat::Never;
+    const MOST_RUNS: usize = MOST_SLOW_RUNS;
+    const MOST_REPEATS: usize = BLOCK as usize;
+    const SAME_ONCE: bool = false;
+    const UNDONE_ALONE: bool = true;
+
+    fn is_reserved(&self) -> bool {
+        !matches!(self.verb, Verb::Authorize { .. })
+    }
+
+    /// Captures first: they leave tokens to the authorizations.
+    fn rank(&self) -> (u8, u128) {
+        let verb = match self.verb {
+            Verb::Capture { .. } => 0,
+            Verb::Extend { .. } => 1,
+            Verb::Authorize { .. } => 2,
+        };
+        (verb, self.id)
+    }
+
+    fn repeats(&self, next: &Self) -> bool {
+        let is_equal = match (self.verb, next.verb) {
+            (Verb::Capture { .. }, Verb::Capture { .. }) => true,
+            (verb, other) => verb == other && self.on_end == next.on_end,
+        };
+        is_equal && self.id / BLOCK == next.id / BLOCK && self.id < next.id
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        self.own_run(iter::empty(), call);
+    }
+
+    fn own_run<'a>(
+        &'a self,
+        others: impl ExactSizeIterator<Item = &'a Self> + Clone,
+        call: &mut Arguments<'_>,
+    ) {
+        // Not: in all buckets of a run or in none.
+        call.integer(0);
+        self.write(others, call);
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<HoldReply, Garbled> {
+        let mut fields = match fields.next()? {
+            Field::Integer(-1) => return Err(WRONG_TYPE),
+            Field::List(fields) => fields,
+            _ => return Err(Garbled("a script returned a value that is not a list")),
+        };
+        let (outcome, amount) = match (fields.next()?, fields.integer()?) {
+            (Field::Integer(outcome), amount) => (outcome, amount),
+            (Field::Text(answers), _) => {
+                let answer = answers.chunks_exact(ANSWER).nth((self.id % BLOCK) as usize);
+                let Some([outcome, amount @ ..]) =
+                    answer.and_then(|answer| answer.first_chunk::<ANSWER>())
+                else {
+                    return Err(Garbled("a script returned too few answers"));
+                };
+                ((*outcome).into(), u32::from_be_bytes(*amount).into())
+            }
+            _ => return Err(Garbled("a script returned a list instead of an outcome")),
+        };
+        let outcome = match outcome {
+            0 => Outcome::Refused,
+            1 => Outcome::Held,
+            2 => Outcome::Ended,
+            3 => Outcome::Full,
+            _ => return Err(Garbled("a script returned an outcome that is unknown")),
+        };
+        let mut bucket = read_bucket(&self.quotas, now, &mut fields)?;
+        bucket.read_held(&mut fields)?;
+        Ok(self.reply(outcome, amount, now, bucket))
+    }
+
+    fn apply(self, bucket: &mut Bucket, now: i64) -> HoldReply {
+        let moved = bucket.sweep(now) | bucket.set_back(now);
+        // What is written has its calendar quotas in their current windows.
+        if bucket.fits_in_place(&self.quotas) && !self.quotas.have_windows() {
+            let (outcome, amount, changed) = self.run(bucket, now);
+            if changed || moved {
+                bucket.written(now);
+            }
+            return self.reply(outcome, amount, now, bucket.snapshot());
+        }
+        let (mut fitted, is_new) = bucket.fitted(&self.quotas, now);
+        let (outcome, amount, changed) = self.run(&mut fitted, now);
+        if changed || is_new || moved {
+            bucket.write(&fitted, now);
+        }
+        self.reply(outcome, amount, now, fitted.snapshot())
+    }
+
+    fn undo(replies: &[HoldReply]) -> Option<Self> {
+        let [reply] = replies else { return None };
+        let id = reply
+            .authorized
+            .filter(|_| reply.outcome == Outcome::Held)?;
+        let quotas = reply.state.quotas.clone();
+        let on_end = OnEnd::Release;
+        Some(Self {
+            quotas,
+            id,
+            on_end,
+            verb: Verb::RELEASE,
+        })
+    }
+}
+
+/// A step on the holds of a request, one of each limit.
+#[derive(Clone, Debug)]
+pub(crate) struct HoldAllStep {
+    pub(crate) terms: Arc<Terms>,
+    /// In the order of the limits.
+    pub(crate) steps: Steps,
+    /// Whether it is done for all limits or for none. Otherwise, for each by itself.
+    pub(crate) all_or_none: bool,
+}
+
+pub(crate) type Steps = SmallVec<[HoldStep; 3]>;
+
+#[derive(Debug)]
+pub(crate) struct HoldAllReply {
+    terms: Arc<Terms>,
+    /// What became of each hold. If a step that is done for all or for none was not possible for one limit, the states are
+    /// those without it.
+    pub(crate) each: SmallVec<[HoldReply; 3]>,
+}
+
+impl HoldAllReply {
+    /// Whether all are held.
+    pub(crate) fn is_held(&self) -> bool {
+        self.each.iter().all(|reply| reply.outcome == Outcome::Held)
+    }
+
+    /// The position of the first limit with this outcome.
+    pub(crate) fn first(&self, outcome: Outcome) -> Option<usize> {
+        self.each.iter().position(|reply| reply.outcome == outcome)
+    }
+}
+
+impl Operation for HoldAllStep {
+    type Cell = Buckets;
+    type Reply = HoldAllReply;
+    // Only an authorization whose caller is gone is taken back.
+    type Undo = Self;
+    const SCRIPT: Script = HOLD;
+    const PARTS: &'static [&'static str] = PARTS;
+    const REPEAT: Repeat = Repeat::Never;
+    const MOST_RUNS: usize = MOST_SLOW_RUNS;
+    const SAME_ONCE: bool = false;
+
+    fn is_reserved(&self) -> bool {
+        self.steps.iter().all(HoldStep::is_reserved)
+    }
+
+    fn group(&self) -> Option<u128> {
+        Some(self.terms.all.id() as u128)
+    }
+
+    fn most_runs(&self) -> usize {
+        (MOST_SLOW_RUNS / self.terms.all.limits().len()).max(1)
+    }
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_limits(self.terms.each.iter(), call);
+    }
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.integer(self.all_or_none.into());
+        self.steps
+            .iter()
+            .for_each(|step| step.write(iter::empty(), call));
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<HoldAllReply, Garbled> {
+        let each = self
+            .steps
+            .into_iter()
+            .map(|step| step.decode(0, now, fields.one()?));
+        Ok(HoldAllReply {
+            terms: self.terms,
+            each: each.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn apply(self, cells: &mut Buckets, now: i64) -> HoldAllReply {
+        let Self {
+            terms,
+            steps,
+            all_or_none,
+        } = self;
+        cells.0.resize(terms.each.len(), Bucket::default());
+        let mut after = if all_or_none {
+            cells.clone()
+        } else {
+            std::mem::take(cells)
+        };
+        let each = after
+            .0
+            .iter_mut()
+            .zip(&steps)
+            .map(|(bucket, step)| step.clone().apply(bucket, now));
+        let mut reply = HoldAllReply {
+            terms,
+            each: each.collect(),
+        };
+        if !all_or_none || reply.is_held() {
+            *cells = after;
+            return reply;
+        }
+        for ((bucket, step), reply) in cells.0.iter_mut().zip(steps).zip(&mut reply.each) {
+            // A step that changes nothing by itself.
+            let nothing = HoldStep {
+                verb: Verb::Extend { amount: 0, ttl: 0 },
+                ..step
+            };
+            reply.state = nothing.apply(bucket, now).state;
+        }
+        reply
+    }
+
+    fn undo(replies: &[HoldAllReply]) -> Option<Self> {
+        // A run is one step.
+        let [HoldAllReply { terms, each }] = replies else {
+            return None;
+        };
+        let steps = each
+            .iter()
+            .map(|reply| HoldStep::undo(slice::from_ref(reply)))
+            .collect::<Option<_>>()?;
+        Some(Self {
+            terms: Arc::clone(terms),
+            steps,
+            all_or_none: false,
+        })
+    }
+}

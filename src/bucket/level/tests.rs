@@ -1,0 +1,2 @@
+mod refill;
+mod windows;

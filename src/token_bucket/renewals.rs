@@ -1,0 +1,437 @@
+//! The holds of this process: their renewal, and what the store still has to learn of those that ended.
+//!
+//! All holds of one namespace are renewed by one periodic task. Those that are due together are sent together, and the
+//! store combines them into few calls. A capture or a release that the store did not answer is sent again until the hold
+//! has ended there by itself.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::bucket::Bucket;
+use crate::bucket::decision::micros as span;
+use crate::bucket::hold::{HoldStep, Outcome, Verb};
+use crate::error::Error;
+use crate::lease::Drift;
+use crate::store::timer::until;
+use crate::store::{Client, Key, Namespace, PeriodicTask, Signal, Store};
+use crate::sync::lock;
+use crate::{clock, random};
+
+/// How long the store has to answer a capture before it is sent again. The pause doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The maximum number of captures that are kept while the store is away. The holds of others end by themselves.
+const MOST_OWED: usize = 100_000;
+
+/// The part of a ttl by which two clocks may differ.
+const DRIFT: Drift = Drift(0.01);
+
+pub(crate) struct Renewals {
+    pub(crate) client: Client<HoldStep>,
+    store: Store,
+    table: Mutex<Table>,
+    joined: OnceLock<()>,
+    /// Renewal times are rounded to whole spans since this time.
+    began: Instant,
+    /// The first half of the ids of its holds.
+    process: u64,
+    count: AtomicU64,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<u128, Entry>,
+    due: BTreeSet<(Instant, u128)>,
+    owed: usize,
+    /// As long as captures are owed, this outlives its bucket.
+    keep: Option<Arc<Renewals>>,
+}
+
+struct Entry {
+    key: Key,
+    /// With the verb that is sent when it is due.
+    step: HoldStep,
+    validity: Arc<Validity>,
+    due: Instant,
+    /// `None`: the hold is renewed. Otherwise the pause before its end is sent again.
+    pause: Option<Duration>,
+    /// The tokens to charge if the first call of a capture finds that the hold had ended. While there are some, the capture
+    /// is not sent again: then another copy may have ended the hold.
+    late: u32,
+}
+
+/// Until when a hold is certainly held.
+#[derive(Debug)]
+pub(crate) struct Validity {
+    until: Mutex<Instant>,
+    is_over: AtomicBool,
+    changed: Notify,
+}
+
+impl Validity {
+    /// The validity of a hold that was authorized or renewed by a call sent at `sent`.
+    pub(crate) fn new(sent: Instant, ttl: i64) -> Arc<Self> {
+        let until = Mutex::new(certain(sent, ttl));
+        Arc::new(Self {
+            until,
+            is_over: AtomicBool::new(false),
+            changed: Notify::new(),
+        })
+    }
+
+    fn until(&self) -> Instant {
+        *lock(&self.until)
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        !self.is_over.load(Ordering::Acquire) && clock::now() < self.until()
+    }
+
+    /// Waits until the hold has ended.
+    pub(crate) async fn over(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if !self.is_held() {
+                return;
+            }
+            let at = clock::without_suspend(self.until());
+            tokio::select! {
+                () = until(Some(at)) => {}
+                () = changed => {}
+            }
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    /// Records a renewal. A hold that was lost once never comes back.
+    pub(crate) fn renewed(&self, sent: Instant, ttl: i64) {
+        if self.is_held() {
+            let mut until = lock(&self.until);
+            *until = certain(sent, ttl).max(*until);
+        }
+    }
+}
+
+/// Until when a hold is certainly held after a call sent at `sent`.
+fn certain(sent: Instant, ttl: i64) -> Instant {
+    sent + DRIFT.certain(span(ttl))
+}
+
+impl Table {
+    /// Adds an entry. There is none of this hold.
+    fn put(&mut self, id: u128, entry: Entry) {
+        self.due.insert((entry.due, id));
+        self.entries.insert(id, entry);
+    }
+
+    fn take(&mut self, id: u128) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        self.due.remove(&(entry.due, id));
+        Some(entry)
+    }
+}
+
+impl Renewals {
+    pub(crate) fn new(store: &Store, namespace: &Namespace<Bucket>) -> Arc<Self> {
+        let client = namespace.client();
+        let store = store.clone();
+        Arc::new(Self {
+            client,
+            store,
+            table: Mutex::default(),
+            joined: OnceLock::new(),
+            began: clock::now(),
+            process: random::bits(),
+            count: AtomicU64::new(0),
+        })
+    }
+
+    /// The id of a new hold.
+    pub(crate) fn next_id(&self) -> u128 {
+        u128::from(self.process) << 64 | u128::from(self.count.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// When a hold is renewed whose ttl counts from `from`: after a third, and a little earlier, so that those that are due at
+    /// about the same time are renewed together.
+    fn renewal(&self, from: Instant, ttl: i64) -> Instant {
+        let ttl = span(ttl);
+        clock::together(self.began, from + ttl / 3, ttl / 24)
+    }
+
+    /// Renews a hold until it ends. `step` is its renewal.
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        key: &Key,
+        step: HoldStep,
+        validity: &Arc<Validity>,
+        sent: Instant,
+    ) {
+        let Verb::Extend { ttl, .. } = step.verb else {
+            return;
+        };
+        let due = self.renewal(sent, ttl);
+        let entry = Entry {
+            key: key.clone(),
+            validity: Arc::clone(validity),
+            step,
+            due,
+            pause: None,
+            late: 0,
+        };
+        self.put(entry);
+    }
+
+    /// Stops the renewal of a hold.
+    pub(crate) fn stop(&self, id: u128) {
+        lock(&self.table).take(id);
+    }
+
+    /// Ends a hold without a caller that waits. `step` is a capture, and `late` the tokens to charge if the hold had ended.
+    pub(crate) fn settle(
+        self: &Arc<Self>,
+        key: Key,
+        step: HoldStep,
+        validity: &Arc<Validity>,
+        late: u32,
+    ) {
+        self.owe(key.clone(), step.clone(), validity, late);
+        self.send(Handle::try_current().ok(), key, step);
+    }
+
+    /// Notes a capture that the caller sends. It is sent again until it is [answered](Self::answered).
+    pub(crate) fn owe(
+        self: &Arc<Self>,
+        key: Key,
+        step: HoldStep,
+        validity: &Arc<Validity>,
+        late: u32,
+    ) {
+        let validity = Arc::clone(validity);
+        let pause = Some(FIRST_PAUSE);
+        let due = clock::now() + FIRST_PAUSE;
+        let mut table = lock(&self.table);
+        table.take(step.id);
+        if table.owed < MOST_OWED {
+            table.owed += 1;
+            table.keep = Some(Arc::clone(self));
+            if let Some(owed) = self.store.owed() {
+                owed.add(1);
+            }
+            self.put_in(
+                table,
+                Entry {
+                    key,
+                    step,
+                    validity,
+                    due,
+                    pause,
+                    late,
+                },
+            );
+        }
+    }
+
+    /// Charges the tokens of a capture that found that its hold had ended.
+    fn charge_late(
+        self: &Arc<Self>,
+        Entry {
+            key, step, late, ..
+        }: Entry,
+    ) {
+        let this = Arc::clone(self);
+        let step = HoldStep {
+            verb: Verb::late(late),
+            ..step
+        };
+        self.client.send(None, key, step, move |_| {
+            this.settled(&mut lock(&this.table))
+        });
+    }
+
+    fn put(self: &Arc<Self>, entry: Entry) {
+        self.put_in(lock(&self.table), entry);
+    }
+
+    /// Adds an entry, and lets the scheduler know if it is due first.
+    fn put_in(self: &Arc<Self>, mut table: MutexGuard<'_, Table>, entry: Entry) {
+        let due = entry.due;
+        let earliest = table.due.first().map(|(earliest, _)| *earliest);
+        table.put(entry.step.id, entry);
+        drop(table);
+        self.joined
+            .get_or_init(|| self.store.scheduler().join(self));
+        if earliest.is_none_or(|earliest| due < earliest) {
+            self.store.scheduler().schedule(clock::without_suspend(due));
+        }
+    }
+
+    fn send(self: &Arc<Self>, from: Option<Handle>, key: Key, step: HoldStep) {
+        let this = Arc::clone(self);
+        let id = step.id;
+        let sent = clock::now();
+        let settles = matches!(step.verb, Verb::Capture { .. });
+        self.client.send(from, key, step, move |reply| {
+            this.answered(id, sent, settles, reply.map(|reply| reply.outcome));
+        });
+    }
+
+    /// Takes the answer to a renewal, or to a capture if it `settles` a hold.
+    pub(crate) fn answered(
+        self: &Arc<Self>,
+        id: u128,
+        sent: Instant,
+        settles: bool,
+        reply: Result<Outcome, Error>,
+    ) {
+        let mut table = lock(&self.table);
+        // A renewal may be answered when the hold has ended meanwhile.
+        if table
+            .entries
+            .get(&id)
+            .is_none_or(|entry| entry.pause.is_some() != settles)
+        {
+            return;
+        }
+        let Some(entry) = table.take(id) else { return };
+        let Verb::Extend { ttl, .. } = entry.step.verb else {
+            return match reply {
+                Ok(Outcome::Ended) if entry.late > 0 => {
+                    drop(table);
+                    self.charge_late(entry);
+                }
+                Err(error) if !error.is_denied() => match entry.late {
+                    // It is sent again when it is due.
+                    0 => table.put(id, entry),
+                    _ => self.put_in(
+                        table,
+                        Entry {
+                            due: clock::now() + FIRST_PAUSE,
+                            late: 0,
+                            ..entry
+                        },
+                    ),
+                },
+                _ => self.settled(&mut table),
+            };
+        };
+        let due = match reply {
+            Ok(Outcome::Held) => {
+                entry.validity.renewed(sent, ttl);
+                self.renewal(sent, ttl)
+            }
+            Ok(_) => return entry.validity.end(),
+            Err(_) => clock::now() + (span(ttl) / 9).min(LONGEST_PAUSE),
+        };
+        self.put_in(table, Entry { due, ..entry });
+    }
+
+    fn settled(&self, table: &mut Table) {
+        table.owed -= 1;
+        if table.owed == 0 {
+            // The caller has this too.
+            table.keep = None;
+        }
+        if let Some(owed) = self.store.owed() {
+            owed.done(1);
+        }
+    }
+
+    /// Sends what is due: renewals, and captures again.
+    fn send_due(self: &Arc<Self>, settle_all: bool) {
+        let now = clock::now();
+        let mut send = Vec::new();
+        {
+            let mut table = lock(&self.table);
+            let is_due = |(due, id): &&(Instant, u128), table: &Table| {
+                *due <= now
+                    || settle_all
+                        && table
+                            .entries
+                            .get(id)
+                            .is_some_and(|entry| entry.pause.is_some())
+            };
+            let due: Vec<u128> = table
+                .due
+                .iter()
+                .filter(|at| is_due(at, &table))
+                .map(|(_, id)| *id)
+                .collect();
+            for id in due {
+                let Some(mut entry) = table.take(id) else {
+                    continue;
+                };
+                let is_over = now >= entry.validity.until();
+                match &mut entry.pause {
+                    // The first call is still under way.
+                    Some(_) if entry.late > 0 => {
+                        entry.due = now + LONGEST_PAUSE;
+                        table.put(id, entry);
+                        continue;
+                    }
+                    // The hold has ended in the store by itself.
+                    Some(_) if is_over => {
+                        self.settled(&mut table);
+                        continue;
+                    }
+                    Some(pause) => {
+                        *pause = (2 * *pause).min(LONGEST_PAUSE);
+                        entry.due = now + *pause;
+                    }
+                    None if is_over => {
+                        entry.validity.end();
+                        continue;
+                    }
+                    // Again if there is no answer.
+                    None => entry.due = self.renewal(now, ttl_of(&entry.step)),
+                }
+                send.push((entry.key.clone(), entry.step.clone()));
+                table.put(id, entry);
+            }
+        }
+        for (key, step) in send {
+            self.send(None, key, step);
+        }
+    }
+}
+
+fn ttl_of(step: &HoldStep) -> i64 {
+    match step.verb {
+        Verb::Authorize { ttl, .. } | Verb::Extend { ttl, .. } => ttl,
+        Verb::Capture { .. } => 0,
+    }
+}
+
+impl PeriodicTask for Renewals {
+    fn due(&self) -> Option<Instant> {
+        lock(&self.table)
+            .due
+            .first()
+            .map(|(due, _)| clock::without_suspend(*due))
+    }
+
+    fn signal(self: Arc<Self>, signal: Signal) {
+        match signal {
+            Signal::Due => self.send_due(false),
+            Signal::Hurry => self.send_due(true),
+            // Holds end by themselves, or are ended by their holders.
+            Signal::Relinked | Signal::ShutDown => {}
+        }
+    }
+}
+
+debug!(Renewals);
