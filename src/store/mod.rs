@@ -4,6 +4,7 @@ mod acl;
 pub(crate) mod background;
 mod builder;
 mod credentials;
+pub(crate) mod detach;
 pub(crate) mod detached;
 #[cfg(simulation)]
 pub mod dial;

@@ -230,7 +230,7 @@ impl Limiter {
     }
 
     /// This local share with a share of the quotas of `other`.
-    pub(super) fn standing_in_for(&self, other: &Self) -> Self {
+    pub(crate) fn standing_in_for(&self, other: &Self) -> Self {
         let of = other.buckets();
         self.map(|limit, bucket| {
             of.get(limit)

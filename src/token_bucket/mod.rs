@@ -5,18 +5,16 @@ mod adjust;
 mod ahead;
 mod bucket;
 mod bucket_state;
-mod budget;
 mod calls;
 mod cancel;
 mod change;
 mod decision;
 mod fleet;
-mod holds;
+pub(crate) mod holds;
 #[cfg(feature = "http")]
 pub(crate) mod http;
-pub(crate) mod layer;
 pub(crate) mod learn;
-mod limiter;
+pub(crate) mod limiter;
 pub(crate) mod local;
 pub(crate) mod operations;
 pub(crate) mod peek;
@@ -24,9 +22,9 @@ pub(crate) mod quota;
 mod reservation;
 mod returning;
 mod settings;
-mod several;
+pub(crate) mod several;
 mod state;
-mod upstream;
+pub(crate) mod upstream;
 mod windows;
 
 #[cfg(test)]
@@ -38,11 +36,22 @@ mod tests;
 
 pub use self::bucket::TokenBucket;
 pub use self::bucket_state::{Balance, BucketState};
-pub use self::budget::{AtResponse, BudgetHold, BudgetLayer, Estimate, Meter};
 pub use self::decision::Decision;
 pub use self::fleet::{FleetQuotas, FleetTable};
 pub use self::holds::{Captured, Hold, HoldAll, OnEnd, Usage};
-pub use self::layer::*;
+pub(crate) use crate::layers::budget; // moved
+pub use crate::layers::budget::{AtResponse, BudgetHold, BudgetLayer, Estimate, Meter};
+pub use crate::layers::key::Cost;
+pub use crate::layers::rate_limit::RateLimitLayer;
+pub use crate::layers::rate_limit::ban::Ban;
+pub use crate::layers::rate_limit::hooks::{Block, BlockOnResponse};
+pub use crate::layers::rate_limit::keys::KeyExtractors;
+pub use crate::layers::rate_limit::quotas::{ChooseQuotas, ChosenQuotas, IntoQuotas, QuotaTable};
+// moved
+pub(crate) mod layer {
+    pub(crate) use crate::layers::rate_limit::keys::KeyExtractors;
+    pub(crate) use crate::layers::rate_limit::quotas::ChosenQuotas;
+}
 pub use self::learn::{LearnFromResponse, Learned};
 pub use self::reservation::Reservation;
 pub use self::several::{Costs, TokenBuckets};

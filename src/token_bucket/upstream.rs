@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use crate::telemetry::{Event, Often};
 
 /// The events about values of upstreams that a namespace's layers read. They are counted from the first one on.
-pub(super) struct UpstreamEvents {
+pub(crate) struct UpstreamEvents {
     namespace: String,
     ignored: OnceLock<Often>,
     clamped: OnceLock<Often>,

@@ -89,7 +89,7 @@ impl TokenBucket {
     }
 
     /// As [`authorize`](Self::authorize). The caller counts the decision.
-    pub(in crate::token_bucket) async fn hold(&self, key: Key, n: u32) -> Result<Hold, Error> {
+    pub(crate) async fn hold(&self, key: Key, n: u32) -> Result<Hold, Error> {
         self.check_amount(n)?;
         let (id, sent) = (self.clients.holds.next_id(), clock::recent());
         let authorized = self

@@ -223,12 +223,12 @@ impl Hold {
     }
 
     #[cfg(feature = "http")]
-    pub(in crate::token_bucket) fn upstream(&self) -> &UpstreamEvents {
+    pub(crate) fn upstream(&self) -> &UpstreamEvents {
         &self.bucket.clients.upstream
     }
 
     /// The decision that admitted it.
-    pub(in crate::token_bucket) fn decision(&self) -> Decision {
+    pub(crate) fn decision(&self) -> Decision {
         Decision {
             key: Some(self.key.clone()),
             ..Decision::new(self.amount.into(), true, self.state.clone())
@@ -323,7 +323,7 @@ impl Hold {
     }
 
     /// Lets its drop capture at least what is held.
-    pub(in crate::token_bucket) fn capture_at_least_held(&mut self) {
+    pub(crate) fn capture_at_least_held(&mut self) {
         self.at_least_held = true;
     }
 

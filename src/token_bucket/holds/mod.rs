@@ -16,7 +16,7 @@ pub use self::all::HoldAll;
 pub use self::hold::{Captured, Hold};
 pub(super) use self::operation::{HoldReply, HoldStep, Outcome, Verb};
 pub(super) use self::renewals::Renewals;
-pub(super) use self::set::HoldSet;
+pub(crate) use self::set::HoldSet;
 pub(crate) use self::state::Holds;
 pub use self::usage::Usage;
 

@@ -28,7 +28,7 @@ use crate::{Error, Key, clock};
 /// a later limit refuses. Such holds are released when they end by themselves, and a capture after that charges nothing: so a
 /// capture can be sent any number of times, in any order.
 #[derive(Debug)]
-pub(in crate::token_bucket) struct HoldSet {
+pub(crate) struct HoldSet {
     /// The limits that have a key.
     limits: Several,
     /// Their positions among all limits of the request, and their keys.
@@ -51,7 +51,7 @@ type Results = SmallVec<[(usize, Captured); 3]>;
 
 impl HoldSet {
     /// Holds tokens of all limits that have a key, or of none. `amounts` and `usages` are those of all limits.
-    pub(in crate::token_bucket) async fn authorize(
+    pub(crate) async fn authorize(
         limits: &Several,
         keys: Keys,
         amounts: &[u32],
@@ -225,7 +225,7 @@ impl HoldSet {
         }
     }
 
-    pub(in crate::token_bucket) async fn lost(&self) {
+    pub(crate) async fn lost(&self) {
         if self.holds.is_empty() {
             return pending().await;
         }
@@ -244,12 +244,12 @@ impl HoldSet {
             .map_or(0, |limit| self.amount(limit))
     }
 
-    pub(in crate::token_bucket) fn decision(&self) -> &Decision {
+    pub(crate) fn decision(&self) -> &Decision {
         &self.decision
     }
 
     /// Lets its drop capture at least what is held of each limit.
-    pub(in crate::token_bucket) fn capture_at_least_held(&mut self) {
+    pub(crate) fn capture_at_least_held(&mut self) {
         self.holds
             .iter_mut()
             .for_each(|(_, hold)| hold.capture_at_least_held());
@@ -257,7 +257,7 @@ impl HoldSet {
 
     /// Of the first limit that has a key.
     #[cfg(feature = "http")]
-    pub(in crate::token_bucket) fn upstream(&self) -> Option<&UpstreamEvents> {
+    pub(crate) fn upstream(&self) -> Option<&UpstreamEvents> {
         self.holds.first().map(|(_, hold)| hold.upstream())
     }
 

@@ -43,7 +43,7 @@ impl Usage {
     }
 
     /// A usage of so many tokens.
-    pub(in crate::token_bucket) fn of(tokens: u32) -> Self {
+    pub(crate) fn of(tokens: u32) -> Self {
         Self::new(tokens.into())
     }
 

@@ -178,7 +178,7 @@ pub(super) fn extracted<K: IntoKey>(keys: impl IntoIterator<Item = K>) -> Result
 }
 
 /// Splits a combined key into the keys of each limit.
-pub(super) fn keys_of(key: &Key) -> Keys {
+pub(crate) fn keys_of(key: &Key) -> Keys {
     parts(key.as_bytes())
         .map(|part| part.map(Key::from))
         .collect()
