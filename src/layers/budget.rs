@@ -107,17 +107,15 @@ impl<Req> BudgetLayer<Req> {
     }
 
     fn of(limits: Limiter, keys: Arc<[DynKey<Req>]>, estimate: Estimator<Req>) -> Self {
-        let (meter, on_store_failure, reject) = (AtResponse, Away::FailClosed, AsError);
-        let (on_hold, broken_costs_estimate) = (Vec::new(), false);
         Self {
             limits,
             keys,
             estimate,
-            on_hold,
-            meter,
-            broken_costs_estimate,
-            on_store_failure,
-            reject,
+            on_hold: Vec::new(),
+            meter: AtResponse,
+            broken_costs_estimate: false,
+            on_store_failure: Away::FailClosed,
+            reject: AsError,
         }
     }
 
@@ -384,7 +382,8 @@ async fn hold(limits: &Limiter, key: Key, estimates: &[Estimate]) -> Result<Budg
             bucket.hold(key, tokens).await.map(BudgetHold::of_one)
         }
         Limiter::All(limits) => {
-            let (usage, mut keys) = (Usage::default(), keys_of(&key));
+            let usage = Usage::default();
+            let mut keys = keys_of(&key);
             let usage_of = |estimate: &Estimate| match estimate {
                 Estimate::Fixed(tokens) => Usage::of(*tokens),
                 Estimate::Metered(_) => usage.clone(),
@@ -482,7 +481,7 @@ impl BudgetHold {
         most.map_or(u32::MAX, |most| u32::try_from(most).unwrap_or(u32::MAX))
     }
 
-    /// `None`: no limit is asked.
+    /// `None`: no limit has a key.
     #[cfg(feature = "http")]
     pub(crate) fn upstream(&self) -> Option<&UpstreamEvents> {
         match &self.held {

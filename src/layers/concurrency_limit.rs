@@ -166,10 +166,8 @@ impl<Req: 'static, H, R, A> ConcurrencyLimitLayer<Req, H, R, A> {
     }
 
     fn turned(mut self, change: impl Fn(Turn, &Req) -> Turn + Send + Sync + 'static) -> Self {
-        let (before, usual) = (
-            self.provide.from.turn.take(),
-            self.provide.from.source.group.turn,
-        );
+        let before = self.provide.from.turn.take();
+        let usual = self.provide.from.source.group.turn;
         let turn = move |request: &Req| {
             change(before.as_ref().map_or(usual, |turn| turn(request)), request)
         };

@@ -307,7 +307,7 @@ impl Acquire for Source {
                     self.decisions().count(outcome);
                     return Ok(None);
                 }
-                // If it insisted, it had to wait, so the filter was asked after all.
+                // If it insisted, it had to wait, so the filter was read after all.
                 (Some(Looked::Known(known)), Insists::IfFull)
                     if is_full || known == Known::ByFullFilter =>
                 {
@@ -330,6 +330,48 @@ impl Acquire for Source {
             claim,
             verdict,
         }))
+    }
+}
+
+impl Source {
+    /// Claims an item that the store reports as known, unless `is_duplicate` answers that it was handled.
+    async fn verify(
+        self,
+        key: Key,
+        claim: Option<Claim>,
+        is_duplicate: BoxFuture<'static, bool>,
+        max_wait: Option<Duration>,
+    ) -> Acquired<Item> {
+        let (claim, verdict) = match (is_duplicate.await, claim) {
+            // If there is a claim, another caller handled the item between the two calls of `confirm_duplicate`.
+            (true, _) => (None, Verdict::Duplicate(Evidence::LookedUp)),
+            (false, None) => return self.acquire(key, Insists::LookedUp, max_wait).await,
+            (false, claim) => (claim, Verdict::New(Outcome::Admitted)),
+        };
+        Ok(Some(Item {
+            key,
+            claim,
+            verdict,
+        }))
+    }
+}
+
+impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
+    /// Handles a new item, under its claim if there is one.
+    fn handle(
+        &self,
+        claim: Option<Claim>,
+        key: Key,
+        mut request: Req,
+    ) -> Next<Item, (Claim, Key), Req, Res> {
+        let lease = claim.map(|claim| {
+            let handle = claim.handle();
+            self.on_lease
+                .iter()
+                .for_each(|hook| hook.on_lease(&handle, &mut request));
+            ((claim, key), self.cancel_when_lost.then_some(handle))
+        });
+        Next::Call(lease, request)
     }
 }
 
@@ -365,56 +407,26 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
             claim,
             verdict,
         }: Item,
-        mut request: Req,
+        request: Req,
     ) -> Next<Item, (Claim, Key), Req, Res> {
-        let (
-            RequestClaims {
-                source,
-                confirm_duplicate,
-                on_duplicate,
-                ..
-            },
-            max_wait,
-        ) = (&layer.provide, layer.max_wait);
-        let evidence = match (verdict, confirm_duplicate) {
+        let claims = &layer.provide;
+        let evidence = match (verdict, &claims.confirm_duplicate) {
             (Verdict::New(outcome), _) => {
-                source.decisions().count(outcome);
-                let lease = claim.map(|claim| {
-                    let handle = claim.handle();
-                    layer
-                        .on_lease
-                        .iter()
-                        .for_each(|told| told.on_lease(&handle, &mut request));
-                    ((claim, key), layer.cancel_when_lost.then_some(handle))
-                });
-                return Next::Call(lease, request);
+                claims.source.decisions().count(outcome);
+                return layer.handle(claim, key, request);
             }
-            (Verdict::Reported(_), Some(verify)) => {
-                let (is_duplicate, source) = (verify(&request), source.clone());
-                let verified = async move {
-                    let (claim, verdict) = match (is_duplicate.await, claim) {
-                        // If there is a claim, another caller handled the item between the two calls of
-                        // `confirm_duplicate`.
-                        (true, _) => (None, Verdict::Duplicate(Evidence::LookedUp)),
-                        (false, None) => {
-                            return source.acquire(key, Insists::LookedUp, max_wait).await;
-                        }
-                        (false, claim) => (claim, Verdict::New(Outcome::Admitted)),
-                    };
-                    Ok(Some(Item {
-                        key,
-                        claim,
-                        verdict,
-                    }))
-                };
+            (Verdict::Reported(_), Some(confirm)) => {
+                let is_duplicate = confirm(&request);
+                let source = claims.source.clone();
+                let verified = source.verify(key, claim, is_duplicate, layer.max_wait);
                 return Next::Acquire(Box::pin(verified), request);
             }
             (Verdict::Reported(Known::Exactly), None) => Evidence::LookedUp,
             (Verdict::Reported(_), None) => Evidence::Filter,
             (Verdict::Duplicate(evidence), _) => evidence,
         };
-        let action = on_duplicate(request, evidence);
-        source.decisions().count(match action {
+        let action = (claims.on_duplicate)(request, evidence);
+        claims.source.decisions().count(match action {
             DuplicateAction::Pass(_) => Outcome::Admitted,
             DuplicateAction::Answer(_) | DuplicateAction::Refuse => Outcome::Refused,
         });
@@ -468,18 +480,18 @@ async fn settle(claim: Claim, key: Key, success: bool, on_unsure: OnUnsure) {
         let _ = claim.release().await;
         return;
     }
-    let hear = move |outcome: &Result<bool, Error>| {
+    let report = move |outcome: &Result<bool, Error>| {
         let error = match outcome {
             Ok(true) => return,
             Ok(false) => None,
             Err(error) => Some(error.clone()),
         };
-        if let Some(told) = on_unsure {
-            told(&Unsure { key, error });
+        if let Some(hook) = on_unsure {
+            hook(&Unsure { key, error });
         }
     };
-    // `hear` has reported the outcome.
-    let _ = claim.confirm_and(hear).await;
+    // `report` has reported the outcome.
+    let _ = claim.confirm_and(report).await;
 }
 
 debug!(RequestClaims<Req, Res, E>, source.dedupe);

@@ -63,12 +63,11 @@ impl<Req, A, F> SingleFlightLayer<Req, A, F> {
         flight: SingleFlight<A, F>,
         key: impl KeyExtractor<Req> + Send + Sync + 'static,
     ) -> Self {
-        let (key, on_lease) = (Arc::new(key), Vec::new());
         Self {
-            key,
+            key: Arc::new(key),
             flight,
             capture: WholeResponse,
-            on_lease,
+            on_lease: Vec::new(),
             reject: AsError,
         }
     }

@@ -63,7 +63,8 @@ impl Detach {
             return Ok(work.run(run).await);
         };
         let (mut caller, outcome) = oneshot::channel();
-        let (namespace, limit) = (Arc::clone(&self.namespace), self.limit);
+        let namespace = Arc::clone(&self.namespace);
+        let limit = self.limit;
         let part = work.run(async move {
             let mut run = pin!(run);
             let outcome = tokio::select! {

@@ -65,10 +65,9 @@ where
 
     fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
         let estimates = (self.estimate)(&request);
-        let (limits, away) = (self.limits.clone(), self.on_store_failure.clone());
         let authorizing = Box::pin(authorize(
-            limits,
-            away,
+            self.limits.clone(),
+            self.on_store_failure.clone(),
             self.limits.key_of(&self.keys, &request, |first| first),
             estimates,
         ));

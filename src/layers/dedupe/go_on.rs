@@ -115,12 +115,7 @@ where
             };
             let mut request = request;
             loop {
-                let next = match acquired {
-                    Ok(Some(item)) => RequestClaims::admit(&this.layer, item, request),
-                    Ok(None) => Next::Call(None, request),
-                    Err(error) => Next::Refuse(error),
-                };
-                match next {
+                match RequestClaims::next(&this.layer, acquired, request) {
                     Next::Call(None, request) => {
                         return inner.call(request).await.map_err(R::inner_error);
                     }
@@ -156,7 +151,8 @@ impl<Req, Res, E, R> GoOnLayer<Req, Res, E, R> {
         E: Send + 'static,
         R: Send + Sync + 'static,
     {
-        let (layer, work) = (Arc::clone(&self.layer), self.detach.begin());
+        let layer = Arc::clone(&self.layer);
+        let work = self.detach.begin();
         claimed.0.state.belongs_to(&work);
         let handling = async move {
             let outcome = {

@@ -52,6 +52,19 @@ pub trait Lifecycle<Req, Res, E>: Holds + Sized {
         request: Req,
     ) -> Next<Self::Granted, Self::Guard, Req, Self::Response>;
 
+    /// What to do next with a request that has acquired, or has not.
+    fn next<R>(
+        layer: &LeaseLayer<Req, Self, R>,
+        acquired: Acquired<Self::Granted>,
+        request: Req,
+    ) -> Next<Self::Granted, Self::Guard, Req, Self::Response> {
+        match acquired {
+            Ok(Some(granted)) => Self::admit(layer, granted, request),
+            Ok(None) => Next::Call(None, request),
+            Err(error) => Next::Refuse(error),
+        }
+    }
+
     /// Whether the inner service has taken the lease out of the guard.
     fn is_taken(_: &Self::Guard) -> bool {
         false
@@ -110,9 +123,38 @@ pin_project! {
 
 /// How far the acquire of a request is.
 enum Waiting<G> {
-    /// `None` once it is asked for.
+    /// `None` once the lease is acquired with it.
     Key(Option<Extracted>),
     Lease(BoxFuture<'static, Acquired<G>>),
+}
+
+impl<G> Waiting<G> {
+    /// Begins to acquire at the first poll. Also returns whether the lease was there at once.
+    fn poll<P, Req, Res, E, R>(
+        &mut self,
+        layer: &LeaseLayer<Req, P, R>,
+        request: &Req,
+        context: &mut Context<'_>,
+    ) -> Poll<(Acquired<G>, bool)>
+    where
+        P: Lifecycle<Req, Res, E, Granted = G>,
+    {
+        if let Self::Key(key) = self {
+            let Some(key) = key.take() else {
+                return Poll::Pending;
+            };
+            match P::acquire(layer, key, request) {
+                Acquiring::Ready(acquired) => return Poll::Ready((acquired, true)),
+                Acquiring::Pending(acquiring) => *self = Self::Lease(acquiring),
+            }
+        }
+        match self {
+            Self::Key(_) => Poll::Pending,
+            Self::Lease(acquiring) => acquiring
+                .poll_unpin(context)
+                .map(|acquired| (acquired, false)),
+        }
+    }
 }
 
 pin_project! {
@@ -204,30 +246,13 @@ where
                     let Some((_, request)) = call else {
                         return Poll::Pending;
                     };
-                    let (acquired, is_fresh) = match waiting {
-                        Waiting::Lease(acquiring) => (ready!(acquiring.poll_unpin(context)), false),
-                        Waiting::Key(key) => {
-                            let Some(key) = key.take() else {
-                                return Poll::Pending;
-                            };
-                            match P::acquire(layer, key, request) {
-                                Acquiring::Ready(acquired) => (acquired, true),
-                                Acquiring::Pending(acquiring) => {
-                                    *waiting = Waiting::Lease(acquiring);
-                                    continue;
-                                }
-                            }
-                        }
-                    };
+                    let (acquired, is_fresh) = ready!(
+                        waiting.poll::<P, Req, S::Response, S::Error, R>(layer, request, context)
+                    );
                     let Some((mut inner, request)) = call.take() else {
                         return Poll::Pending;
                     };
-                    let next = match acquired {
-                        Ok(Some(granted)) => P::admit(layer, granted, request),
-                        Ok(None) => Next::Call(None, request),
-                        Err(error) => Next::Refuse(error),
-                    };
-                    match next {
+                    match P::next(layer, acquired, request) {
                         Next::Call(lease, request) => {
                             let watch = |(guard, lease)| (guard, Watch::new(lease).fresh(is_fresh));
                             State::called(&mut inner, request, lease.map(watch))

@@ -17,7 +17,8 @@ use crate::store::Key;
 use crate::store::failure::Away;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;
-use crate::token_bucket::limiter::Begun;
+use crate::token_bucket::limiter::{Begun, Limiter};
+use crate::token_bucket::quota::Quotas;
 
 impl<S, Req, Res, R> Middleware<S, Req> for RateLimitLayer<Req, Res, R>
 where
@@ -51,7 +52,8 @@ where
 impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// Decides a request, or starts to.
     fn begin<S: Service<Req> + Clone>(&self, inner: &mut S, mut request: Req) -> State<S, Req> {
-        let (settings, cost) = (&self.settings, self.cost_of(&request));
+        let settings = &self.settings;
+        let cost = self.cost_of(&request);
         if cost == 0 {
             return State::unlimited(inner, request);
         }
@@ -64,15 +66,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             Extracted::Ready(Ok(None)) => return State::unlimited(inner, request),
             Extracted::Ready(Err(error)) => return self.undecided(inner, request, error),
             pending => {
-                let (limiter, quotas) = (settings.limiter.clone(), self.quotas_of(&request, rows));
-                let asked = async move {
-                    let Some(key) = pending.await? else {
-                        return Ok(None);
-                    };
-                    let quotas = limiter.learned_or(&key, cost, quotas).get().await?;
-                    Ok(Some((key, quotas)))
-                };
-                return State::looking_up(Box::pin(asked), cost, inner, request);
+                let limiter = settings.limiter.clone();
+                let quotas = self.quotas_of(&request, rows);
+                let found = look_up(limiter, pending, cost, quotas);
+                return State::looking_up(Box::pin(found), cost, inner, request);
             }
         };
         let quotas = match settings
@@ -82,8 +79,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             ChosenQuotas::Ready(Ok(quotas)) => quotas,
             ChosenQuotas::Ready(Err(error)) => return self.undecided(inner, request, error),
             pending => {
-                let asked = async move { Ok(Some((key, pending.get().await?))) };
-                return State::looking_up(Box::pin(asked), cost, inner, request);
+                let found = async move { Ok(Some((key, pending.get().await?))) };
+                return State::looking_up(Box::pin(found), cost, inner, request);
             }
         };
         let is_read = !self.hooks.are_unread();
@@ -125,6 +122,20 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             refusal: Some(error.into()),
         }
     }
+}
+
+/// Looks up the key of a request, and then its quotas. `None`: the request passes without a limit.
+async fn look_up(
+    limiter: Limiter,
+    key: Extracted,
+    cost: u32,
+    quotas: ChosenQuotas,
+) -> Result<Option<(Key, Option<Quotas>)>, Error> {
+    let Some(key) = key.await? else {
+        return Ok(None);
+    };
+    let quotas = limiter.learned_or(&key, cost, quotas).get().await?;
+    Ok(Some((key, quotas)))
 }
 
 impl Settings {
@@ -187,7 +198,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         key: Key,
         request: &mut Req,
     ) -> Result<Passing, Refusal> {
-        let (settings, is_shadow) = (&self.settings, self.settings.shadow);
+        let settings = &self.settings;
+        let is_shadow = settings.shadow;
         let count = |passes| {
             settings
                 .limiter
@@ -253,7 +265,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
 
     /// Calls the hooks for a response, and charges or blocks its key as they say.
     pub(super) fn answered(&self, passing: &Passing, response: &mut Res) {
-        let (settings, hooks) = (&self.settings, &self.hooks);
+        let settings = &self.settings;
+        let hooks = &self.hooks;
         let key = match passing {
             Passing::Unlimited => None,
             Passing::Undecided(key) => Some(key),

@@ -139,7 +139,9 @@ impl Bans {
         let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
             return;
         };
-        let (this, bucket, key) = (self.clone(), bucket.clone(), key.clone());
+        let this = self.clone();
+        let bucket = bucket.clone();
+        let key = key.clone();
         self.refusals.detached(async move {
             // A refusal that cannot be counted is ignored.
             drop(this.count(&bucket, key).await);

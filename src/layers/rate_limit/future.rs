@@ -11,7 +11,7 @@ use tokio::task::coop::consume_budget;
 use tower::Service;
 
 use crate::error::Error;
-use crate::layers::rate_limit::RateLimitLayer;
+use crate::layers::rate_limit::{RateLimitLayer, Settings};
 use crate::layers::refusal::{Refusal, Reject};
 use crate::layers::take_ready;
 use crate::store::Key;
@@ -52,7 +52,7 @@ pub(super) enum Passing {
 /// The lookup of a key and its quotas. `None`: the request passes without a limit.
 pub(super) type LookedUp = BoxFuture<'static, Result<Option<(Key, Option<Quotas>)>, Error>>;
 
-/// The state while the store is asked. It is boxed, so that requests with an immediate decision need no space for
+/// The state while the store decides. It is boxed, so that requests with an immediate decision need no space for
 /// it.
 pub(super) struct Asking<S, Req> {
     acquire: Acquire,
@@ -120,6 +120,45 @@ impl<S: Service<Req>, Req> State<S, Req> {
     }
 }
 
+impl<S, Req> Asking<S, Req> {
+    /// Polls the decision: that of the store, or that of the local share after an outage. `None`: the request passes without
+    /// one.
+    fn poll_decision(
+        &mut self,
+        settings: &Settings,
+        context: &mut Context<'_>,
+    ) -> Poll<(Result<Option<Decision>, Error>, Outcome)> {
+        loop {
+            let error = match ready!(Pin::new(&mut self.acquire).poll(context)) {
+                Ok(decision) => {
+                    let by_share = decision.is_admitted() && self.outage.is_some();
+                    let outcome = if by_share {
+                        Outcome::LocalShare
+                    } else {
+                        Outcome::of(&decision)
+                    };
+                    return Poll::Ready((Ok(Some(decision)), outcome));
+                }
+                Err(error) => error,
+            };
+            return Poll::Ready(match (&settings.on_store_failure, self.outage.take()) {
+                // The burst of the local share is below the cost.
+                (_, Some(outage)) if !error.is_overloaded() => (Err(outage), Outcome::FailedClosed),
+                (Away::FailOpen, None) if error.is_away() => (Ok(None), Outcome::FailedOpen),
+                (Away::LocalShare(local), None) if error.is_away() => {
+                    self.acquire.ask_share(local);
+                    self.outage = Some(error);
+                    continue;
+                }
+                _ => {
+                    let outcome = Outcome::of_error(&error);
+                    (Err(error), outcome)
+                }
+            });
+        }
+    }
+}
+
 impl<S, Req, R> Future for ResponseFuture<S, Req, R>
 where
     S: Service<Req>,
@@ -151,48 +190,16 @@ where
                     this.state.set(next);
                 }
                 StateProjection::Asking { asking } => {
-                    let Asking {
-                        acquire,
-                        outage,
-                        call,
-                    } = &mut **asking;
-                    let Some(layer) = layer.filter(|_| call.is_some()) else {
+                    let Some(layer) = layer.filter(|_| asking.call.is_some()) else {
                         return Poll::Pending;
                     };
-                    let settings = &layer.settings;
-                    let (decision, outcome) = match ready!(Pin::new(&mut *acquire).poll(context)) {
-                        Ok(decision) => {
-                            let by_share = decision.is_admitted() && outage.is_some();
-                            let outcome = if by_share {
-                                Outcome::LocalShare
-                            } else {
-                                Outcome::of(&decision)
-                            };
-                            (Ok(Some(decision)), outcome)
-                        }
-                        Err(error) => match (&settings.on_store_failure, outage.take()) {
-                            // The burst of the local share is below the cost.
-                            (_, Some(outage)) if !error.is_overloaded() => {
-                                (Err(outage), Outcome::FailedClosed)
-                            }
-                            (Away::FailOpen, None) if error.is_away() => {
-                                (Ok(None), Outcome::FailedOpen)
-                            }
-                            (Away::LocalShare(local), None) if error.is_away() => {
-                                acquire.ask_share(local);
-                                *outage = Some(error);
-                                continue;
-                            }
-                            _ => {
-                                let outcome = Outcome::of_error(&error);
-                                (Err(error), outcome)
-                            }
-                        },
-                    };
-                    let Some((mut inner, mut request)) = call.take() else {
+                    let (decision, outcome) =
+                        ready!(asking.poll_decision(&layer.settings, context));
+                    let Some((mut inner, mut request)) = asking.call.take() else {
                         return Poll::Pending;
                     };
-                    match layer.settle(decision, outcome, acquire.take_key(), &mut request) {
+                    let key = asking.acquire.take_key();
+                    match layer.settle(decision, outcome, key, &mut request) {
                         Ok(passing) => {
                             let future = inner.call(request);
                             this.state.set(State::Calling { future, passing });
