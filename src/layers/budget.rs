@@ -16,9 +16,6 @@ use crate::layers::rate_limit::keys::KeyExtractors;
 use crate::layers::refusal::AsError;
 use crate::store::Key;
 use crate::store::failure::{Away, StoreFailure};
-use crate::token_bucket::Decision;
-use crate::token_bucket::TokenBucket;
-use crate::token_bucket::TokenBuckets;
 use crate::token_bucket::holds::{Hold, HoldSet, Usage};
 use crate::token_bucket::limiter::Limiter;
 #[cfg(feature = "http")]
@@ -26,6 +23,7 @@ use crate::token_bucket::quota::Limit;
 use crate::token_bucket::several::keys_of;
 #[cfg(feature = "http")]
 use crate::token_bucket::upstream::UpstreamEvents;
+use crate::token_bucket::{Decision, TokenBucket, TokenBuckets};
 
 /// A [`Layer`] for requests whose cost is known only at the end: it [authorizes](TokenBucket::authorize) an estimate, and
 /// captures what was used.

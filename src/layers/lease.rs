@@ -19,9 +19,8 @@ use crate::error::Error;
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::layers::refusal::AsError;
 use crate::layers::{Layered, at_once};
-use crate::lease::Lease;
 use crate::lease::state::Slot;
-use crate::lease::{LeaseHandle, LeaseState};
+use crate::lease::{Lease, LeaseHandle, LeaseState};
 use crate::store::Key;
 use crate::telemetry::Decisions;
 
@@ -378,7 +377,7 @@ where
 debug!(Leased<A: std::fmt::Debug, H>, from);
 
 /// Notes something of each request while it is handled. It does not depend on the types of requests and responses, for the
-/// same reason as [`Holds`](super::Holds).
+/// same reason as [`Holds`].
 pub trait Observes {
     /// What is noted. Dropped if the request does not end with an outcome.
     type Sample;
@@ -423,7 +422,7 @@ pub struct TakesBack(Option<Arc<LeaseState>>);
 
 impl Slotted {
     /// Also returns the handle by which the handler can take the lease.
-    pub(super) fn new(lease: Lease) -> (Self, LeaseHandle) {
+    fn new(lease: Lease) -> (Self, LeaseHandle) {
         let state = Arc::clone(&lease.state);
         let handle = LeaseHandle {
             state: Arc::clone(&state),
@@ -433,11 +432,11 @@ impl Slotted {
         (Self::Open(TakesBack(Some(state))), handle)
     }
 
-    pub(super) fn is_taken(&self) -> bool {
+    fn is_taken(&self) -> bool {
         matches!(self, Self::Open(TakesBack(Some(state))) if !state.can_be_taken())
     }
 
-    pub(super) fn into_lease(self) -> Option<Lease> {
+    fn into_lease(self) -> Option<Lease> {
         match self {
             Self::Kept(lease) => Some(lease),
             Self::Open(mut back) => back.0.take()?.take(),

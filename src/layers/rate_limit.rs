@@ -24,11 +24,9 @@ use crate::layers::key::{Cost, DynKey, IntoKey as _, KeyExtractor, KeyFn};
 use crate::layers::refusal::AsError;
 use crate::store::Key;
 use crate::store::failure::{Away, StoreFailure};
-use crate::token_bucket::Decision;
-use crate::token_bucket::TokenBucket;
-use crate::token_bucket::TokenBuckets;
 use crate::token_bucket::learn::LearnFromResponse;
 use crate::token_bucket::limiter::Limiter;
+use crate::token_bucket::{Decision, TokenBucket, TokenBuckets};
 
 /// A [`Layer`] that limits the rate of requests per key; see the [module](crate::token_bucket).
 ///
@@ -463,7 +461,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     }
 
     /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
-    /// or a gRPC method. The table is a [`QuotaTable`], or a [`FleetTable`](crate::token_bucket::FleetTable), which is
+    /// or a gRPC method. The table is a [`QuotaTable`](crate::QuotaTable), or a [`FleetTable`](crate::token_bucket::FleetTable), which is
     /// changed for the whole fleet.
     ///
     /// A key has one bucket for each row. Requests that are in no row use the [`quotas`](Self::quotas) that were set

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use tower::Service;
 
-use super::future::{Passing, ResponseFuture, State};
-use super::hooks::Block;
-use super::quotas::{ChosenQuotas, Rows};
-use super::{RateLimitLayer, Settings};
 use crate::error::Error;
 use crate::layers::key::Extracted;
+use crate::layers::rate_limit::future::{Passing, ResponseFuture, State};
+use crate::layers::rate_limit::hooks::Block;
+use crate::layers::rate_limit::quotas::{ChosenQuotas, Rows};
+use crate::layers::rate_limit::{RateLimitLayer, Settings};
 use crate::layers::refusal::{Refusal, Reject, refused};
 use crate::layers::{Middleware, give_up_ready, take_ready};
 use crate::store::Key;

@@ -12,9 +12,8 @@ use tokio::sync::Semaphore;
 use crate::error::Error;
 use crate::setters::in_range;
 use crate::store::Key;
-use crate::token_bucket::Decision;
-use crate::token_bucket::TokenBucket;
 use crate::token_bucket::quota::Quota;
+use crate::token_bucket::{Decision, TokenBucket};
 
 /// When a key is banned, and for how long.
 ///
