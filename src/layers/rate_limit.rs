@@ -461,8 +461,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     }
 
     /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
-    /// or a gRPC method. The table is a [`QuotaTable`](crate::QuotaTable), or a [`FleetTable`](crate::token_bucket::FleetTable), which is
-    /// changed for the whole fleet.
+    /// or a gRPC method. The table is a [`QuotaTable`](crate::QuotaTable), or a
+    /// [`FleetTable`](crate::token_bucket::FleetTable), which is changed for the whole fleet.
     ///
     /// A key has one bucket for each row. Requests that are in no row use the [`quotas`](Self::quotas) that were set
     /// before. Quotas that are set after the table come first, also for requests in a row: set those that apply to
