@@ -140,8 +140,15 @@ mod idempotency;
 #[cfg(interleavings)]
 pub mod interleavings;
 mod key;
+mod layers;
 pub mod lease;
-mod middleware;
+// moved
+mod middleware {
+    pub(crate) use crate::layers::key::{self, Cost};
+    pub(crate) use crate::layers::refusal::refused;
+    pub(crate) use crate::layers::{Layered, Middleware, take_ready};
+    pub(crate) use crate::store::{detach as detached, failure as away};
+}
 #[cfg(feature = "mutex")]
 pub mod mutex;
 #[cfg(feature = "operator")]
@@ -185,10 +192,10 @@ pub use deadpool_redis;
 pub use dedupe::{Dedupe, DedupeLayer};
 pub use error::Error;
 pub use key::Key;
+pub use layers::Layered;
+pub use layers::key::{Extracted, IntoKey, KeyExtractor};
+pub use layers::refusal::{AsError, Refusal, RefusalKind, Reject};
 pub use lease::{Lease, LeaseHandle};
-pub use middleware::{
-    AsError, Extracted, IntoKey, KeyExtractor, Layered, Refusal, RefusalKind, Reject,
-};
 #[cfg(feature = "mutex")]
 pub use mutex::{Mutex, MutexGuard, MutexGuards, MutexLayer};
 #[cfg(feature = "rw-lock")]

@@ -6,6 +6,7 @@ pub(crate) mod base;
 pub(crate) mod builder;
 pub(crate) mod client;
 pub(crate) mod credentials;
+pub(crate) mod detach;
 pub(crate) mod detached;
 #[cfg(simulation)]
 pub mod dial;

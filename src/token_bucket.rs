@@ -2,7 +2,6 @@
 
 pub(crate) mod acquire;
 mod authorize;
-mod budget;
 pub(crate) mod calls;
 mod decide;
 mod fleet;
@@ -10,13 +9,12 @@ pub(crate) mod hold;
 pub(crate) mod hold_all;
 #[cfg(feature = "http")]
 pub(crate) mod http;
-pub(crate) mod layer;
 pub(crate) mod learn;
 pub(crate) mod limiter;
 pub(crate) mod limits;
 pub(crate) mod local;
 mod renewals;
-mod upstream;
+pub(crate) mod upstream;
 
 #[cfg(test)]
 mod tests;
@@ -48,14 +46,25 @@ pub use crate::bucket::charge::Costs;
 pub use crate::bucket::decision::{Balance, BucketState, Decision};
 pub use crate::bucket::holds::OnEnd;
 pub use crate::token_bucket::acquire::Reservation;
-pub use crate::token_bucket::budget::{AtResponse, BudgetHold, BudgetLayer, Estimate, Meter};
+pub use crate::layers::budget::{AtResponse, BudgetHold, BudgetLayer, Estimate, Meter};
+pub use crate::layers::key::Cost;
+pub use crate::layers::rate_limit::RateLimitLayer;
+pub use crate::layers::rate_limit::ban::Ban;
+pub use crate::layers::rate_limit::hooks::{Block, BlockOnResponse};
+pub use crate::layers::rate_limit::keys::KeyExtractors;
+pub use crate::layers::rate_limit::quotas::{ChooseQuotas, ChosenQuotas, IntoQuotas, QuotaTable};
 pub use crate::token_bucket::fleet::{FleetQuotas, FleetTable};
 pub use crate::token_bucket::hold::{Captured, Hold, Usage};
 pub use crate::token_bucket::hold_all::HoldAll;
-pub use crate::token_bucket::layer::*;
 pub use crate::token_bucket::learn::{LearnFromResponse, Learned};
 pub use crate::token_bucket::limits::TokenBuckets;
 
+pub(crate) use crate::layers::budget; // moved
+// moved
+pub(crate) mod layer {
+    pub(crate) use crate::layers::rate_limit::keys::KeyExtractors;
+    pub(crate) use crate::layers::rate_limit::quotas::ChosenQuotas;
+}
 pub(crate) use crate::bucket::Bucket; // moved
 #[cfg(test)]
 pub(crate) use crate::bucket::tests::fixtures; // moved

@@ -6,7 +6,6 @@ mod claims;
 pub(crate) mod exact;
 mod fill;
 pub(crate) mod filtered;
-pub(crate) mod layer;
 #[cfg(feature = "http")]
 mod replay;
 #[cfg(test)]
@@ -22,9 +21,10 @@ pub use self::claim::Claim;
 pub(crate) use self::claims::{Found, Memory};
 pub(crate) use self::claims::{Known, Looked};
 pub use self::exact::ExactBuilder;
-pub use self::layer::{DedupeLayer, DuplicateAction, Evidence, GoOnLayer, Unsure};
 #[cfg(feature = "http")]
 pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
+pub(crate) use crate::layers::dedupe as layer; // moved
+pub use crate::layers::dedupe::{DedupeLayer, DuplicateAction, Evidence, GoOnLayer, Unsure};
 
 use self::claim::Place;
 use self::claims::{Claims, Common, unasked};

@@ -15,7 +15,6 @@ pub(crate) mod http;
 mod keep;
 pub(crate) mod key_state;
 pub(crate) mod kind;
-pub(crate) mod layer;
 #[cfg(test)]
 mod model;
 pub(crate) mod operations;
@@ -26,7 +25,7 @@ pub(crate) mod perform;
 pub(crate) mod queue;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
-mod state;
+pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 pub(crate) mod token;
@@ -40,7 +39,6 @@ pub(crate) use self::acquire::{Ask, Got, Wait};
 pub(crate) use self::admission::{Admission, Completed, Leases, rules};
 pub use self::handle::Lease;
 pub(crate) use self::handle::{Keeper, guard};
-pub use self::layer::*;
 pub(crate) use self::options::{LeaseOptions, micros};
 pub use self::snapshot::{Holder, Snapshot};
 pub use self::state::LeaseHandle;
@@ -49,3 +47,5 @@ pub(crate) use self::state::LeaseState;
 pub(crate) use self::tokens::LONGEST_TURN;
 pub(crate) use self::validity::{Anchor, Drift, Validity};
 pub(crate) use self::watch::Watch;
+pub(crate) use crate::layers::lease as layer; // moved
+pub use crate::layers::lease::{Hold, LeaseLayer, OnLease, UntilResponse};

@@ -44,12 +44,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct LeaseHandle {
     pub(crate) state: Arc<LeaseState>,
-    pub(super) slot: Slot,
+    pub(crate) slot: Slot,
 }
 
 /// Where a layer keeps the lease that a handler can take.
 #[derive(Clone, Debug)]
-pub(super) enum Slot {
+pub(crate) enum Slot {
     Nowhere,
     /// In the state of the lease itself.
     Here,
@@ -330,17 +330,17 @@ impl LeaseState {
     }
 
     /// Lets handles of the lease take it.
-    pub(super) fn put(&self, lease: Lease) {
+    pub(crate) fn put(&self, lease: Lease) {
         lock(&self.state).slot = Some(lease);
     }
 
     /// Takes the lease that was [put](Self::put) here.
-    pub(super) fn take(&self) -> Option<Lease> {
+    pub(crate) fn take(&self) -> Option<Lease> {
         lock(&self.state).slot.take()
     }
 
     /// Whether a lease is here.
-    pub(super) fn can_be_taken(&self) -> bool {
+    pub(crate) fn can_be_taken(&self) -> bool {
         lock(&self.state).slot.is_some()
     }
 

@@ -3,7 +3,6 @@
 mod all;
 mod builder;
 mod jobs;
-mod layer;
 #[cfg(feature = "quorum")]
 mod quorum;
 // One of the tests makes quorums.
@@ -33,7 +32,7 @@ use crate::{Error, Key, Store};
 
 pub use self::all::MutexGuards;
 pub use self::builder::MutexBuilder;
-pub use self::layer::MutexLayer;
+pub use crate::layers::mutex::MutexLayer;
 
 /// Without the feature there is no quorum.
 #[cfg(not(feature = "quorum"))]
@@ -48,13 +47,13 @@ type Quorum = std::convert::Infallible;
 #[derive(Clone, Debug)]
 pub struct Mutex {
     /// The leases in the store, or in the first store of a quorum, whose options and end are those of the quorum.
-    leases: Leases<Exclusive>,
+    pub(crate) leases: Leases<Exclusive>,
     /// `None`: the locks are in one store.
-    quorum: Option<Arc<Quorum>>,
+    pub(crate) quorum: Option<Arc<Quorum>>,
     name: Arc<str>,
     settings: Arc<Settings>,
     values: Arc<Values>,
-    decisions: Decisions,
+    pub(crate) decisions: Decisions,
     /// For [`lock_all`](Self::lock_all), made on first use.
     several: Arc<OnceLock<Option<Client<AcquireAll>>>>,
 }
@@ -227,7 +226,7 @@ impl Mutex {
 
     /// Returns the mutexes of this name in the memory of this process, which replaces the store while it is unavailable.
     /// For a quorum, it replaces all stores.
-    fn local_share(&self) -> Self {
+    pub(crate) fn local_share(&self) -> Self {
         let name = self.settings.shared_name(&self.name);
         let leases = self
             .leases
@@ -246,7 +245,11 @@ impl Mutex {
     }
 
     /// Locks, and waits for up to `max_wait` (`None`: does not wait). Does not count a decision.
-    async fn acquire(&self, key: Key, max_wait: Option<Duration>) -> Result<MutexGuard, Error> {
+    pub(crate) async fn acquire(
+        &self,
+        key: Key,
+        max_wait: Option<Duration>,
+    ) -> Result<MutexGuard, Error> {
         match max_wait {
             None => self.ask(key, None).await,
             max_wait => {

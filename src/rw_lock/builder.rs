@@ -40,10 +40,10 @@ pub struct RwLockBuilder {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     pub(super) prefer_readers: bool,
     pub(super) most_writers: u32,
-    pub(super) wait: Wait,
+    pub(crate) wait: Wait,
 }
 
 impl Default for RwLockBuilder {

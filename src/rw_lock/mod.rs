@@ -1,16 +1,15 @@
 #![doc = include_str!("page.md")]
 
-mod builder;
+pub(crate) mod builder;
 pub(crate) mod holders;
-mod layer;
 
 use std::sync::Arc;
 
 pub use self::builder::RwLockBuilder;
 use self::builder::Settings;
 use self::holders::ReadWrite;
-pub use self::layer::RwLockLayer;
 use crate::error::Subject;
+pub use crate::layers::rw_lock::RwLockLayer;
 use crate::lease::token::Ending;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
 use crate::store::check_name;
@@ -26,11 +25,11 @@ use crate::{Error, Key, Store};
 /// meantime is released in the background.
 #[derive(Clone, Debug)]
 pub struct RwLock {
-    leases: Leases<ReadWrite>,
+    pub(crate) leases: Leases<ReadWrite>,
     name: Arc<str>,
-    decisions: Decisions,
+    pub(crate) decisions: Decisions,
     group: Arc<str>,
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 impl RwLock {
@@ -193,7 +192,12 @@ impl RwLock {
         &self.name
     }
 
-    async fn acquire(&self, key: Key, access: Access, wait: Option<Wait>) -> Result<Lease, Error> {
+    pub(crate) async fn acquire(
+        &self,
+        key: Key,
+        access: Access,
+        wait: Option<Wait>,
+    ) -> Result<Lease, Error> {
         let Settings {
             prefer_readers,
             most_writers,

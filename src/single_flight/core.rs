@@ -28,9 +28,9 @@ use crate::{Error, Key, LeaseHandle, Store};
 
 pub(crate) struct Core<T, E> {
     pub(super) name: Arc<str>,
-    pub(super) decisions: Decisions,
+    pub(crate) decisions: Decisions,
     pub(super) settings: Settings,
-    pub(super) format: Format<T, E>,
+    pub(crate) format: Format<T, E>,
     pub(super) leases: Leases<Flight>,
     parallel: Arc<Parallel>,
     /// The publications of this process that are on their way to a server; in memory there are none.
@@ -170,7 +170,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// Returns an answer from the local cache, if there is one that fits, and counts it.
-    pub(super) fn cached(&self, key: &Key, fits: impl FnOnce(&T) -> bool) -> Option<T> {
+    pub(crate) fn cached(&self, key: &Key, fits: impl FnOnce(&T) -> bool) -> Option<T> {
         let answer = self.local_cache.as_ref()?.get(key).filter(fits)?;
         self.decisions.count(Outcome::Shared);
         Some(answer)
@@ -178,7 +178,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Runs the work, or returns the outcome of another run. A run is counted when it begins, with or without
     /// waiters.
-    pub(super) async fn fly<W: Work<T, E>>(
+    pub(crate) async fn fly<W: Work<T, E>>(
         self: &Arc<Self>,
         key: &Key,
         work: W,

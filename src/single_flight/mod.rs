@@ -3,14 +3,13 @@
 pub(crate) mod answer;
 mod builder;
 mod codec;
-mod core;
+pub(crate) mod core;
 mod early;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
 pub(crate) mod kept;
-pub(crate) mod layer;
 mod lead;
 mod local_cache;
 mod parallel;
@@ -36,8 +35,11 @@ pub use self::codec::Postcard;
 #[cfg(any(feature = "postcard", feature = "json"))]
 pub use self::codec::SerdeValue;
 pub(crate) use self::core::{FlightOutcome, Work};
-pub use self::layer::*;
 pub use self::shared::Share;
+pub(crate) use crate::layers::single_flight as layer; // moved
+pub use crate::layers::single_flight::{
+    Capture, Captured, SingleFlightLayer, WholeAnswer, WholeResponse,
+};
 
 use derive_where::derive_where;
 
@@ -55,7 +57,7 @@ use crate::{Error, Key, LeaseHandle};
 /// Every future here may be dropped at any time. When the last caller of a key in a process is dropped, its run is
 /// dropped too, unless [`go_on`](SingleFlightBuilder::go_on) is set.
 #[derive_where(Clone)]
-pub struct SingleFlight<T, E = Infallible>(Arc<Core<T, E>>);
+pub struct SingleFlight<T, E = Infallible>(pub(crate) Arc<Core<T, E>>);
 
 /// The error of [`SingleFlight::try_run`].
 #[derive(Debug)]

@@ -5,7 +5,6 @@ mod builder;
 mod fleet;
 pub(crate) mod holders;
 mod id;
-mod layer;
 mod turn;
 
 use std::num::NonZeroU32;
@@ -19,11 +18,12 @@ pub use self::builder::WaitGroupBuilder;
 pub use self::fleet::FleetLimit;
 use self::holders::Permits;
 pub use self::id::PermitId;
-pub use self::layer::ConcurrencyLimitLayer;
 use self::turn::Queueing;
 pub use self::turn::Turn;
 use crate::error::{Busy, Subject, Why};
 use crate::fleet::Replicas;
+pub(crate) use crate::layers::concurrency_limit as layer; // moved
+pub use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 use crate::lease::settings::{KeyLimit, Rules, Told};
 use crate::lease::token::Suffix;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
@@ -63,26 +63,26 @@ use crate::{Error, Key, Store};
 /// the meantime is released in the background.
 #[derive(Clone, Debug)]
 pub struct WaitGroup {
-    leases: Leases<Permits>,
+    pub(crate) leases: Leases<Permits>,
     name: Arc<str>,
-    decisions: Decisions,
+    pub(crate) decisions: Decisions,
     limit: u32,
     /// The limit with which it was built.
     most: u32,
-    wait: Wait,
+    pub(crate) wait: Wait,
     queueing: Arc<Queueing>,
     rules: Arc<Rules>,
-    turn: Turn,
+    pub(crate) turn: Turn,
 }
 
 /// The limit of a call.
 #[derive(Clone, Copy, Debug)]
-struct CallLimit {
-    limit: u32,
+pub(crate) struct CallLimit {
+    pub(crate) limit: u32,
     /// The limit that was chosen for this call alone.
-    chosen: Option<u32>,
+    pub(crate) chosen: Option<u32>,
     /// The limit for all waiters of the key.
-    of_key: Option<KeyLimit>,
+    pub(crate) of_key: Option<KeyLimit>,
 }
 
 impl WaitGroup {
@@ -355,7 +355,7 @@ impl WaitGroup {
 
     /// Returns the permits of this name in the memory of this process, which replaces the store while it is unavailable,
     /// and how many processes share the limit.
-    fn local_share(&self, sharing: Sharing) -> (Replicas, Self) {
+    pub(crate) fn local_share(&self, sharing: Sharing) -> (Replicas, Self) {
         let leases = self
             .leases
             .local_share(&self.name, |store| Namespace::open(store, &self.name));
@@ -371,7 +371,7 @@ impl WaitGroup {
     }
 
     /// The same for one of so many processes that share the limit now.
-    fn share(&self, replicas: NonZeroU32) -> Self {
+    pub(crate) fn share(&self, replicas: NonZeroU32) -> Self {
         let queueing = Arc::new(self.queueing.share(replicas));
         let rules = Arc::new(Rules {
             version: self.rules.version,
@@ -386,7 +386,7 @@ impl WaitGroup {
 
     /// The limit for a call: that of the fleet, else that of this value; and one that is `chosen` for it, where that is lower or
     /// the fleet has set none.
-    fn limit_of_call(&self, chosen: Option<u32>) -> CallLimit {
+    pub(crate) fn limit_of_call(&self, chosen: Option<u32>) -> CallLimit {
         let of_key = self.leases.admission.fleet_limit();
         let fleet = of_key
             .and_then(|of_key| of_key.limit)
@@ -418,7 +418,7 @@ impl WaitGroup {
     }
 
     /// Acquires the lease of a permit. Does not count a decision.
-    async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         key: Key,
         n: u32,

@@ -38,7 +38,7 @@ pub(super) struct Settings {
     shuffle_nodes: bool,
 }
 
-pub(super) struct Quorum {
+pub(crate) struct Quorum {
     /// The leases on each server. The first also provides the ids, the options and the `closed` flag of the quorum.
     nodes: Vec<Leases<Exclusive>>,
     /// How long a call to one node may take.

@@ -20,11 +20,11 @@ mod tests;
 
 use std::time::Duration;
 
-pub(super) use self::client_time::Client;
+pub(crate) use self::client_time::Client;
 #[cfg(feature = "http")]
 pub use self::http::WatchedBody;
 pub use self::look::AdaptiveState;
-pub(super) use self::table::AdaptiveLimits;
+pub(crate) use self::table::AdaptiveLimits;
 
 use self::step::Rules;
 use crate::Error;

@@ -1,0 +1,497 @@
+//! The layer that handles each item once, see the public module [`dedupe`](crate::dedupe#the-layer): its settings, and what
+//! it does with items that are known, new, or handled.
+
+mod go_on;
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use derive_where::derive_where;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+
+pub use self::go_on::GoOnLayer;
+use crate::dedupe::{Claim, Dedupe, Known, Looked};
+use crate::error::Error;
+use crate::layers::Choose;
+use crate::layers::key::{Extracted, KeyExtractor};
+use crate::layers::lease::{
+    Acquire, Acquired, Acquiring, Finish, Holds, LeaseLayer, Lifecycle, Next, acquire,
+};
+use crate::layers::refusal::AsError;
+use crate::setters::setters;
+use crate::store::Key;
+use crate::store::failure::{Away, StoreFailure};
+use crate::telemetry::{Decisions, Outcome};
+
+/// A [`Layer`](tower_layer::Layer) that handles each item once across all processes. See the [module](crate::dedupe#the-layer) for
+/// details.
+///
+/// `Req`, `Res` and `E` are the types of the requests, responses and errors of the inner service. `R` turns
+/// [refusals](Self::reject_with) into errors or responses.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower::{Layer, Service, ServiceExt, service_fn};
+/// use tower_distributed::dedupe::{DuplicateAction, Unsure};
+/// use tower_distributed::{Dedupe, DedupeLayer, LeaseHandle, Refusal, Store, StoreFailure};
+///
+/// struct Order { id: u64, claim: Option<LeaseHandle> }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+/// let week = Duration::from_secs(7 * 86_400);
+/// let orders = Dedupe::exact(&Store::in_memory(), "orders").remember_for(week).build()?;
+/// let once = DedupeLayer::new(orders, |order: &Order| order.id)
+///     .success(|status: &Result<u16, std::io::Error>| matches!(status, Ok(200..300)))
+///     .on_duplicate(|_, _| DuplicateAction::Answer(208))
+///     .max_wait(Duration::from_secs(5)) // while the same order is handled elsewhere
+///     .on_lease(|claim: &LeaseHandle, order: &mut Order| order.claim = Some(claim.clone()))
+///     .cancel_when_lost(true)
+///     .on_unsure(|unsure: &Unsure| eprintln!("order {:?} may be handled twice", unsure.key))
+///     .on_store_failure(StoreFailure::FailClosed)
+///     .reject_with(|_: Refusal| 503);
+/// let mut place = once.layer(service_fn(async |order: Order| {
+///     Ok::<u16, std::io::Error>(if order.claim.is_some() { 201 } else { 500 })
+/// }));
+///
+/// assert_eq!(place.ready().await?.call(Order { id: 7, claim: None }).await?, 201);
+/// assert_eq!(place.ready().await?.call(Order { id: 7, claim: None }).await?, 208);
+/// # Ok(()) }
+/// ```
+pub type DedupeLayer<Req, Res, E, R = AsError> = LeaseLayer<Req, RequestClaims<Req, Res, E>, R>;
+
+/// The claims on the items of the requests of a [`DedupeLayer`].
+#[derive_where(Clone)]
+pub struct RequestClaims<Req, Res, E> {
+    source: Source,
+    success: Choose<Result<Res, E>, bool>,
+    on_duplicate: Arc<dyn Fn(Req, Evidence) -> DuplicateAction<Req, Res> + Send + Sync>,
+    /// `None`: duplicates are not verified.
+    confirm_duplicate: Option<Confirm<Req>>,
+    on_unsure: OnUnsure,
+}
+
+type Confirm<Req> = Arc<dyn Fn(&Req) -> BoxFuture<'static, bool> + Send + Sync>;
+
+type OnUnsure = Option<Arc<dyn Fn(&Unsure) + Send + Sync>>;
+
+/// An item that was handled and may be handled twice.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Unsure {
+    /// The key of the request.
+    pub key: Key,
+    /// Why the store could not record that the item was handled. The confirmation is retried until the claim
+    /// expires.
+    ///
+    /// `None` if the item was recorded but the claim was lost. Then another caller may have handled the item too.
+    /// The item is a duplicate from now on.
+    pub error: Option<Error>,
+}
+
+impl<Req, Res, E> DedupeLayer<Req, Res, E> {
+    /// Creates a layer that handles each item once. The request's key is the item.
+    #[must_use]
+    pub fn new(dedupe: Dedupe, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
+        let claims = RequestClaims {
+            source: Source {
+                dedupe,
+                away: Away::FailClosed,
+            },
+            success: Arc::new(|outcome| outcome.is_ok()),
+            on_duplicate: Arc::new(|_, _| DuplicateAction::Refuse),
+            confirm_duplicate: None,
+            on_unsure: None,
+        };
+        Self::of(claims, key)
+    }
+}
+
+setters! { DedupeLayer<Req, Res, E, R>:
+    /// Sets which outcomes mean that the item was handled, by a closure of `&Result<Res, E>`.
+    ///
+    /// Default: every response, and no error. For HTTP there is `web::is_handled`.
+    #[must_use]
+    fn success(success: impl Fn(&Result<Res, E>) -> bool + Send + Sync + 'static)
+        => provide.success = Arc::new(success);
+
+    /// Sets what to do with duplicates, by a closure from the request and the [`Evidence`] to a [`DuplicateAction`]:
+    /// refuse it, answer it, or pass it to the inner service. Default: duplicates are refused, except for
+    /// `web::dedupe`.
+    ///
+    /// ```
+    /// use tower::{Layer, Service, ServiceExt, service_fn};
+    /// use tower_distributed::dedupe::DuplicateAction;
+    /// use tower_distributed::{Dedupe, DedupeLayer, Store};
+    ///
+    /// struct Event { id: u64, is_repeated: bool }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let day = std::time::Duration::from_secs(86_400);
+    /// let events = Dedupe::exact(&Store::in_memory(), "events").remember_for(day).build()?;
+    /// let mark = DedupeLayer::new(events, |event: &Event| event.id)
+    ///     .on_duplicate(|event, _| DuplicateAction::Pass(Event { is_repeated: true, ..event }));
+    /// let mut handle = mark.layer(service_fn(async |event: Event| Ok::<_, std::io::Error>(event.is_repeated)));
+    ///
+    /// assert!(!handle.ready().await?.call(Event { id: 1, is_repeated: false }).await?);
+    /// assert!(handle.ready().await?.call(Event { id: 1, is_repeated: false }).await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// For HTTP, `web::mark_duplicate` adds an extension:
+    ///
+    /// ```
+    /// use axum::{Extension, Router, routing::post};
+    /// use tower_distributed::{Dedupe, Store, extract, web};
+    ///
+    /// /// Answers a repeated message without doing the work again.
+    /// async fn webhook(duplicate: Option<Extension<web::Duplicate>>) -> &'static str {
+    ///     if duplicate.is_some() { "handled before" } else { "handled" }
+    /// }
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let week = std::time::Duration::from_secs(7 * 86_400);
+    /// let webhooks = Dedupe::exact(&Store::in_memory(), "webhooks").remember_for(week).build()?;
+    /// let once = web::dedupe(webhooks, extract::header("webhook-id")?).on_duplicate(web::mark_duplicate);
+    /// let app: Router = Router::new().route("/webhook", post(webhook)).layer(once);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    fn on_duplicate(on_duplicate: impl Fn(Req, Evidence) -> DuplicateAction<Req, Res> + Send + Sync + 'static)
+        => provide.on_duplicate = Arc::new(on_duplicate);
+
+    /// Calls a closure for each item that was handled and may be handled twice. Default: none is called.
+    #[must_use]
+    fn on_unsure(told: impl Fn(&Unsure) + Send + Sync + 'static) => provide.on_unsure = Some(Arc::new(told));
+}
+
+impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
+    /// Verifies each duplicate against your own record, by a closure from `&Req` to a future of `bool`.
+    ///
+    /// The future must not borrow from the request. If it returns `false`, the layer claims the item and calls the
+    /// closure again. If it still returns `false`, the request is handled. Default: duplicates are not verified.
+    ///
+    /// ```
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_distributed::{BloomFilter, Dedupe, DedupeLayer, Store};
+    ///
+    /// async fn was_handled(_id: u64) -> bool {
+    ///     false // looked up in your database
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower::BoxError> {
+    /// let filter = BloomFilter::builder().capacity(1_000_000).false_positive_rate(1e-6);
+    /// let filter = filter.remember_for(std::time::Duration::from_secs(86_400)).build(&Store::in_memory(), "orders")?;
+    /// let once = DedupeLayer::new(Dedupe::new(&filter)?, |id: &u64| *id)
+    ///     .confirm_duplicate(|id: &u64| was_handled(*id));
+    /// let place = once.layer(service_fn(async |_: u64| Ok::<_, std::io::Error>("placed")));
+    ///
+    /// assert_eq!(place.clone().oneshot(7).await?, "placed");
+    /// assert_eq!(place.oneshot(7).await?, "placed", "the database has no such order, so the filter is not believed");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn confirm_duplicate<Fut>(
+        mut self,
+        confirm: impl Fn(&Req) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = bool> + Send + 'static,
+    {
+        self.provide.confirm_duplicate = Some(Arc::new(move |request| Box::pin(confirm(request))));
+        self
+    }
+
+    /// Sets what to do while the store is unavailable. Default: [`StoreFailure::FailClosed`].
+    ///
+    /// With [`StoreFailure::LocalShare`], this process claims and remembers items in its own memory, with the settings of
+    /// the `Dedupe`. A filter is allocated there when it is first used in an outage.
+    #[must_use]
+    pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
+        let Source { dedupe, away } = &mut self.provide.source;
+        *away = Away::new(on_store_failure, |_| dedupe.local_share());
+        self
+    }
+}
+
+/// How the layer knows that a request is a duplicate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Evidence {
+    /// By the filter only. This is wrong at the filter's [false-positive
+    /// rate](crate::bloom_filter::BloomFilterBuilder::false_positive_rate).
+    Filter,
+    /// By [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate), or by [exact mode](crate::Dedupe::exact).
+    LookedUp,
+}
+
+/// What to do with a duplicate: what the closure of [`on_duplicate`](crate::DedupeLayer::on_duplicate) returns.
+#[derive(Debug)]
+pub enum DuplicateAction<Req, Res> {
+    /// Refuse the request.
+    Refuse,
+    /// Pass the request to the inner service.
+    Pass(Req),
+    /// Return this response.
+    Answer(Res),
+}
+
+/// Where items are claimed.
+#[derive(Clone, Debug)]
+struct Source {
+    dedupe: Dedupe,
+    away: Away<Dedupe>,
+}
+
+/// Whether to claim an item that is reported as known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Insists {
+    No,
+    /// If the filter is above its capacity.
+    IfFull,
+    /// `confirm_duplicate` answered that it is not a duplicate.
+    LookedUp,
+}
+
+/// What is known of an item.
+#[derive(Debug)]
+pub struct Item {
+    key: Key,
+    claim: Option<Claim>,
+    verdict: Verdict,
+}
+
+/// Whether an item is to be handled.
+#[derive(Debug)]
+enum Verdict {
+    /// It is claimed.
+    New(Outcome),
+    /// The store reports it as known. It is verified if the layer has `confirm_duplicate`.
+    Reported(Known),
+    Duplicate(Evidence),
+}
+
+impl Acquire for Source {
+    type Asked = Insists;
+    type Granted = Item;
+
+    fn decisions(&self) -> &Decisions {
+        self.dedupe.decisions()
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.dedupe.is_in_memory()
+    }
+
+    async fn acquire(
+        &self,
+        key: Key,
+        insists: Insists,
+        max_wait: Option<Duration>,
+    ) -> Acquired<Item> {
+        let item = key.as_bytes();
+        let mut is_full = false;
+        let (claim, verdict) = loop {
+            let claim = |dedupe: Dedupe| async move {
+                dedupe
+                    .look(item, max_wait, is_full || insists == Insists::LookedUp)
+                    .await
+            };
+            let asked = claim(self.dedupe.clone()).await;
+            let settled = self.away.settle(asked, |local, _| claim(local)).await;
+            let (looked, outcome) =
+                settled.inspect_err(|error| self.decisions().count(Outcome::of_error(error)))?;
+            break match (looked, insists) {
+                (None, _) => {
+                    self.decisions().count(outcome);
+                    return Ok(None);
+                }
+                // If it insisted, it had to wait, so the filter was read after all.
+                (Some(Looked::Known(known)), Insists::IfFull)
+                    if is_full || known == Known::ByFullFilter =>
+                {
+                    is_full = true;
+                    continue;
+                }
+                (Some(Looked::Known(known)), _) => (None, Verdict::Reported(known)),
+                // It may have been handled since it was looked up.
+                (Some(Looked::New(claim)), Insists::LookedUp) => {
+                    (Some(claim), Verdict::Reported(Known::ByFilter))
+                }
+                (Some(Looked::New(claim)), _) if is_full && outcome == Outcome::Admitted => {
+                    (Some(claim), Verdict::New(Outcome::FilterFull))
+                }
+                (Some(Looked::New(claim)), _) => (Some(claim), Verdict::New(outcome)),
+            };
+        };
+        Ok(Some(Item {
+            key,
+            claim,
+            verdict,
+        }))
+    }
+}
+
+impl Source {
+    /// Claims an item that the store reports as known, unless `is_duplicate` answers that it was handled.
+    async fn verify(
+        self,
+        key: Key,
+        claim: Option<Claim>,
+        is_duplicate: BoxFuture<'static, bool>,
+        max_wait: Option<Duration>,
+    ) -> Acquired<Item> {
+        let (claim, verdict) = match (is_duplicate.await, claim) {
+            // If there is a claim, another caller handled the item between the two calls of `confirm_duplicate`.
+            (true, _) => (None, Verdict::Duplicate(Evidence::LookedUp)),
+            (false, None) => return self.acquire(key, Insists::LookedUp, max_wait).await,
+            (false, claim) => (claim, Verdict::New(Outcome::Admitted)),
+        };
+        Ok(Some(Item {
+            key,
+            claim,
+            verdict,
+        }))
+    }
+}
+
+impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
+    /// Handles a new item, under its claim if there is one.
+    fn handle(
+        &self,
+        claim: Option<Claim>,
+        key: Key,
+        mut request: Req,
+    ) -> Next<Item, (Claim, Key), Req, Res> {
+        let lease = claim.map(|claim| {
+            let handle = claim.handle();
+            self.on_lease
+                .iter()
+                .for_each(|hook| hook.on_lease(&handle, &mut request));
+            ((claim, key), self.cancel_when_lost.then_some(handle))
+        });
+        Next::Call(lease, request)
+    }
+}
+
+impl<Req, Res, E> Holds for RequestClaims<Req, Res, E> {
+    type Granted = Item;
+    type Guard = (Claim, Key);
+    type Held = (Claim, Key);
+    /// Confirms or releases the claim. Then the outcome of the inner service is returned.
+    type Finishing = (BoxFuture<'static, ()>, Option<Result<Res, E>>);
+}
+
+impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
+    type Response = Res;
+
+    fn acquire<R>(layer: &LeaseLayer<Req, Self, R>, key: Extracted, _: &Req) -> Acquiring<Item> {
+        let RequestClaims {
+            source,
+            confirm_duplicate,
+            ..
+        } = &layer.provide;
+        let insists = if confirm_duplicate.is_some() {
+            Insists::No
+        } else {
+            Insists::IfFull
+        };
+        acquire(source, key, insists, layer.max_wait)
+    }
+
+    fn admit<R>(
+        layer: &LeaseLayer<Req, Self, R>,
+        Item {
+            key,
+            claim,
+            verdict,
+        }: Item,
+        request: Req,
+    ) -> Next<Item, (Claim, Key), Req, Res> {
+        let claims = &layer.provide;
+        let evidence = match (verdict, &claims.confirm_duplicate) {
+            (Verdict::New(outcome), _) => {
+                claims.source.decisions().count(outcome);
+                return layer.handle(claim, key, request);
+            }
+            (Verdict::Reported(_), Some(confirm)) => {
+                let is_duplicate = confirm(&request);
+                let source = claims.source.clone();
+                let verified = source.verify(key, claim, is_duplicate, layer.max_wait);
+                return Next::Acquire(Box::pin(verified), request);
+            }
+            (Verdict::Reported(Known::Exactly), None) => Evidence::LookedUp,
+            (Verdict::Reported(_), None) => Evidence::Filter,
+            (Verdict::Duplicate(evidence), _) => evidence,
+        };
+        let action = (claims.on_duplicate)(request, evidence);
+        claims.source.decisions().count(match action {
+            DuplicateAction::Pass(_) => Outcome::Admitted,
+            DuplicateAction::Answer(_) | DuplicateAction::Refuse => Outcome::Refused,
+        });
+        match action {
+            DuplicateAction::Pass(request) => Next::Call(None, request),
+            DuplicateAction::Answer(response) => Next::Answer(response),
+            DuplicateAction::Refuse => Next::Refuse(Error::duplicate()),
+        }
+    }
+
+    fn close(guard: (Claim, Key)) -> Option<(Claim, Key)> {
+        Some(guard)
+    }
+
+    fn finish<R>(
+        layer: &LeaseLayer<Req, Self, R>,
+        held: Option<(Claim, Key)>,
+        outcome: Result<Res, E>,
+    ) -> Finish<Self::Finishing, Res, E> {
+        let Some((claim, key)) = held else {
+            return Finish::Now(outcome);
+        };
+        let RequestClaims {
+            source,
+            success,
+            on_unsure,
+            ..
+        } = &layer.provide;
+        let settling = settle(claim, key, success(&outcome), on_unsure.clone());
+        if source.is_in_memory() {
+            let settled = settling.now_or_never();
+            debug_assert!(settled.is_some(), "in memory it is done at once");
+            return Finish::Now(outcome);
+        }
+        Finish::Later((Box::pin(settling), Some(outcome)))
+    }
+
+    fn poll_finish(
+        (settling, outcome): &mut Self::Finishing,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Res, E>> {
+        ready!(settling.poll_unpin(context));
+        outcome.take().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+/// Confirms a claim after a success, else releases it.
+async fn settle(claim: Claim, key: Key, success: bool, on_unsure: OnUnsure) {
+    if !success {
+        // If the release fails, it is retried in the background, or the claim expires.
+        let _ = claim.release().await;
+        return;
+    }
+    let report = move |outcome: &Result<bool, Error>| {
+        let error = match outcome {
+            Ok(true) => return,
+            Ok(false) => None,
+            Err(error) => Some(error.clone()),
+        };
+        if let Some(hook) = on_unsure {
+            hook(&Unsure { key, error });
+        }
+    };
+    // `report` has reported the outcome.
+    let _ = claim.confirm_and(report).await;
+}
+
+debug!(RequestClaims<Req, Res, E>, source.dedupe);
