@@ -1,4 +1,4 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("dedupe/page.md")]
 
 mod builder;
 mod claim;

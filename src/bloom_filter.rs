@@ -1,4 +1,4 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("bloom_filter/page.md")]
 
 mod batch;
 mod bits;

@@ -1,4 +1,4 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("single_flight/page.md")]
 
 pub(crate) mod answer;
 mod builder;

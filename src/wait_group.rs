@@ -1,4 +1,4 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("wait_group/page.md")]
 
 pub(crate) mod adaptive;
 mod builder;

@@ -1,4 +1,4 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("mutex/page.md")]
 
 mod all;
 mod builder;

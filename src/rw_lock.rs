@@ -1,4 +1,4 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("rw_lock/page.md")]
 
 mod builder;
 pub(crate) mod holders;
