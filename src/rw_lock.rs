@@ -6,16 +6,15 @@ mod layer;
 
 use std::sync::Arc;
 
-pub use self::builder::RwLockBuilder;
-use self::builder::Settings;
-use self::holders::ReadWrite;
-pub use self::layer::RwLockLayer;
-use crate::error::Subject;
+use crate::error::{Error, Subject};
 use crate::lease::token::Ending;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
-use crate::store::check_name;
+use crate::rw_lock::holders::ReadWrite;
+use crate::store::{Key, Store, check_name};
 use crate::telemetry::Decisions;
-use crate::{Error, Key, Store};
+
+pub use self::builder::RwLockBuilder;
+pub use self::layer::RwLockLayer;
 
 /// A namespace of reader-writer locks, one for each key. Cheap to clone. See the [module](crate::rw_lock) for
 /// details.
@@ -33,6 +32,13 @@ pub struct RwLock {
     settings: Settings,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    prefer_readers: bool,
+    most_writers: u32,
+    wait: Wait,
+}
+
 impl RwLock {
     /// Creates the locks of the namespace `name` in a store, with the default settings.
     ///
@@ -43,11 +49,6 @@ impl RwLock {
     /// Same as [`RwLockBuilder::build`].
     pub fn new(store: &Store, name: &str) -> Result<Self, Error> {
         Self::builder().build(store, name)
-    }
-
-    /// Returns a builder to change the settings.
-    pub fn builder() -> RwLockBuilder {
-        RwLockBuilder::default()
     }
 
     /// Returns the same locks for a group of readers. Readers of the same group share a lock. Readers of different

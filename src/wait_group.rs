@@ -3,35 +3,37 @@
 pub(crate) mod adaptive;
 mod builder;
 mod fleet;
-pub(crate) mod holders;
-mod id;
 mod layer;
+pub(crate) mod permits;
 mod turn;
 
+use std::fmt;
 use std::num::NonZeroU32;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+
+use crate::error::{Busy, Error, Subject, Why};
+use crate::fleet::Replicas;
+use crate::lease::settings::{KeyLimit, Rules, Told};
+use crate::lease::token::{Suffix, Token};
+use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard, percent};
+use crate::setters::in_range;
+use crate::store::failure::Sharing;
+use crate::store::{Key, Namespace, Store};
+use crate::telemetry::Decisions;
+use crate::wait_group::permits::Permits;
+use crate::wait_group::turn::Queueing;
 
 #[cfg(feature = "http")]
 pub use self::adaptive::WatchedBody;
 pub use self::adaptive::{Adaptive, AdaptiveState, Classify, HttpSignals, Signal};
 pub use self::builder::WaitGroupBuilder;
 pub use self::fleet::FleetLimit;
-use self::holders::Permits;
-pub use self::id::PermitId;
 pub use self::layer::ConcurrencyLimitLayer;
-use self::turn::Queueing;
 pub use self::turn::Turn;
-use crate::error::{Busy, Subject, Why};
-use crate::fleet::Replicas;
-use crate::lease::settings::{KeyLimit, Rules, Told};
-use crate::lease::token::Suffix;
-use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
-use crate::setters::in_range;
-use crate::store::Namespace;
-use crate::store::failure::Sharing;
-use crate::telemetry::Decisions;
-use crate::{Error, Key, Store};
+
+pub(crate) use self::permits as holders; // moved
 
 /// A namespace of WaitGroups, one for each key. Cheap to clone. See the [module](crate::wait_group) for details.
 ///
@@ -95,11 +97,6 @@ impl WaitGroup {
     /// Same as [`WaitGroupBuilder::build`].
     pub fn new(store: &Store, name: &str, limit: u32) -> Result<Self, Error> {
         Self::builder(limit).build(store, name)
-    }
-
-    /// Returns a builder to change the settings. `limit`: the most permits for each key, at least 1.
-    pub fn builder(limit: u32) -> WaitGroupBuilder {
-        WaitGroupBuilder::new(limit)
     }
 
     /// Returns the same permits with another limit, for example the limit of a customer's plan.
@@ -461,6 +458,10 @@ impl WaitGroup {
     }
 }
 
+fn check_limit(limit: u32) -> Result<u32, Error> {
+    in_range("the limit", 1.., "at least 1", limit).map(|()| limit)
+}
+
 /// A permit of a [`WaitGroup`]. Dropping it releases the permit in the background.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped is released"]
@@ -487,3 +488,107 @@ impl Permit {
 }
 
 guard!(Permit.lease, "the permit", done);
+
+/// The id of a permit that is no longer renewed.
+///
+/// [`Permit::into_id`] returns it. Convert it to a string to send it to another task or
+/// process, which parses it and passes it to [`WaitGroup::done`].
+///
+/// Everyone who knows the id can release the permit.
+///
+/// ```
+/// use tower_distributed::wait_group::PermitId;
+/// use tower_distributed::{Store, WaitGroup};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
+/// let id = exports.add("acme").await?.into_id();
+/// assert_eq!(id.key().as_bytes(), b"acme");
+/// assert_eq!(id.to_string().parse::<PermitId>()?, id);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PermitId {
+    name: Arc<str>,
+    key: Key,
+    token: Token,
+}
+
+impl PermitId {
+    /// Returns the key of the permit.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+/// Writes `name:key:token`, in letters, digits and `% - . / _ :`.
+impl fmt::Display for PermitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{}:{}",
+            self.name,
+            percent::encode(self.key.as_bytes()),
+            self.token
+        )
+    }
+}
+
+impl FromStr for PermitId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let parsed = || {
+            let mut parts = text.split(':');
+            let (name, key, token) = (
+                parts.next()?,
+                percent::decode(parts.next()?)?,
+                parts.next()?,
+            );
+            let is_whole = parts.next().is_none() && !name.is_empty() && token.len() <= 128;
+            let token = Token::from(token);
+            let is_permit = token.ttl().is_some() && permits::size(&token).is_some();
+            (is_permit && is_whole).then(|| Self {
+                name: name.into(),
+                key: Key::from(key),
+                token,
+            })
+        };
+        parsed().ok_or_else(|| {
+            Error::invalid(format!(
+                "a permit id must have the format of Permit::into_id, is {text:?}"
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_read_as_it_was_written() {
+        let token = "0123456789abcdef-1f.1c9c380/2/5";
+        let id = PermitId {
+            name: "exports".into(),
+            key: Key::from("acme:1/ä"),
+            token: token.into(),
+        };
+        assert_eq!(id.to_string(), format!("exports:acme%3a1%2f%c3%a4:{token}"));
+        assert_eq!(id.to_string().parse::<PermitId>().unwrap(), id);
+        for other in [
+            "",
+            "a",
+            "a:b:c",
+            "a:%:0123456789abcdef-1f.1c9c380/2/5",
+            &format!("a:b:{token}:d"),
+        ] {
+            let error = other.parse::<PermitId>().unwrap_err();
+            assert!(
+                error.is_invalid() && error.to_string().contains(&format!("{other:?}")),
+                "{error}"
+            );
+        }
+    }
+}

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Mutex, Quorum};
+use crate::error::Error;
 use crate::lease::holder::Exclusive;
-use crate::lease::{Drift, LeaseOptions, Leases, Wait};
+use crate::lease::{Drift, LeaseOptions, Leases};
+use crate::mutex::{Mutex, Quorum, Settings};
 use crate::setters::{in_range, setters};
-use crate::store::{Namespace, check_name};
+use crate::store::{Namespace, Store, check_name};
 use crate::telemetry::{self, Decisions};
-use crate::{Error, Store, random};
 
 /// A builder for a [`Mutex`].
 ///
@@ -244,6 +244,13 @@ setters! { MutexBuilder:
     fn exact_names() => settings.exact_names = true;
 }
 
+impl Mutex {
+    /// Returns a builder to change the settings.
+    pub fn builder() -> MutexBuilder {
+        MutexBuilder::default()
+    }
+}
+
 impl MutexBuilder {
     /// Builds the mutexes of the namespace `name` in a store. All users of the same store and name share them.
     ///
@@ -326,49 +333,3 @@ impl MutexBuilder {
         ))
     }
 }
-
-/// The settings of mutexes that are not options of their leases.
-#[derive(Clone)]
-pub(super) struct Settings {
-    pub(super) wait: Wait,
-    /// `None`: on one store wait in the queue; on a quorum 32.
-    pub(super) tries: Option<u32>,
-    /// The pause after so many attempts.
-    pub(super) retry_delay: Arc<dyn Fn(u32) -> Duration + Send + Sync>,
-    pub(super) value: Option<Arc<dyn Fn() -> String + Send + Sync>>,
-    pub(super) exact_names: bool,
-    pub(super) strict_fifo: bool,
-    #[cfg(feature = "quorum")]
-    pub(super) quorum: super::quorum::Settings,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            wait: Wait::FOR_EVER,
-            tries: None,
-            retry_delay: Arc::new(|_| {
-                Duration::from_millis(50) + Duration::from_millis(200).mul_f64(random::fraction())
-            }),
-            value: None,
-            exact_names: false,
-            strict_fifo: false,
-            #[cfg(feature = "quorum")]
-            quorum: super::quorum::Settings::default(),
-        }
-    }
-}
-
-impl Settings {
-    /// Whether waiters poll, as in other libraries, instead of standing in the queue.
-    pub(super) fn polls(&self) -> bool {
-        self.exact_names && !self.strict_fifo
-    }
-
-    /// The name under which mutexes share their state. All mutexes with exact names are in one namespace.
-    pub(super) fn shared_name<'a>(&self, name: &'a str) -> &'a str {
-        if self.exact_names { "" } else { name }
-    }
-}
-
-debug!(Settings, wait, tries, exact_names);

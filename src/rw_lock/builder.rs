@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::RwLock;
+use crate::error::Error;
 use crate::lease::{LeaseOptions, Leases, Wait, percent};
+use crate::rw_lock::{RwLock, Settings};
 use crate::setters::{in_range, setters};
-use crate::store::Namespace;
+use crate::store::{Namespace, Store};
 use crate::telemetry::{self, Decisions};
-use crate::{Error, Store};
 
 /// A builder for a [`RwLock`].
 ///
@@ -37,13 +37,6 @@ pub struct RwLockBuilder {
     settings: Settings,
     app_id: Option<Vec<u8>>,
     options: LeaseOptions,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
-    pub(super) prefer_readers: bool,
-    pub(super) most_writers: u32,
-    pub(super) wait: Wait,
 }
 
 impl Default for RwLockBuilder {
@@ -133,6 +126,13 @@ setters! { RwLockBuilder:
     ///
     /// Bytes other than `A-Z a-z 0-9 - _ .` are percent-encoded.
     fn app_id(app_id: impl AsRef<[u8]>) => app_id = Some(app_id.as_ref().to_vec());
+}
+
+impl RwLock {
+    /// Returns a builder to change the settings.
+    pub fn builder() -> RwLockBuilder {
+        RwLockBuilder::default()
+    }
 }
 
 impl RwLockBuilder {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::WaitGroup;
-use super::turn::{Queueing, Turn};
+use crate::error::Error;
 use crate::lease::{LeaseOptions, Leases, Wait};
-use crate::setters::{in_range, setters};
-use crate::store::Namespace;
+use crate::setters::setters;
+use crate::store::{Namespace, Store};
 use crate::telemetry::{self, Decisions};
-use crate::{Error, Store};
+use crate::wait_group::turn::{Queueing, Turn};
+use crate::wait_group::{WaitGroup, check_limit};
 
 /// A builder for a [`WaitGroup`].
 ///
@@ -161,6 +161,13 @@ setters! { WaitGroupBuilder:
     fn newest_first_after(interval: Duration) => queueing.newest = Some(interval);
 }
 
+impl WaitGroup {
+    /// Returns a builder to change the settings. `limit`: the most permits for each key, at least 1.
+    pub fn builder(limit: u32) -> WaitGroupBuilder {
+        WaitGroupBuilder::new(limit)
+    }
+}
+
 impl WaitGroupBuilder {
     /// Reserves the last `permits` of each key for this class and those above it. Calls of lower classes see a limit that
     /// is lower by this number. Default: none.
@@ -212,8 +219,4 @@ impl WaitGroupBuilder {
             turn,
         })
     }
-}
-
-pub(super) fn check_limit(limit: u32) -> Result<u32, Error> {
-    in_range("the limit", 1.., "at least 1", limit).map(|()| limit)
 }

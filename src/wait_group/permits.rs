@@ -1,8 +1,8 @@
 //! The holders of permits in the in-memory store. It does the same as `lua/permits.lua`.
 
-use crate::lease::ends::Ends;
 use std::convert::Infallible;
 
+use crate::lease::ends::Ends;
 use crate::lease::flows::{Flow, Order};
 use crate::lease::kind::{At, Holders, Kind};
 use crate::lease::outcome::{Completing, Entered, Look, Outcome};
