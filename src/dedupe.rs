@@ -4,8 +4,7 @@ mod builder;
 mod claim;
 mod claims;
 pub(crate) mod exact;
-mod fill;
-pub(crate) mod filtered;
+pub(crate) mod filter;
 pub(crate) mod layer;
 #[cfg(feature = "http")]
 mod replay;
@@ -16,24 +15,27 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::builder::{DedupeBuilder, FilterFull};
+use crate::bloom_filter::BloomFilter;
+use crate::dedupe::claim::Place;
+use crate::dedupe::claims::{Claims, Common, unasked};
+use crate::dedupe::exact::{Exact, ExactClaims, Layout};
+use crate::dedupe::filter::{FilterClaims, Filtered};
+use crate::error::Error;
+use crate::lease::LeaseOptions;
+use crate::store::Store;
+use crate::telemetry::{Decisions, Outcome};
+
+pub use self::builder::{DedupeBuilder, ExactBuilder};
 pub use self::claim::Claim;
+pub use self::claims::FilterFull;
 #[cfg(test)]
 pub(crate) use self::claims::{Found, Memory};
 pub(crate) use self::claims::{Known, Looked};
-pub use self::exact::ExactBuilder;
 pub use self::layer::{DedupeLayer, DuplicateAction, Evidence, GoOnLayer, Unsure};
 #[cfg(feature = "http")]
 pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
 
-use self::claim::Place;
-use self::claims::{Claims, Common, unasked};
-use self::exact::{Exact, ExactClaims, Layout};
-use self::filtered::{FilterClaims, Filtered};
-use crate::bloom_filter::BloomFilter;
-use crate::lease::LeaseOptions;
-use crate::telemetry::{Decisions, Outcome};
-use crate::{Error, Store};
+pub(crate) use self::filter as filtered; // moved
 
 /// Claims items, so that each is handled once across all processes.
 ///
@@ -75,29 +77,6 @@ impl Dedupe {
     /// The same errors as [`DedupeBuilder::build`].
     pub fn new(filter: &BloomFilter) -> Result<Self, Error> {
         Self::builder().build(filter)
-    }
-
-    /// Returns a builder for a `Dedupe` on a filter.
-    pub fn builder() -> DedupeBuilder {
-        DedupeBuilder::default()
-    }
-
-    /// Returns a builder for a `Dedupe` without false positives.
-    ///
-    /// All processes that use the same store and name share its claims and items.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_distributed::{Dedupe, Store};
-    ///
-    /// let payments = Dedupe::exact(&Store::in_memory(), "payments")
-    ///     .capacity(1_000_000)
-    ///     .remember_for(Duration::from_secs(7 * 86_400))
-    ///     .build()?;
-    /// # Ok::<(), tower_distributed::Error>(())
-    /// ```
-    pub fn exact(store: &Store, name: &str) -> ExactBuilder {
-        ExactBuilder::new(store, name)
     }
 
     fn on_filter(filter: &BloomFilter, when_full: FilterFull, options: LeaseOptions) -> Self {

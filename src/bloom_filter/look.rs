@@ -2,13 +2,12 @@
 
 use std::ops::RangeInclusive;
 
-use super::bits::{Bits, SAMPLE, slot};
-use super::layout::Layout;
-use super::operations::{FILTER, PARTS};
-use super::shard_key;
-use super::size::FilterSize;
-use crate::Error;
-use crate::bloom_filter::stored_layout::{Mismatch, UNREADABLE, read};
+use crate::bloom_filter::bits::{Bits, slot};
+use crate::bloom_filter::layout::{Layout, Mismatch, SAMPLE, UNREADABLE, read};
+use crate::bloom_filter::operations::{FILTER, PARTS};
+use crate::bloom_filter::shard_key;
+use crate::bloom_filter::size::FilterSize;
+use crate::error::Error;
 use crate::store::{Arguments, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
 
 /// What is known of a stored filter. [`Operator`](crate::operator) has an example.

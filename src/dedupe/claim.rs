@@ -12,17 +12,17 @@ use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::claims::{Claims, Common};
-use super::exact::{Digest, ExactClaims};
-use super::filtered::FilterClaims;
-use crate::bloom_filter::Probe;
-use crate::lease::{LeaseHandle, LeaseState};
+use crate::bloom_filter::bits::Probe;
+use crate::dedupe::claims::{Claims, Common};
+use crate::dedupe::exact::{Digest, ExactClaims};
+use crate::dedupe::filter::FilterClaims;
+use crate::error::Error;
+use crate::lease::{Lease, LeaseHandle, LeaseState};
 #[cfg(feature = "http")]
 use crate::single_flight::answer::{Entry, Flight};
 use crate::store::detached::Work;
 use crate::store::timer::{sleep, within};
 use crate::telemetry::{Event, tell};
-use crate::{Error, Lease};
 
 /// Where a confirmation records that the item was handled.
 #[derive(Clone)]

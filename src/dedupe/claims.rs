@@ -4,17 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::{Claim, Place};
-use crate::bloom_filter::stored_layout::Mismatch;
-use crate::error::{Cause, Subject};
+use crate::bloom_filter::layout::Mismatch;
+use crate::dedupe::claim::{Claim, Place};
+use crate::error::{Cause, Error, Subject};
 use crate::lease::holder::Holder;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::{Kind, Scope};
 use crate::lease::outcome::{Completing, Entered, Look, Outcome};
 use crate::lease::{Admission, Ask, Got, LeaseOptions, LeaseState, Leases, Wait};
-use crate::store::{Arguments, Cell, Field, Garbled, Namespace};
+use crate::store::{Arguments, Cell, Field, Garbled, Key, Namespace, Store};
 use crate::telemetry::{self, Decisions};
-use crate::{Error, Key, Store};
 
 /// Claims under one name.
 pub(crate) struct Claims<K: Kind> {
@@ -86,6 +85,21 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync + Sized + 'static {
     fn find(&self, item: &Self::Item) -> Result<Option<u64>, Found>;
     /// Records an item, in memory. Returns how full the memory is.
     fn insert(&self, item: &Self::Item) -> Result<u64, Found>;
+}
+
+/// What to do with an item that a filter above its capacity reports as a duplicate.
+///
+/// Above its capacity, a filter reports more new items as duplicates than its false-positive rate says. For
+/// example, a filter with a rate of 10⁻⁴ reports about 16 % of the new items at three times its capacity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FilterFull {
+    /// The item can be claimed and is handled. No new item is lost, but real duplicates are handled again. Each is
+    /// counted with the outcome `filter_full` in the [decisions](crate::telemetry). This is the default.
+    #[default]
+    FailOpen,
+    /// The item is a duplicate, as below the capacity. New items can be lost.
+    FailClosed,
 }
 
 /// What a look at an item finds.
