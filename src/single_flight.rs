@@ -2,50 +2,51 @@
 
 pub(crate) mod answer;
 mod builder;
-mod codec;
-mod core;
-mod early;
+mod cache;
+mod flight;
 #[cfg(feature = "http")]
 pub(crate) mod http;
-#[cfg(interleavings)]
-pub(crate) mod interleavings;
-pub(crate) mod kept;
 pub(crate) mod layer;
 mod lead;
-mod local_cache;
-mod parallel;
-mod run;
-#[cfg(test)]
-#[cfg(feature = "postcard")]
-mod set_back;
-mod shared;
-mod stored;
-mod table;
+mod outcome;
+pub(crate) mod stored;
+mod task;
+#[cfg(any(test, interleavings))]
+pub(crate) mod tests;
+mod waiters;
 
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-pub use self::builder::SingleFlightBuilder;
-pub use self::codec::Codec;
-#[cfg(feature = "json")]
-pub use self::codec::Json;
-#[cfg(feature = "postcard")]
-pub use self::codec::Postcard;
-#[cfg(any(feature = "postcard", feature = "json"))]
-pub use self::codec::SerdeValue;
-pub(crate) use self::core::{FlightOutcome, Work};
-pub use self::layer::*;
-pub use self::shared::Share;
-
 use derive_where::derive_where;
 
-use self::core::Core;
-
+use crate::error::Error;
+use crate::lease::LeaseHandle;
+use crate::single_flight::flight::Core;
+use crate::store::Key;
 #[cfg(feature = "postcard")]
-use crate::Store;
-use crate::{Error, Key, LeaseHandle};
+use crate::store::Store;
+
+pub use self::builder::SingleFlightBuilder;
+pub(crate) use self::flight::{FlightOutcome, Work};
+pub use self::layer::*;
+#[cfg(feature = "json")]
+pub use self::outcome::Json;
+#[cfg(feature = "postcard")]
+pub use self::outcome::Postcard;
+#[cfg(any(feature = "postcard", feature = "json"))]
+pub use self::outcome::SerdeValue;
+pub use self::outcome::{Codec, Share};
+
+#[cfg(interleavings)]
+pub(crate) use self::tests::interleavings; // moved
+
+pub(crate) mod kept {
+    pub use super::answer::StoredAnswer;
+    pub(crate) use super::stored::{forget, look};
+} // moved
 
 /// A namespace of single flights, one per key, whose answers are of type `T`. Clones are cheap and share the
 /// flights. See the [module](crate::single_flight) for the guarantees.
@@ -84,11 +85,6 @@ where
 }
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T, E> {
-    /// Returns a builder for flights whose answers are encoded by `codec`.
-    pub fn builder(codec: impl Codec<T>) -> SingleFlightBuilder<T, E> {
-        SingleFlightBuilder::new(codec)
-    }
-
     /// Runs `work`, or returns the outcome of another caller's run of the same key.
     ///
     /// ```

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kept::StoredAnswer;
-use super::shared::ANSWER;
 use crate::lease::holder::{Holder, Kept};
 use crate::lease::kind::Kind;
 use crate::lease::outcome::{Completing, Entered, Look, Outcome};
+use crate::single_flight::outcome::ANSWER;
 use crate::store::{Arguments, Field, Garbled};
 
 /// The kind of lease of a flight: one holder, the leader, which leaves an answer.
@@ -162,6 +161,32 @@ impl LastAnswer {
     /// Returns whether there is an answer.
     pub(crate) fn is_some(&self, now: i64) -> bool {
         self.look(now).is_some()
+    }
+}
+
+/// What is known of a stored answer. [`Operator`](crate::operator) has an example.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredAnswer {
+    /// How long the answer is still fresh; zero if it is stale.
+    pub fresh_for: Duration,
+    /// How long the store still keeps the answer.
+    pub kept_for: Duration,
+    /// The name and version of the codec that encoded the answer.
+    pub codec: Option<Arc<str>>,
+    /// The number of encoded bytes.
+    pub bytes: u64,
+}
+
+impl StoredAnswer {
+    pub(crate) fn new(fresh: i64, kept: i64, codec: Option<Arc<str>>, bytes: usize) -> Self {
+        let span = |micros: i64| Duration::from_micros(u64::try_from(micros).unwrap_or(0));
+        Self {
+            fresh_for: span(fresh),
+            kept_for: span(kept),
+            codec,
+            bytes: bytes as u64,
+        }
     }
 }
 

@@ -11,19 +11,19 @@ use futures_util::future::Either;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::answer::{Asker, Entry, Flight, Found};
-use super::core::{Call, Core, FlightOutcome, OutcomeOf, Work};
-use super::layer::Captured;
-use super::local_cache::Epoch;
-use super::parallel::Slot;
-use super::shared::{Pass, Publication, SharedOutcome};
-use super::table::{LeaderGuard, send_all};
-use super::{early, local_cache};
-use crate::error::Subject;
-use crate::lease::{Ask, Completed, Got, Wait, micros};
+use crate::clock;
+use crate::error::{Error, Subject};
+use crate::lease::{Ask, Completed, Got, Lease, Wait, micros};
+use crate::single_flight::answer::{Asker, Entry, Flight, Found};
+use crate::single_flight::cache::{self, Epoch};
+use crate::single_flight::flight::{self, Call, Core, FlightOutcome, OutcomeOf, Work};
+use crate::single_flight::layer::Captured;
+use crate::single_flight::outcome::{Pass, Publication, SharedOutcome};
+use crate::single_flight::task::Slot;
+use crate::single_flight::waiters::{LeaderGuard, send_all};
+use crate::store::Key;
 use crate::store::timer::{sleep, until};
 use crate::telemetry::{Event, Outcome, answered_in_current_span, tell};
-use crate::{Error, Key, Lease, clock};
 
 /// How a run starts.
 struct Start<T, E> {
@@ -393,7 +393,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Draws how long before the end of an answer's ttl this process refreshes it. `None`: no early refresh.
     fn ahead(&self) -> Option<Duration> {
-        Some(early::ahead(
+        Some(flight::ahead(
             self.settings.refresh_early?,
             self.leases.admission.hold_time.average()?,
         ))
@@ -456,7 +456,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// Returns whether an entry may be stored within `max_stored`. The note that a key is passed is a few bytes and
     /// is always stored.
     fn fits_budget(&self, key: &Key, outcome: &SharedOutcome<T, E>, entry: &Entry) -> bool {
-        let bytes = local_cache::weight(entry.bytes.len() as u64, key);
+        let bytes = cache::weight(entry.bytes.len() as u64, key);
         let is_for_those_who_wait = entry.stale.is_zero();
         if is_for_those_who_wait
             || matches!(outcome, SharedOutcome::Pass(_))

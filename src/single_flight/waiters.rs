@@ -9,14 +9,15 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::local_cache::forgotten;
-use super::run::{ALONE, Run};
-use crate::store::Listener;
+use crate::clock;
+use crate::error::Error;
+use crate::single_flight::cache::forgotten;
+use crate::single_flight::task::{ALONE, Run};
 use crate::store::background::Background;
 use crate::store::timer::sleep;
+use crate::store::{Key, Listener};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
-use crate::{Error, Key, clock};
 
 const SHARDS: usize = 16;
 
@@ -464,7 +465,7 @@ mod tests {
         let Role::Follower(mut early, _early) = table.join(&key) else {
             panic!("two callers lead")
         };
-        table.hear(&super::super::local_cache::message("x", &key));
+        table.hear(&crate::single_flight::cache::message("x", &key));
         let Role::Follower(mut late, _late) = table.join(&key) else {
             panic!("two callers lead")
         };
