@@ -276,8 +276,8 @@ impl Dedupe {
                 )
             }
             Mode::Exact(claims) => {
-                let (Common { store, name, .. }, options) =
-                    (&claims.common, claims.leases.options());
+                let Common { store, name, .. } = &claims.common;
+                let options = claims.leases.options();
                 let layout = Arc::clone(&claims.memory().layout);
                 Self::exactly(store.local_share(), name, layout, options.clone())
             }

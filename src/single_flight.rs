@@ -199,7 +199,8 @@ where
         self,
         _: Option<LeaseHandle>,
     ) -> impl Future<Output = Captured<Self::Own, Result<T, E>>> + Send + 'static {
-        let (core, work) = (self.core, (self.work)());
+        let core = self.core;
+        let work = (self.work)();
         async move {
             let own = work.await;
             Captured {

@@ -332,7 +332,8 @@ impl WaitGroup {
     /// If the future is dropped, the permit may or may not be released. It is safe to release a permit twice.
     pub async fn done(&self, id: &PermitId) -> Result<bool, Error> {
         if id.name != self.name {
-            let (name, own) = (&id.name, &self.name);
+            let name = &id.name;
+            let own = &self.name;
             return Err(Error::invalid(format!(
                 "the permit must belong to the WaitGroup {own:?}, is one of {name:?}"
             )));
@@ -444,7 +445,8 @@ impl WaitGroup {
         if n > most {
             return Err(Error::exceeds_limit(n, most));
         }
-        let (whole, limit) = (limit, share(limit));
+        let whole = limit;
+        let limit = share(limit);
         let suffix = self
             .queueing
             .suffix(turn, n, (limit, whole - limit), chosen);
@@ -541,11 +543,9 @@ impl FromStr for PermitId {
     fn from_str(text: &str) -> Result<Self, Error> {
         let parsed = || {
             let mut parts = text.split(':');
-            let (name, key, token) = (
-                parts.next()?,
-                percent::decode(parts.next()?)?,
-                parts.next()?,
-            );
+            let name = parts.next()?;
+            let key = percent::decode(parts.next()?)?;
+            let token = parts.next()?;
             let is_whole = parts.next().is_none() && !name.is_empty() && token.len() <= 128;
             let token = Token::from(token);
             let is_permit = token.ttl().is_some() && permits::size(&token).is_some();

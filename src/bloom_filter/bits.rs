@@ -40,7 +40,8 @@ impl Probe {
         let Self {
             hashes, bits, hash, ..
         } = *self;
-        let (mut x, y) = (hash as u64, (hash >> 64) as u64);
+        let mut x = hash as u64;
+        let y = (hash >> 64) as u64;
         (0..hashes).map(move |_| {
             let position = (u128::from(x) * u128::from(bits)) >> 64;
             x = x.wrapping_mul(MULTIPLIER).wrapping_add(y);
@@ -142,7 +143,8 @@ impl Bits {
         }
         let mut fresh = false;
         for position in probe.positions() {
-            let (word, bit) = (&mut array[position as usize / 64], 1 << (position % 64));
+            let word = &mut array[position as usize / 64];
+            let bit = 1 << (position % 64);
             fresh |= *word & bit == 0;
             *word |= bit;
         }

@@ -68,7 +68,8 @@ impl Layout {
         let shards = next(MOST_KEYS.into())? as u32;
         let bits = next(MOST_BITS as i64)? as u64;
         let hashes = next(MOST_HASHES.into())? as u32;
-        let (forget, newest) = (next(i64::MAX / 1000)? * 1000, next((1 << 53) - 1)?);
+        let forget = next(i64::MAX / 1000)? * 1000;
+        let newest = next((1 << 53) - 1)?;
         let is_whole = numbers.next().is_none() && shards > 0 && bits > 0 && hashes > 0;
         is_whole.then(|| (Self::new(shards, bits, hashes, forget), newest))
     }

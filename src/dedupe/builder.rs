@@ -201,7 +201,8 @@ claim_setters! { ExactBuilder:
 
 impl ExactBuilder {
     pub(crate) fn new(store: &Store, name: &str) -> Self {
-        let (store, name) = (store.clone(), name.to_owned());
+        let store = store.clone();
+        let name = name.to_owned();
         Self {
             store,
             name,

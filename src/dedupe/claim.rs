@@ -178,7 +178,8 @@ impl Confirming {
 
     /// Tries once to record that the item was handled. `again`: after an attempt whose answer is not known.
     fn enter(&self, again: bool) -> Attempt {
-        let (place, state) = (self.place.clone(), Arc::clone(&self.handle.state));
+        let place = self.place.clone();
+        let state = Arc::clone(&self.handle.state);
         Box::pin(async move { place.confirm(&state, again).await })
     }
 
@@ -289,7 +290,8 @@ impl Confirming {
     fn go_on<R: Future<Output = ()> + Send + 'static>(self, rest: impl FnOnce(Self) -> R) {
         let here = || Handle::try_current().ok();
         let store = &self.place.common().store;
-        let (in_memory, thread) = (store.is_in_memory(), store.background_for_a_task());
+        let in_memory = store.is_in_memory();
+        let thread = store.background_for_a_task();
         let there = || thread.handle().ok();
         // In memory, retries follow the clock of the caller, which a test may have paused.
         let place = if in_memory {
@@ -298,7 +300,8 @@ impl Confirming {
             there().or_else(here)
         };
         if let Some(place) = place {
-            let (thread, rest) = (thread.clone(), rest(self));
+            let thread = thread.clone();
+            let rest = rest(self);
             place.spawn(async move {
                 rest.await;
                 drop(thread);
@@ -350,7 +353,8 @@ impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Drop for Run<F> {
         let Some((confirming, hear)) = self.rest.take() else {
             return;
         };
-        let (first, runtime) = (self.first.take(), self.runtime.take());
+        let first = self.first.take();
+        let runtime = self.runtime.take();
         let place = runtime.clone();
         let hear = move |confirmed| {
             if let Some(place) = place {

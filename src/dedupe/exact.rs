@@ -215,7 +215,8 @@ impl Bucket {
         }
         if slot.ends == 0 || slot.slice != slice {
             // The digests of a later slice, from before the clock was set back, move to this slice.
-            (slot.slice, slot.ends) = (slice, layout.end_of(digest, slice, now));
+            slot.slice = slice;
+            slot.ends = layout.end_of(digest, slice, now);
         }
         slot
     }
@@ -450,10 +451,8 @@ impl Memory for Exact {
     /// not be found.
     async fn open(&self) -> Result<(), Error> {
         let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
-        let (last, half) = (
-            self.opened.load(Ordering::Relaxed),
-            self.layout.remember_for() / 2,
-        );
+        let last = self.opened.load(Ordering::Relaxed);
+        let half = self.layout.remember_for() / 2;
         if last > 0 && u128::from(now - (last - 1).min(now)) < half.as_millis() {
             return Ok(());
         }

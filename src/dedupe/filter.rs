@@ -189,7 +189,8 @@ impl Fill {
                 .filter(|&&least| fill >= least - margin)
                 .count() as u8
         };
-        let (crossed, kept) = (above(0.0), above(BACK));
+        let crossed = above(0.0);
+        let kept = above(BACK);
         let before = self.crossed.fetch_max(crossed, Ordering::Relaxed);
         if kept < before {
             // A threshold that another thread crossed meanwhile stays crossed.

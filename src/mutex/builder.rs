@@ -273,7 +273,8 @@ impl MutexBuilder {
             .admission
             .store
             .shared(self.settings.shared_name(name), Arc::default);
-        let (settings, decisions) = (Arc::new(self.settings), Decisions::new("mutex", name));
+        let settings = Arc::new(self.settings);
+        let decisions = Decisions::new("mutex", name);
         Mutex {
             leases,
             quorum,

@@ -285,7 +285,8 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         }
         let mut parts = text.splitn(3, |byte| *byte == b' ');
         let mut time = || std::str::from_utf8(parts.next()?).ok()?.parse().ok();
-        let (fresh, stale) = (time().ok_or(GARBLED)?, time().ok_or(GARBLED)?);
+        let fresh = time().ok_or(GARBLED)?;
+        let stale = time().ok_or(GARBLED)?;
         Ok(Found::Answer {
             fresh,
             stale,
@@ -304,7 +305,8 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         let Some(answer) = holders.outcome.0.as_ref().filter(is_kept) else {
             return Look::Open(None);
         };
-        let (fresh, stale) = (answer.entered + answer.fresh, answer.entered + answer.stale);
+        let fresh = answer.entered + answer.fresh;
+        let stale = answer.entered + answer.stale;
         // The answer is good if it was fresh at any time since the caller asked.
         let good = fresh
             > if asker.since > 0 {
@@ -344,11 +346,9 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
             return Ok(Entered::Nothing);
         }
         let until = now + entry.kept_millis() * 1000;
-        let (fresh, stale, bytes) = (
-            micros(entry.fresh),
-            micros(entry.stale),
-            Arc::clone(&entry.bytes),
-        );
+        let fresh = micros(entry.fresh);
+        let stale = micros(entry.stale);
+        let bytes = Arc::clone(&entry.bytes);
         let answer = Answer {
             entered: now,
             fresh,

@@ -198,7 +198,8 @@ impl Stored {
         if self.most == u64::MAX {
             return true;
         }
-        let (now, key) = (Instant::now(), self.hasher.hash_one(key));
+        let now = Instant::now();
+        let key = self.hasher.hash_one(key);
         let mut answers = lock(&self.answers);
         answers.forget_ended(now);
         let before = answers.by_key.get(&key).map_or(0, |(_, bytes)| *bytes);

@@ -136,7 +136,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let admission = Admission::new(store, &namespace, codec);
         let table = Table::new(name, settings.go_on);
         store.notifier().listen(&table);
-        let (largest, notifier) = (settings.largest, store.notifier());
+        let largest = settings.largest;
+        let notifier = store.notifier();
         let local_cache = settings
             .local_cache
             .map(|bytes| LocalCache::new(name, bytes, largest, notifier));

@@ -234,7 +234,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let outcome = epoch.is_some().then(|| (outcome, clock::recent()));
         let background = self.background.clone();
         let mut turn = self.publications.enter(lease.key()).boxed();
-        let (admission, state) = (Arc::clone(&self.leases.admission), Arc::clone(&lease.state));
+        let admission = Arc::clone(&self.leases.admission);
+        let state = Arc::clone(&lease.state);
         let then =
             answered_in_current_span(move |(turn, entered): (Option<Slot>, Completed<Flight>)| {
                 drop(turn);
@@ -315,7 +316,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         // An outcome that cannot be read does not prevent leading.
         let mut unread: Option<Found> = None;
         loop {
-            let (wait, bypass) = (waits.then_some(Wait::FOR_EVER), unread.is_some());
+            let wait = waits.then_some(Wait::FOR_EVER);
+            let bypass = unread.is_some();
             let gives_up = self.settings.runs_alone;
             let ask = Ask {
                 bypass,
@@ -363,7 +365,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                         bytes, fresh: 1.., ..
                     },
                 ) if unread.is_some() => {
-                    let (fresh, left) = (found.fresh(), found.left());
+                    let fresh = found.fresh();
+                    let left = found.left();
                     let entry = Entry::of(Arc::clone(bytes), fresh, left.saturating_sub(fresh));
                     // Boxed, since it is rare.
                     let entered =

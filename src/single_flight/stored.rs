@@ -56,7 +56,8 @@ pub(crate) async fn forget(
 fn read(beginning: &[u8], length: i64, ttl: i64, now: i64) -> Option<StoredAnswer> {
     let mut parts = beginning.splitn(5, |byte| *byte == b' ');
     let mut next = || std::str::from_utf8(parts.next()?).ok();
-    let (times, codec) = ([next()?, next()?, next()?], next()?);
+    let times = [next()?, next()?, next()?];
+    let codec = next()?;
     let head = times.iter().map(|time| time.len() + 1).sum::<usize>() + codec.len() + 1;
     parts.next()?;
     let bytes = usize::try_from(length).ok()?.checked_sub(head)?;
@@ -84,7 +85,8 @@ impl Operation for Look {
     }
 
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
-        let (length, ttl) = (fields.integer()?, fields.integer()?.saturating_mul(1000));
+        let length = fields.integer()?;
+        let ttl = fields.integer()?.saturating_mul(1000);
         let Field::Text(beginning) = fields.next()? else {
             return Err(Garbled("an answer is not a text"));
         };

@@ -215,9 +215,8 @@ impl Parallel {
         key: &Key,
     ) -> impl Future<Output = Option<Slot>> + Send + use<> {
         let entered = self.most.map(|most| {
-            let (key, new) = (self.hasher.hash_one(key), || {
-                Arc::new(Semaphore::new(most as usize))
-            });
+            let key = self.hasher.hash_one(key);
+            let new = || Arc::new(Semaphore::new(most as usize));
             let permits = Arc::clone(lock(&self.keys).entry(key).or_insert_with(new));
             (
                 permits,

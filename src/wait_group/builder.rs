@@ -205,8 +205,11 @@ impl WaitGroupBuilder {
         let leases = Leases::shared(store, name, || namespace, self.options, counts);
         leases.admission.follow_limit(name);
         let decisions = Decisions::new("wait_group", name);
-        let (wait, queueing, turn) = (self.wait, Arc::new(self.queueing), Turn::new());
-        let (rules, most) = (queueing.rules(), limit);
+        let wait = self.wait;
+        let queueing = Arc::new(self.queueing);
+        let turn = Turn::new();
+        let rules = queueing.rules();
+        let most = limit;
         Ok(WaitGroup {
             leases,
             name: name.into(),

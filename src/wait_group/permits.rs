@@ -94,7 +94,9 @@ impl Outcome<PermitHolders> for Tells {
 
 /// The weight and the limit in a token. `None` for a token that waits until no permit is held.
 pub(super) fn size(token: &Token) -> Option<(i64, i64)> {
-    let (mut numbers, mut nth, mut digits) = ([0_i64; 2], 0, 0);
+    let mut numbers = [0_i64; 2];
+    let mut nth = 0;
+    let mut digits = 0;
     let text = match token.ending() {
         Ok(Ending::Permit { weight, limit }) => return Some((weight.into(), limit.into())),
         Ok(_) => return None,

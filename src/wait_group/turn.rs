@@ -129,7 +129,8 @@ impl Queueing {
             "1 to 8",
             self.classes,
         )?;
-        let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(86_400));
+        let shortest = Duration::from_millis(1);
+        let longest = Duration::from_secs(86_400);
         in_range("aging", shortest..=longest, "1 ms to 1 day", self.aging)?;
         in_range(
             "the interval of newest first",
