@@ -47,20 +47,20 @@ type Quorum = std::convert::Infallible;
 #[derive(Clone, Debug)]
 pub struct Mutex {
     /// The leases in the store, or in the first store of a quorum, whose options and end are those of the quorum.
-    leases: Leases<Exclusive>,
+    pub(crate) leases: Leases<Exclusive>,
     /// `None`: the locks are in one store.
     quorum: Option<Arc<Quorum>>,
     name: Arc<str>,
     settings: Arc<Settings>,
     values: Arc<Values>,
-    decisions: Decisions,
+    pub(crate) decisions: Decisions,
     /// For [`lock_all`](Self::lock_all), made on first use.
     several: Arc<OnceLock<Option<Client<AcquireAll>>>>,
 }
 
 /// The settings of mutexes that are not options of their leases.
 #[derive(Clone)]
-struct Settings {
+pub(crate) struct Settings {
     wait: Wait,
     /// `None`: on one store wait in the queue; on a quorum 32.
     tries: Option<u32>,
@@ -267,7 +267,7 @@ impl Mutex {
 
     /// Returns the mutexes of this name in the memory of this process, which replaces the store while it is unavailable.
     /// For a quorum, it replaces all stores.
-    fn local_share(&self) -> Self {
+    pub(crate) fn local_share(&self) -> Self {
         let name = self.settings.shared_name(&self.name);
         let leases = self
             .leases
@@ -286,7 +286,11 @@ impl Mutex {
     }
 
     /// Locks, and waits for up to `max_wait` (`None`: does not wait). Does not count a decision.
-    async fn acquire(&self, key: Key, max_wait: Option<Duration>) -> Result<MutexGuard, Error> {
+    pub(crate) async fn acquire(
+        &self,
+        key: Key,
+        max_wait: Option<Duration>,
+    ) -> Result<MutexGuard, Error> {
         match max_wait {
             None => self.ask(key, None).await,
             max_wait => {

@@ -25,18 +25,18 @@ pub use self::layer::RwLockLayer;
 /// meantime is released in the background.
 #[derive(Clone, Debug)]
 pub struct RwLock {
-    leases: Leases<ReadWrite>,
+    pub(crate) leases: Leases<ReadWrite>,
     name: Arc<str>,
-    decisions: Decisions,
+    pub(crate) decisions: Decisions,
     group: Arc<str>,
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Settings {
+pub(crate) struct Settings {
     prefer_readers: bool,
     most_writers: u32,
-    wait: Wait,
+    pub(crate) wait: Wait,
 }
 
 impl RwLock {
@@ -194,7 +194,12 @@ impl RwLock {
         &self.name
     }
 
-    async fn acquire(&self, key: Key, access: Access, wait: Option<Wait>) -> Result<Lease, Error> {
+    pub(crate) async fn acquire(
+        &self,
+        key: Key,
+        access: Access,
+        wait: Option<Wait>,
+    ) -> Result<Lease, Error> {
         let Settings {
             prefer_readers,
             most_writers,

@@ -9,6 +9,7 @@ pub(crate) mod http;
 pub(crate) mod layer;
 mod lead;
 mod outcome;
+mod publish;
 pub(crate) mod stored;
 mod task;
 #[cfg(any(test, interleavings))]
@@ -56,7 +57,7 @@ pub(crate) mod kept {
 /// Every future here may be dropped at any time. When the last caller of a key in a process is dropped, its run is
 /// dropped too, unless [`go_on`](SingleFlightBuilder::go_on) is set.
 #[derive_where(Clone)]
-pub struct SingleFlight<T, E = Infallible>(Arc<Core<T, E>>);
+pub struct SingleFlight<T, E = Infallible>(pub(crate) Arc<Core<T, E>>);
 
 /// The error of [`SingleFlight::try_run`].
 #[derive(Debug)]

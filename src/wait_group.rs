@@ -65,26 +65,26 @@ pub(crate) use self::permits as holders; // moved
 /// the meantime is released in the background.
 #[derive(Clone, Debug)]
 pub struct WaitGroup {
-    leases: Leases<Permits>,
+    pub(crate) leases: Leases<Permits>,
     name: Arc<str>,
-    decisions: Decisions,
+    pub(crate) decisions: Decisions,
     limit: u32,
     /// The limit with which it was built.
     most: u32,
-    wait: Wait,
+    pub(crate) wait: Wait,
     queueing: Arc<Queueing>,
     rules: Arc<Rules>,
-    turn: Turn,
+    pub(crate) turn: Turn,
 }
 
 /// The limit of a call.
 #[derive(Clone, Copy, Debug)]
-struct CallLimit {
-    limit: u32,
+pub(crate) struct CallLimit {
+    pub(crate) limit: u32,
     /// The limit that was chosen for this call alone.
-    chosen: Option<u32>,
+    pub(crate) chosen: Option<u32>,
     /// The limit for all waiters of the key.
-    of_key: Option<KeyLimit>,
+    pub(crate) of_key: Option<KeyLimit>,
 }
 
 impl WaitGroup {
@@ -353,7 +353,7 @@ impl WaitGroup {
 
     /// Returns the permits of this name in the memory of this process, which replaces the store while it is unavailable,
     /// and how many processes share the limit.
-    fn local_share(&self, sharing: Sharing) -> (Replicas, Self) {
+    pub(crate) fn local_share(&self, sharing: Sharing) -> (Replicas, Self) {
         let leases = self
             .leases
             .local_share(&self.name, |store| Namespace::open(store, &self.name));
@@ -369,7 +369,7 @@ impl WaitGroup {
     }
 
     /// The same for one of so many processes that share the limit now.
-    fn share(&self, replicas: NonZeroU32) -> Self {
+    pub(crate) fn share(&self, replicas: NonZeroU32) -> Self {
         let queueing = Arc::new(self.queueing.share(replicas));
         let rules = Arc::new(Rules {
             version: self.rules.version,
@@ -384,7 +384,7 @@ impl WaitGroup {
 
     /// The limit for a call: that of the fleet, else that of this value; and one that is `chosen` for it, where that is lower or
     /// the fleet has set none.
-    fn limit_of_call(&self, chosen: Option<u32>) -> CallLimit {
+    pub(crate) fn limit_of_call(&self, chosen: Option<u32>) -> CallLimit {
         let of_key = self.leases.admission.fleet_limit();
         let fleet = of_key
             .and_then(|of_key| of_key.limit)
@@ -416,7 +416,7 @@ impl WaitGroup {
     }
 
     /// Acquires the lease of a permit. Does not count a decision.
-    async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         key: Key,
         n: u32,

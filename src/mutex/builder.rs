@@ -31,7 +31,7 @@ use crate::telemetry::{self, Decisions};
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct MutexBuilder {
-    pub(super) settings: Settings,
+    pub(crate) settings: Settings,
     options: LeaseOptions,
 }
 
@@ -286,7 +286,7 @@ impl MutexBuilder {
         }
     }
 
-    pub(super) fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {
+    pub(crate) fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {
         let Settings {
             tries,
             exact_names,

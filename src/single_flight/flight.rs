@@ -26,9 +26,9 @@ use crate::telemetry::{self, Decisions, Event, Often, Outcome, in_current_span};
 
 pub(crate) struct Core<T, E> {
     pub(super) name: Arc<str>,
-    pub(super) decisions: Decisions,
+    pub(crate) decisions: Decisions,
     pub(super) settings: Settings,
-    pub(super) format: Format<T, E>,
+    pub(crate) format: Format<T, E>,
     pub(super) leases: Leases<Flight>,
     parallel: Arc<Parallel>,
     /// The publications of this process that are on their way to a server; in memory there are none.
@@ -120,7 +120,7 @@ pub(crate) enum FlightOutcome<R, T, E, W> {
     Shared(Result<T, E>, Option<W>),
 }
 
-pub(super) type OutcomeOf<W, T, E> = FlightOutcome<<W as Work<T, E>>::Own, T, E, W>;
+pub(crate) type OutcomeOf<W, T, E> = FlightOutcome<<W as Work<T, E>>::Own, T, E, W>;
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     pub(super) fn new(
@@ -169,7 +169,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 
     /// Returns an answer from the local cache, if there is one that fits, and counts it.
-    pub(super) fn cached(&self, key: &Key, fits: impl FnOnce(&T) -> bool) -> Option<T> {
+    pub(crate) fn cached(&self, key: &Key, fits: impl FnOnce(&T) -> bool) -> Option<T> {
         let answer = self.local_cache.as_ref()?.get(key).filter(fits)?;
         self.decisions.count(Outcome::Shared);
         Some(answer)
@@ -177,7 +177,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Runs the work, or returns the outcome of another run. A run is counted when it begins, with or without
     /// waiters.
-    pub(super) async fn fly<W: Work<T, E>>(
+    pub(crate) async fn fly<W: Work<T, E>>(
         self: &Arc<Self>,
         key: &Key,
         work: W,
