@@ -294,7 +294,7 @@ impl Dedupe {
             Ok(Looked::Known(Known::ByFullFilter)) => loop {
                 match self.look(item, max_wait, true).await {
                     Ok(Looked::New(claim)) => break Ok((Claimed::New(claim), Outcome::FilterFull)),
-                    // The call had to wait, so the filter was asked after all.
+                    // The call had to wait, so the store looked at the filter after all.
                     Ok(Looked::Known(_)) => {}
                     Err(error) => break Err(error),
                 }

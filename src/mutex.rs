@@ -192,7 +192,7 @@ impl Mutex {
     /// Takes a lock from its holder, as a release by the holder does: the next waiter is woken and gets the lock. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. A message tells its process, which then asks the store at once, and the lock is
+    /// The holder does not have to agree. A message notifies its process, which then checks the store at once, and the lock is
     /// [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a permit, or for
     /// `lost()` for 1 s. Without messages, the holder learns of the loss at its next renewal, a third of its ttl later at most;
     /// without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the

@@ -212,7 +212,7 @@ impl WaitGroup {
             ..self.wait
         };
         // A token that waits until no permit is held, and then holds nothing.
-        // It is concerned by no setting, so it tells none but the limit.
+        // No setting applies to it, so it carries none but the limit.
         let told = Told {
             limit: self.leases.admission.fleet_limit(),
             rules: Arc::default(),
@@ -266,7 +266,7 @@ impl WaitGroup {
     /// Takes a permit from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. A message tells its process, which then asks the store at once, and the permit is
+    /// The holder does not have to agree. A message notifies its process, which then checks the store at once, and the permit is
     /// [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a permit, or for
     /// `lost()` for 1 s. Without messages, the holder learns of the loss at its next renewal, a third of its ttl later at most;
     /// without [`watchdog`](WaitGroupBuilder::watchdog) when the ttl ends.

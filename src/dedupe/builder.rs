@@ -53,8 +53,8 @@ macro_rules! claim_setters {
             ///
             /// The watchdog renews a claim for as long as it is there, also one that was forgotten in a map or leaked.
             /// After this time the claim is lost, as if it had expired: the item can be claimed again,
-            /// [`lost`](crate::LeaseHandle::lost) resolves, and the event `claim_lost` tells it when the item is
-            /// confirmed. Not without a [`watchdog`](Self::watchdog): there the ttl is the bound.
+            /// [`lost`](crate::LeaseHandle::lost) resolves, and the event `claim_lost` reports it when the item is
+            /// confirmed. It needs the [`watchdog`](Self::watchdog): without it the ttl is the bound.
             fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
 
             $($others)*

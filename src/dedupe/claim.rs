@@ -95,7 +95,7 @@ impl Claim {
     /// # Cancel safety
     ///
     /// Once the future is polled, the confirmation completes even if the future is dropped: it is then finished in the
-    /// background. A future that is kept and not polled holds it up, and [`Store::shutdown`](crate::Store::shutdown) waits
+    /// background. A future that is neither polled nor dropped delays it, and [`Store::shutdown`](crate::Store::shutdown) waits
     /// for it.
     pub async fn confirm(self) -> Result<bool, Error> {
         self.confirm_and(|_| {}).await
@@ -155,7 +155,7 @@ struct Confirming {
     lease: Option<Lease>,
     handle: LeaseHandle,
     place: Place,
-    /// A shutdown waits for it, and tells of it. `None` before the first attempt has failed.
+    /// A shutdown waits for it, and reports it if it stays. `None` before the first attempt has failed.
     work: Option<Work>,
 }
 
@@ -189,7 +189,7 @@ impl Confirming {
         is_in_memory.then(|| self.place.confirm(&self.handle.state, false).now_or_never())?
     }
 
-    /// Takes in the outcome of the first attempt. `hear` gets it as well.
+    /// Applies the outcome of the first attempt. `hear` is called with it, too.
     fn answered(
         self,
         confirmed: Result<bool, Error>,
@@ -243,7 +243,7 @@ impl Confirming {
         None
     }
 
-    /// Retries until the claim expires. Also if the claim was lost meanwhile, since the item was handled.
+    /// Retries until the claim expires, even if the claim was lost: the item was handled.
     async fn retry(mut self) {
         let mut pause = Duration::from_millis(20);
         while Instant::now() < self.handle.until() {

@@ -143,7 +143,7 @@ impl Mutex {
     ) -> Result<Option<MutexGuards>, Error> {
         let mut taken = Taken(Vec::with_capacity(keys.each.len()));
         for position in &keys.order {
-            // The first one is had also by a wait of no time, as by `lock`.
+            // The first lock is acquired even without time to wait, as by `lock`.
             if !taken.0.is_empty() {
                 in_time(deadline)?;
             }

@@ -63,7 +63,7 @@ setters! { MutexBuilder:
     ///
     /// The watchdog renews a lock for as long as its guard is there, also one that was forgotten in a map or leaked. After this
     /// time the lock is lost, as if it had expired: it is released to the next waiter, [`lost`](crate::LeaseHandle::lost)
-    /// resolves, and the event `lease_lost` tells it. Not without a [`watchdog`](Self::watchdog): there the ttl is the bound.
+    /// resolves, and the event `lease_lost` reports it. It needs the [`watchdog`](Self::watchdog): without it the ttl is the bound.
     ///
     /// ```
     /// use std::time::Duration;
@@ -101,8 +101,8 @@ setters! { MutexBuilder:
 
     /// Sets how long [`lock`](Mutex::lock) waits. Default: no limit.
     ///
-    /// That is the wait for a turn: what is free is had also by a shorter one, as long as the server answers within 500 ms. A
-    /// call without an answer fails as [unavailable](crate::Error::is_unavailable).
+    /// A free lock is acquired even with a shorter `max_wait`, as long as the server answers within 500 ms. A call without an
+    /// answer fails as [unavailable](crate::Error::is_unavailable).
     fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key in the queue of the store. Further waiters are refused immediately. Default: no
@@ -169,7 +169,7 @@ setters! { MutexBuilder:
     ///
     /// A remembered token takes about 160 B in Redis. Set less if you lock many keys, each of them seldom.
     ///
-    /// Each lock and each renewal starts the time anew. After it, the next token is the time of the server (µs since
+    /// Each lock and each renewal starts the time again. After it, the next token is the time of the server (µs since
     /// 1970). It is greater than all earlier tokens of the key, unless the clock of the server has been set back by
     /// `fence_ttl` or more since the last lock. A failover to a server whose clock is behind sets the clock back, too.
     /// On a quorum, the clocks of the servers must not differ by `fence_ttl` or more.

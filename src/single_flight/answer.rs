@@ -51,7 +51,7 @@ struct Answer {
 /// A caller that looks for an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asker {
-    /// When it first asked, by the store's clock (µs); 0: now.
+    /// When it first looked for it, by the store's clock (µs); 0: now.
     pub(crate) since: i64,
     /// Whether it accepts a stale answer while another caller makes a fresh one.
     pub(crate) takes_stale: bool,
@@ -307,7 +307,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         };
         let fresh = answer.entered + answer.fresh;
         let stale = answer.entered + answer.stale;
-        // The answer is good if it was fresh at any time since the caller asked.
+        // The answer is good if it was fresh at any time since the call began.
         let good = fresh
             > if asker.since > 0 {
                 now.min(asker.since)
@@ -341,7 +341,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         of: Completing,
         now: i64,
     ) -> Result<Entered, Found> {
-        // An answer that is fresh for no time is only for those who wait for it.
+        // An answer with no fresh time is only for the callers that wait for it.
         if !of.is_held || entry.stale.is_zero() && !of.has_waiters {
             return Ok(Entered::Nothing);
         }

@@ -176,7 +176,7 @@ struct Answers {
     bytes: u64,
     /// When the answer to a key expires, and how many bytes it counts.
     by_key: HashMap<u64, (Instant, u64)>,
-    /// The ends that came in order, as they do where all answers are kept for as long.
+    /// The ends that came in order, as they do if all answers are stored for the same time.
     in_order: VecDeque<(Instant, u64)>,
     /// All others.
     ends: BinaryHeap<Reverse<(Instant, u64)>>,

@@ -202,9 +202,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         key: &Key,
         call: Call<W>,
     ) -> Result<OutcomeOf<W, T, E>, Error> {
-        // All who share follow in one place, so that the future of a call stays small.
+        // All callers that share an outcome follow in one place, so that the future of a call stays small.
         let shared = 'shared: {
-            // With `refresh_early` every caller asks as a leader, which may refresh the answer.
+            // With `refresh_early` every caller looks as a leader, which may refresh the answer.
             if self.settings.refresh_early.is_none()
                 && let Some(outcome) = self.fresh(key)
             {

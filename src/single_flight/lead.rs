@@ -33,7 +33,7 @@ struct Start<T, E> {
     counted: Outcome,
 }
 
-/// An outcome in the store, and when the store was asked for it.
+/// An outcome in the store, and when the store was read.
 struct Stored<T, E> {
     outcome: SharedOutcome<T, E>,
     found: Found,
@@ -62,7 +62,7 @@ impl<T, E> Start<T, E> {
         if let (SharedOutcome::Pass(Pass::Process), None) = (&stored.outcome, &lease) {
             return Self::alone(Outcome::Admitted);
         }
-        // Callers that asked while it was fresh may get a stale answer; later callers may not.
+        // Callers that called while it was fresh may get a stale answer; later callers may not.
         let is_over = lease.is_some() && stored.found.left().is_zero();
         Self {
             lease,
@@ -81,7 +81,7 @@ struct Leading<T, E, O> {
     guard: LeaderGuard<SharedOutcome<T, E>>,
     /// Whether there is an old outcome, which the run replaces.
     has_old: bool,
-    /// The state of the local cache before the store was asked.
+    /// The state of the local cache before the store was read.
     epoch: Option<Epoch>,
 }
 
@@ -253,7 +253,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if !(has_old && publication.has_failed) {
             self.publish(lease, publication, entry, has_old, epoch);
         }
-        // Who has an answer may forget it: by then its publication is known, see `publications`.
+        // The caller may forget its answer: by then the publication is known, see `publications`.
         send(&mut caller, own);
         if let Some(outcome) = outcome {
             send_all(waiters, Ok(&outcome));
@@ -275,7 +275,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             takes_stale: !self.format.stale.is_zero(),
             ahead: self.ahead().map_or(0, micros),
         };
-        // In memory it costs little to ask first whether the lead is free, without a place in a queue.
+        // In memory it costs little to try first without a place in the queue.
         let mut waits = !self.leases.admission.store.is_in_memory();
         // An outcome that cannot be read does not prevent leading.
         let mut unread: Option<Found> = None;

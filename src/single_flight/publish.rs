@@ -86,8 +86,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// Caches an answer that is fresh from the time `sent` on, if the local cache has heard of all answers that were forgotten
-    /// since `epoch`.
+    /// Caches an answer that is fresh from the time `sent` on, if the local cache has received all messages about forgotten
+    /// answers since `epoch`.
     ///
     /// The store has counted from some time after `sent`. Counted from the arrival of a reply or message, which may be late,
     /// the answer would be served after its time.

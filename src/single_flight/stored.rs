@@ -29,7 +29,7 @@ pub(crate) async fn look(
     namespace.client().run(key, Look).await
 }
 
-/// Removes the answer to a key, and tells all processes to drop it from their local caches.
+/// Removes the answer to a key, and notifies all processes, which drop it from their local caches.
 pub(crate) async fn forget(
     store: &Store,
     namespace: &Namespace<State>,

@@ -52,14 +52,14 @@ setters! { WaitGroupBuilder:
     ///
     /// The watchdog renews a permit for as long as its guard is there, also one that was forgotten in a map or leaked. After this
     /// time the permit is lost, as if it had expired: it is released to the next waiter, [`lost`](crate::LeaseHandle::lost)
-    /// resolves, and the event `lease_lost` tells it. Not without a [`watchdog`](Self::watchdog): there the ttl is the bound.
+    /// resolves, and the event `lease_lost` reports it. It needs the [`watchdog`](Self::watchdog): without it the ttl is the bound.
     fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
 
     /// Sets how long [`add`](WaitGroup::add), [`add_n`](WaitGroup::add_n) and [`wait`](WaitGroup::wait) wait.
     /// Default: no limit.
     ///
-    /// That is the wait for a turn: what is free is had also by a shorter one, as long as the server answers within 500 ms. A
-    /// call without an answer fails as [unavailable](crate::Error::is_unavailable).
+    /// A free permit is acquired even with a shorter `max_wait`, as long as the server answers within 500 ms. A call without an
+    /// answer fails as [unavailable](crate::Error::is_unavailable).
     fn max_wait(max_wait: Duration) => wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every

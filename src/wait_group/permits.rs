@@ -44,7 +44,7 @@ impl Kind for Permits {
     }
 }
 
-/// Permits keep no outcomes. Each acquire tells the settings that may change while it waits.
+/// Permits have no outcomes. Each acquire carries the settings that may change while it waits.
 #[derive(Clone, Debug)]
 pub(crate) enum Tells {}
 
