@@ -27,10 +27,11 @@ use crate::telemetry::{Decisions, Outcome};
 
 pub use self::builder::{DedupeBuilder, ExactBuilder};
 pub use self::claim::Claim;
+pub(crate) use self::claim::Looked;
 pub use self::claims::FilterFull;
+pub(crate) use self::claims::Known;
 #[cfg(test)]
 pub(crate) use self::claims::{Found, Memory};
-pub(crate) use self::claims::{Known, Looked};
 pub use self::layer::{DedupeLayer, DuplicateAction, Evidence, GoOnLayer, Unsure};
 #[cfg(feature = "http")]
 pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
@@ -320,8 +321,16 @@ impl Dedupe {
         insists: bool,
     ) -> Result<Looked, Error> {
         match &self.0 {
-            Mode::Filter(claims) => claims.claim(item, max_wait, insists, Place::Filter).await,
-            Mode::Exact(claims) => claims.claim(item, max_wait, insists, Place::Exact).await,
+            Mode::Filter(claims) => {
+                let taken = claims.claim(item, max_wait, insists).await?;
+                let place = |probe| Place::Filter(Arc::clone(claims), probe);
+                Ok(Looked::of(taken, place))
+            }
+            Mode::Exact(claims) => {
+                let taken = claims.claim(item, max_wait, insists).await?;
+                let place = |digest| Place::Exact(Arc::clone(claims), digest);
+                Ok(Looked::of(taken, place))
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::bloom_filter::bits::Probe;
-use crate::dedupe::claims::{Claims, Common};
+use crate::dedupe::claims::{Claims, Common, Known, Taken};
 use crate::dedupe::exact::{Digest, ExactClaims};
 use crate::dedupe::filter::FilterClaims;
 use crate::error::Error;
@@ -58,6 +58,22 @@ impl Place {
             Self::Exact(claims, digest) => claims.confirm(state, digest, again).await,
             #[cfg(feature = "http")]
             Self::Replay(claims, entry, _) => claims.confirm(state, entry, again).await,
+        }
+    }
+}
+
+/// The result of a claim, with how a duplicate is known.
+pub(crate) enum Looked {
+    New(Claim),
+    Known(Known),
+}
+
+impl Looked {
+    /// `place` returns where the item is to be recorded.
+    pub(super) fn of<I>(taken: Taken<I>, place: impl FnOnce(I) -> Place) -> Self {
+        match taken {
+            Taken::Lease(lease, item) => Self::New(Claim::new(lease, place(item))),
+            Taken::Known(known) => Self::Known(known),
         }
     }
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bloom_filter::layout::Mismatch;
-use crate::dedupe::claim::{Claim, Place};
 use crate::error::{Cause, Error, Subject};
 use crate::lease::holder::Holder;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::{Kind, Scope};
 use crate::lease::outcome::{Completing, Entered, Look, Outcome};
-use crate::lease::{Admission, Ask, Got, LeaseOptions, LeaseState, Leases, Wait};
+use crate::lease::{Admission, Ask, Got, Lease, LeaseOptions, LeaseState, Leases, Wait};
 use crate::store::{Arguments, Cell, Field, Garbled, Key, Namespace, Store};
 use crate::telemetry::{self, Decisions};
 
@@ -28,9 +27,9 @@ pub(super) struct Common {
     pub(super) decisions: Decisions,
 }
 
-/// The result of a claim, with how a duplicate is known.
-pub(crate) enum Looked {
-    New(Claim),
+/// The result of a claim: the lease on an item, or how it is known that the item was handled.
+pub(super) enum Taken<I> {
+    Lease(Lease, I),
     Known(Known),
 }
 
@@ -153,12 +152,11 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
     /// Claims an item, or answers how it is known. With `bypass`, claims it even if it is known, unless the call had to wait
     /// and the item was handled meanwhile.
     pub(super) async fn claim(
-        self: &Arc<Self>,
+        &self,
         item: &[u8],
         max_wait: Option<Duration>,
         bypass: bool,
-        place: fn(Arc<Self>, M::Item) -> Place,
-    ) -> Result<Looked, Error> {
+    ) -> Result<Taken<M::Item>, Error> {
         let item = self.memory().item(item);
         self.memory().open().await?;
         let wait = max_wait.map(|max_wait| Wait {
@@ -170,13 +168,8 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
             ..Ask::new(item.clone(), Subject::Flight, Default::default(), 0, wait)
         };
         match self.leases.acquire_or_find(M::key(&item), ask).await? {
-            Got::Lease(lease, _) => Ok(Looked::New(Claim::new(
-                lease,
-                place(Arc::clone(self), item),
-            ))),
-            Got::Done(Found::Handled(level)) => {
-                Ok(Looked::Known(self.memory().known(&item, level)))
-            }
+            Got::Lease(lease, _) => Ok(Taken::Lease(lease, item)),
+            Got::Done(Found::Handled(level)) => Ok(Taken::Known(self.memory().known(&item, level))),
             Got::Done(found) => Err(self.error(&found)),
         }
     }
