@@ -1,13 +1,26 @@
-//! The layout of a filter's bits, which must be the same in all processes, and the text that stores it beside the
-//! bits.
+//! The layout of the bits of a filter, and the text that is stored beside them.
+//!
+//! All processes that use a name must use the same layout. The text of another layout is an error, here and in the exact mode
+//! of `dedupe`.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bits::SAMPLE;
-use super::size::{FilterSize, MOST_BITS, MOST_HASHES, MOST_KEYS};
-use crate::store::Arguments;
+use crate::bloom_filter::size::{FilterSize, MOST_BITS, MOST_HASHES, MOST_KEYS};
+use crate::error::Error;
+use crate::store::{Arguments, Field, Fields, Garbled};
+
+/// The checked settings.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    pub(super) layout: Arc<Layout>,
+    pub(super) capacity: Option<u64>,
+    pub(super) rate: Option<f64>,
+}
+
+/// The size of the sample: the bytes at the beginning of an array that are counted to estimate how full it is.
+pub(super) const SAMPLE: usize = 4096;
 
 /// How the bits of a filter are laid out.
 #[derive(Clone, Debug)]
@@ -55,7 +68,8 @@ impl Layout {
         let shards = next(MOST_KEYS.into())? as u32;
         let bits = next(MOST_BITS as i64)? as u64;
         let hashes = next(MOST_HASHES.into())? as u32;
-        let (forget, newest) = (next(i64::MAX / 1000)? * 1000, next((1 << 53) - 1)?);
+        let forget = next(i64::MAX / 1000)? * 1000;
+        let newest = next((1 << 53) - 1)?;
         let is_whole = numbers.next().is_none() && shards > 0 && bits > 0 && hashes > 0;
         is_whole.then(|| (Self::new(shards, bits, hashes, forget), newest))
     }
@@ -106,7 +120,7 @@ impl Layout {
         self.items_in(self.bits, ones)
     }
 
-    /// Estimates how many items one array has, by the number of set bits in its [sample](super::bits::SAMPLE).
+    /// Estimates how many items one array has, by the number of set bits in its [sample](SAMPLE).
     pub(crate) fn items_sampled(&self, ones: u64) -> f64 {
         self.items_in(self.sampled(), ones)
     }
@@ -158,6 +172,64 @@ impl fmt::Display for Layout {
             Some(span) => write!(f, "remember_for {span:?}"),
         }
     }
+}
+
+/// The stored text of another layout with the same name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mismatch(pub(crate) String);
+
+pub(crate) const UNREADABLE: Garbled = Garbled(
+    "WRONGTYPE the stored layout is not one that this version reads: delete the key or use another name",
+);
+
+impl Mismatch {
+    /// Returns the error for `what` has the name. `parse` reads a stored text; `None` if this version stores no such text.
+    pub(crate) fn error<L: fmt::Display>(
+        &self,
+        what: fmt::Arguments<'_>,
+        used: &L,
+        parse: fn(&str) -> Option<L>,
+    ) -> Error {
+        let stored =
+            parse(&self.0).map_or_else(|| format!("{:?}", self.0), |layout| layout.to_string());
+        Error::invalid(format!(
+            "{what} is stored with {stored}, but this process uses {used}: set the same in all processes, or choose another \
+             name for the new settings"
+        ))
+    }
+}
+
+/// Reads a number, or the text of another layout.
+pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Result<u64, Mismatch>, Garbled> {
+    match fields.next()? {
+        Field::Integer(-1) => Err(Garbled(
+            "WRONGTYPE a key has a value of another type: delete the key or use another name",
+        )),
+        Field::Integer(number) => u64::try_from(number)
+            .map(Ok)
+            .map_err(|_| Garbled("a script returned a negative number")),
+        Field::Text(stored) => Ok(Err(Mismatch(String::from_utf8_lossy(stored).into_owned()))),
+        Field::List(_) => Err(Garbled("a script returned a list instead of a number")),
+    }
+}
+
+/// Reads 1 or 0.
+pub(crate) fn read_flag(fields: &mut Fields<'_>) -> Result<bool, Garbled> {
+    read(fields)?
+        .map(|number| number == 1)
+        .map_err(|_| UNREADABLE)
+}
+
+/// Checks how long items are to be remembered.
+pub(crate) fn check_remember_for(span: Duration) -> Result<Duration, Error> {
+    const SHORTEST: Duration = Duration::from_secs(1);
+    const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+    if (SHORTEST..=LONGEST).contains(&span) && span.subsec_nanos().is_multiple_of(1_000_000) {
+        return Ok(span);
+    }
+    Err(Error::invalid(format!(
+        "remember_for must be 1 s to 10 years, in whole milliseconds, is {span:?}"
+    )))
 }
 
 #[cfg(test)]

@@ -2,13 +2,12 @@
 
 use std::ops::RangeInclusive;
 
-use super::bits::{Bits, SAMPLE, slot};
-use super::layout::Layout;
-use super::operations::{FILTER, PARTS};
-use super::shard_key;
-use super::size::FilterSize;
-use crate::Error;
-use crate::bloom_filter::stored_layout::{Mismatch, UNREADABLE, read};
+use crate::bloom_filter::bits::{Bits, slot};
+use crate::bloom_filter::layout::{Layout, Mismatch, SAMPLE, UNREADABLE, read};
+use crate::bloom_filter::operations::{FILTER, PARTS};
+use crate::bloom_filter::shard_key;
+use crate::bloom_filter::size::FilterSize;
+use crate::error::Error;
 use crate::store::{Arguments, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
 
 /// What is known of a stored filter. [`Operator`](crate::operator) has an example.
@@ -58,7 +57,8 @@ pub(crate) async fn look(namespace: &Namespace<Bits>) -> Result<Option<FilterSta
     let Some(Shard { layout, .. }) = client.run(shard_key(0), Look).await? else {
         return Ok(None);
     };
-    let (mut filled, mut items) = ([0.0; 2], 0.0);
+    let mut filled = [0.0; 2];
+    let mut items = 0.0;
     for shard in 0..layout.shards {
         let stored = client.run(shard_key(shard), Look).await?;
         let Some(shard) = stored.filter(|shard| shard.layout == layout) else {
@@ -70,7 +70,8 @@ pub(crate) async fn look(namespace: &Namespace<Bits>) -> Result<Option<FilterSta
                 shard.ones[slot] as f64 / layout.sampled() as f64 / f64::from(layout.shards);
         }
     }
-    let (filled, estimated_count) = (filled[0].max(filled[1]), items.round() as u64);
+    let filled = filled[0].max(filled[1]);
+    let estimated_count = items.round() as u64;
     Ok(Some(FilterState {
         size: layout.size(),
         filled,

@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::bits::Bits;
-use super::hash::Probe;
-use super::layout::Layout;
-use crate::bloom_filter::stored_layout::{Mismatch, read};
+use crate::bloom_filter::bits::{Bits, Probe};
+use crate::bloom_filter::layout::{Layout, Mismatch, read};
 use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
 
 /// The configuration, the bits of even generations, and the bits of odd generations.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Error;
+use crate::error::Error;
 
 /// The size of a filter: what [`BloomFilter::size`](crate::BloomFilter::size) returns.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,5 +1,7 @@
 //! Tests the guarantees of a filter with a clock that the test sets.
 
+mod agreement;
+
 use std::time::Duration;
 
 use super::{BloomFilter, BloomFilterBuilder};

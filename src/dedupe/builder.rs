@@ -1,10 +1,66 @@
-//! The builder of a `Dedupe` on a filter.
+//! The builders of a `Dedupe`: on a filter, and in exact mode.
 
 use std::time::Duration;
 
-use super::Dedupe;
+use crate::bloom_filter::BloomFilter;
+use crate::bloom_filter::layout::check_remember_for;
+use crate::dedupe::Dedupe;
+use crate::dedupe::claims::FilterFull;
+use crate::dedupe::exact::Layout;
+use crate::error::Error;
 use crate::lease::LeaseOptions;
-use crate::{BloomFilter, Error};
+use crate::setters::in_range;
+use crate::store::{Store, check_name};
+
+impl Dedupe {
+    /// Returns a builder for a `Dedupe` on a filter.
+    pub fn builder() -> DedupeBuilder {
+        DedupeBuilder::default()
+    }
+
+    /// Returns a builder for a `Dedupe` without false positives.
+    ///
+    /// All processes that use the same store and name share its claims and items.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Dedupe, Store};
+    ///
+    /// let payments = Dedupe::exact(&Store::in_memory(), "payments")
+    ///     .capacity(1_000_000)
+    ///     .remember_for(Duration::from_secs(7 * 86_400))
+    ///     .build()?;
+    /// # Ok::<(), tower_distributed::Error>(())
+    /// ```
+    pub fn exact(store: &Store, name: &str) -> ExactBuilder {
+        ExactBuilder::new(store, name)
+    }
+}
+
+/// Implements the setters of a builder of claims: of their leases, and others.
+macro_rules! claim_setters {
+    ($builder:ident: $($others:tt)*) => {
+        $crate::setters::setters! { $builder:
+            /// Sets the time to live of a claim, 10 ms to 1 day. Default: 30 s.
+            ///
+            /// After this time, an item that a crashed process claimed can be claimed again.
+            fn ttl(ttl: Duration) => options.ttl = ttl;
+
+            /// Sets whether claims are renewed while they are held, at each third of their ttl. Default: `true`.
+            fn watchdog(watchdog: bool) => options.watchdog = watchdog;
+
+            /// Sets how long a claim is held at most, at least the [`ttl`](Self::ttl). Default: as long as it lives.
+            ///
+            /// The watchdog renews a claim for as long as it is there, also one that was forgotten in a map or leaked.
+            /// After this time the claim is lost, as if it had expired: the item can be claimed again,
+            /// [`lost`](crate::LeaseHandle::lost) resolves, and the event `claim_lost` reports it when the item is
+            /// confirmed. It needs the [`watchdog`](Self::watchdog): without it the ttl is the bound.
+            fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
+
+            $($others)*
+        }
+    };
+}
 
 /// Builds a [`Dedupe`] on a filter.
 ///
@@ -33,21 +89,6 @@ pub struct DedupeBuilder {
     when_full: FilterFull,
 }
 
-/// What to do with an item that a filter above its capacity reports as a duplicate.
-///
-/// Above its capacity, a filter reports more new items as duplicates than its false-positive rate says. For
-/// example, a filter with a rate of 10⁻⁴ reports about 16 % of the new items at three times its capacity.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FilterFull {
-    /// The item can be claimed and is handled. No new item is lost, but real duplicates are handled again. Each is
-    /// counted with the outcome `filter_full` in the [decisions](crate::telemetry). This is the default.
-    #[default]
-    FailOpen,
-    /// The item is a duplicate, as below the capacity. New items can be lost.
-    FailClosed,
-}
-
 impl Default for DedupeBuilder {
     fn default() -> Self {
         Self {
@@ -65,32 +106,6 @@ pub(super) fn options() -> LeaseOptions {
         ..LeaseOptions::default()
     }
 }
-
-/// Implements the setters of a builder of claims: of their leases, and others.
-macro_rules! claim_setters {
-    ($builder:ident: $($others:tt)*) => {
-        $crate::setters::setters! { $builder:
-            /// Sets the time to live of a claim, 10 ms to 1 day. Default: 30 s.
-            ///
-            /// After this time, an item that a crashed process claimed can be claimed again.
-            fn ttl(ttl: Duration) => options.ttl = ttl;
-
-            /// Sets whether claims are renewed while they are held, at each third of their ttl. Default: `true`.
-            fn watchdog(watchdog: bool) => options.watchdog = watchdog;
-
-            /// Sets how long a claim is held at most, at least the [`ttl`](Self::ttl). Default: as long as it lives.
-            ///
-            /// The watchdog renews a claim for as long as it is there, also one that was forgotten in a map or leaked.
-            /// After this time the claim is lost, as if it had expired: the item can be claimed again,
-            /// [`lost`](crate::LeaseHandle::lost) resolves, and the event `claim_lost` tells it when the item is
-            /// confirmed. Not without a [`watchdog`](Self::watchdog): there the ttl is the bound.
-            fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
-
-            $($others)*
-        }
-    };
-}
-pub(super) use claim_setters;
 
 claim_setters! { DedupeBuilder:
     /// Allows a filter that never forgets. Default: such a filter is an error.
@@ -141,5 +156,91 @@ impl DedupeBuilder {
             (Some(_), false) | (None, true) => {}
         }
         Ok(Dedupe::on_filter(filter, self.when_full, self.options))
+    }
+}
+
+/// Builds a [`Dedupe`] in exact mode.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_distributed::{Dedupe, Store};
+///
+/// let payments = Dedupe::exact(&Store::in_memory(), "payments")
+///     .remember_for(Duration::from_secs(7 * 86_400)) // must be set
+///     .capacity(1_000_000)                           // items within these 7 days
+///     .ttl(Duration::from_secs(60))                  // a claim of a crashed process expires after 60 s
+///     .watchdog(false)                               // and so does a claim whose handler takes longer
+///     .build()?;
+/// # Ok::<(), tower_distributed::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct ExactBuilder {
+    store: Store,
+    name: String,
+    capacity: u64,
+    remember_for: Option<Duration>,
+    options: LeaseOptions,
+}
+
+const MOST: u64 = 100_000_000_000;
+
+claim_setters! { ExactBuilder:
+    /// Sets how long an item is remembered at least after it was confirmed, 1 second to 10 years in whole
+    /// milliseconds. There is no default: it must be set.
+    ///
+    /// An item is forgotten after 1.5 times as long at the latest. The server's clock counts.
+    fn remember_for(span: Duration) => remember_for = Some(span);
+
+    /// Sets how many items are expected within `remember_for`, 1 to 10¹¹. Default: one million.
+    ///
+    /// The capacity determines over how many keys the items are spread. With many more or far fewer items, an item
+    /// takes more memory. The answers stay exact.
+    fn capacity(items: u64) => capacity = items;
+}
+
+impl ExactBuilder {
+    pub(crate) fn new(store: &Store, name: &str) -> Self {
+        let store = store.clone();
+        let name = name.to_owned();
+        Self {
+            store,
+            name,
+            capacity: 1_000_000,
+            remember_for: None,
+            options: options(),
+        }
+    }
+
+    /// Builds the `Dedupe`.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if `remember_for` is missing, a setting is out of range, or the name is
+    /// not 1 to 64 of `A-Z a-z 0-9 - _ . /`. If other settings are stored under the name, the first call returns
+    /// the error.
+    pub fn build(self) -> Result<Dedupe, Error> {
+        self.options.check()?;
+        let missing = || {
+            let name = &self.name;
+            Error::invalid(format!(
+                "remember_for must be set for {name:?}: 1 s to 10 years, in whole milliseconds"
+            ))
+        };
+        let span = check_remember_for(self.remember_for.ok_or_else(missing)?)?;
+        in_range(
+            "capacity",
+            1..=MOST,
+            format_args!("1 to {MOST}"),
+            self.capacity,
+        )?;
+        check_name("the name of a namespace", &self.name)?;
+        let layout = Layout::new(self.capacity, span);
+        Ok(Dedupe::exactly(
+            &self.store,
+            &self.name,
+            layout.into(),
+            self.options,
+        ))
     }
 }

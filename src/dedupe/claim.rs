@@ -12,17 +12,17 @@ use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::claims::{Claims, Common};
-use super::exact::{Digest, ExactClaims};
-use super::filtered::FilterClaims;
-use crate::bloom_filter::Probe;
-use crate::lease::{LeaseHandle, LeaseState};
+use crate::bloom_filter::bits::Probe;
+use crate::dedupe::claims::{Claims, Common, Known, Taken};
+use crate::dedupe::exact::{Digest, ExactClaims};
+use crate::dedupe::filter::FilterClaims;
+use crate::error::Error;
+use crate::lease::{Lease, LeaseHandle, LeaseState};
 #[cfg(feature = "http")]
 use crate::single_flight::answer::{Entry, Flight};
 use crate::store::detached::Work;
 use crate::store::timer::{sleep, within};
 use crate::telemetry::{Event, tell};
-use crate::{Error, Lease};
 
 /// Where a confirmation records that the item was handled.
 #[derive(Clone)]
@@ -62,6 +62,22 @@ impl Place {
     }
 }
 
+/// The result of a claim, with how a duplicate is known.
+pub(crate) enum Looked {
+    New(Claim),
+    Known(Known),
+}
+
+impl Looked {
+    /// `place` returns where the item is to be recorded.
+    pub(super) fn of<I>(taken: Taken<I>, place: impl FnOnce(I) -> Place) -> Self {
+        match taken {
+            Taken::Lease(lease, item) => Self::New(Claim::new(lease, place(item))),
+            Taken::Known(known) => Self::Known(known),
+        }
+    }
+}
+
 /// The claim on an item. When it is dropped, it is released, and the item can be claimed again.
 ///
 /// A claim is a [`Lease`]: it is renewed while it is held, and signals when it is [lost](crate::LeaseHandle::lost). Its key
@@ -95,7 +111,7 @@ impl Claim {
     /// # Cancel safety
     ///
     /// Once the future is polled, the confirmation completes even if the future is dropped: it is then finished in the
-    /// background. A future that is kept and not polled holds it up, and [`Store::shutdown`](crate::Store::shutdown) waits
+    /// background. A future that is neither polled nor dropped delays it, and [`Store::shutdown`](crate::Store::shutdown) waits
     /// for it.
     pub async fn confirm(self) -> Result<bool, Error> {
         self.confirm_and(|_| {}).await
@@ -155,7 +171,7 @@ struct Confirming {
     lease: Option<Lease>,
     handle: LeaseHandle,
     place: Place,
-    /// A shutdown waits for it, and tells of it. `None` before the first attempt has failed.
+    /// A shutdown waits for it, and reports it if it stays. `None` before the first attempt has failed.
     work: Option<Work>,
 }
 
@@ -178,7 +194,8 @@ impl Confirming {
 
     /// Tries once to record that the item was handled. `again`: after an attempt whose answer is not known.
     fn enter(&self, again: bool) -> Attempt {
-        let (place, state) = (self.place.clone(), Arc::clone(&self.handle.state));
+        let place = self.place.clone();
+        let state = Arc::clone(&self.handle.state);
         Box::pin(async move { place.confirm(&state, again).await })
     }
 
@@ -188,7 +205,7 @@ impl Confirming {
         is_in_memory.then(|| self.place.confirm(&self.handle.state, false).now_or_never())?
     }
 
-    /// Takes in the outcome of the first attempt. `hear` gets it as well.
+    /// Applies the outcome of the first attempt. `hear` is called with it, too.
     fn answered(
         self,
         confirmed: Result<bool, Error>,
@@ -242,7 +259,7 @@ impl Confirming {
         None
     }
 
-    /// Retries until the claim expires. Also if the claim was lost meanwhile, since the item was handled.
+    /// Retries until the claim expires, even if the claim was lost: the item was handled.
     async fn retry(mut self) {
         let mut pause = Duration::from_millis(20);
         while Instant::now() < self.handle.until() {
@@ -289,7 +306,8 @@ impl Confirming {
     fn go_on<R: Future<Output = ()> + Send + 'static>(self, rest: impl FnOnce(Self) -> R) {
         let here = || Handle::try_current().ok();
         let store = &self.place.common().store;
-        let (in_memory, thread) = (store.is_in_memory(), store.background_for_a_task());
+        let in_memory = store.is_in_memory();
+        let thread = store.background_for_a_task();
         let there = || thread.handle().ok();
         // In memory, retries follow the clock of the caller, which a test may have paused.
         let place = if in_memory {
@@ -298,7 +316,8 @@ impl Confirming {
             there().or_else(here)
         };
         if let Some(place) = place {
-            let (thread, rest) = (thread.clone(), rest(self));
+            let thread = thread.clone();
+            let rest = rest(self);
             place.spawn(async move {
                 rest.await;
                 drop(thread);
@@ -350,7 +369,8 @@ impl<F: FnOnce(&Result<bool, Error>) + Send + 'static> Drop for Run<F> {
         let Some((confirming, hear)) = self.rest.take() else {
             return;
         };
-        let (first, runtime) = (self.first.take(), self.runtime.take());
+        let first = self.first.take();
+        let runtime = self.runtime.take();
         let place = runtime.clone();
         let hear = move |confirmed| {
             if let Some(place) = place {

@@ -4,17 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::{Claim, Place};
-use crate::bloom_filter::stored_layout::Mismatch;
-use crate::error::{Cause, Subject};
+use crate::bloom_filter::layout::Mismatch;
+use crate::error::{Cause, Error, Subject};
 use crate::lease::holder::Holder;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::{Kind, Scope};
 use crate::lease::outcome::{Completing, Entered, Look, Outcome};
-use crate::lease::{Admission, Ask, Got, LeaseOptions, LeaseState, Leases, Wait};
-use crate::store::{Arguments, Cell, Field, Garbled, Namespace};
+use crate::lease::{Admission, Ask, Got, Lease, LeaseOptions, LeaseState, Leases, Wait};
+use crate::store::{Arguments, Cell, Field, Garbled, Key, Namespace, Store};
 use crate::telemetry::{self, Decisions};
-use crate::{Error, Key, Store};
 
 /// Claims under one name.
 pub(crate) struct Claims<K: Kind> {
@@ -29,9 +27,9 @@ pub(super) struct Common {
     pub(super) decisions: Decisions,
 }
 
-/// The result of a claim, with how a duplicate is known.
-pub(crate) enum Looked {
-    New(Claim),
+/// The result of a claim: the lease on an item, or how it is known that the item was handled.
+pub(super) enum Taken<I> {
+    Lease(Lease, I),
     Known(Known),
 }
 
@@ -88,6 +86,21 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync + Sized + 'static {
     fn insert(&self, item: &Self::Item) -> Result<u64, Found>;
 }
 
+/// What to do with an item that a filter above its capacity reports as a duplicate.
+///
+/// Above its capacity, a filter reports more new items as duplicates than its false-positive rate says. For
+/// example, a filter with a rate of 10⁻⁴ reports about 16 % of the new items at three times its capacity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FilterFull {
+    /// The item can be claimed and is handled. No new item is lost, but real duplicates are handled again. Each is
+    /// counted with the outcome `filter_full` in the [decisions](crate::telemetry). This is the default.
+    #[default]
+    FailOpen,
+    /// The item is a duplicate, as below the capacity. New items can be lost.
+    FailClosed,
+}
+
 /// What a look at an item finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -139,12 +152,11 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
     /// Claims an item, or answers how it is known. With `bypass`, claims it even if it is known, unless the call had to wait
     /// and the item was handled meanwhile.
     pub(super) async fn claim(
-        self: &Arc<Self>,
+        &self,
         item: &[u8],
         max_wait: Option<Duration>,
         bypass: bool,
-        place: fn(Arc<Self>, M::Item) -> Place,
-    ) -> Result<Looked, Error> {
+    ) -> Result<Taken<M::Item>, Error> {
         let item = self.memory().item(item);
         self.memory().open().await?;
         let wait = max_wait.map(|max_wait| Wait {
@@ -156,13 +168,8 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
             ..Ask::new(item.clone(), Subject::Flight, Default::default(), 0, wait)
         };
         match self.leases.acquire_or_find(M::key(&item), ask).await? {
-            Got::Lease(lease, _) => Ok(Looked::New(Claim::new(
-                lease,
-                place(Arc::clone(self), item),
-            ))),
-            Got::Done(Found::Handled(level)) => {
-                Ok(Looked::Known(self.memory().known(&item, level)))
-            }
+            Got::Lease(lease, _) => Ok(Taken::Lease(lease, item)),
+            Got::Done(Found::Handled(level)) => Ok(Taken::Known(self.memory().known(&item, level))),
             Got::Done(found) => Err(self.error(&found)),
         }
     }

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::builder::options;
-use super::claim::{Claim, Place};
-use super::claims::{Claims, unasked};
-use crate::error::Subject;
+use crate::dedupe::builder::options;
+use crate::dedupe::claim::{Claim, Place};
+use crate::dedupe::claims::{Claims, unasked};
+use crate::error::{Error, Subject};
 use crate::lease::{Ask, Got, Lease, LeaseOptions, LeaseState, Wait};
 use crate::single_flight::answer::{Asker, Entry, Flight, Found};
-use crate::store::Namespace;
 use crate::store::detached::Work;
+use crate::store::{Key, Namespace, Store};
 use crate::telemetry::{Decisions, Event, tell};
-use crate::{Error, Key, Store};
 
 /// Claims with stored outcomes.
 pub(crate) struct Replays {

@@ -8,10 +8,11 @@ use futures_util::FutureExt as _;
 use futures_util::future::{join_all, select_all, try_join_all};
 use tokio::time::Instant;
 
-use super::{Mutex, MutexGuard, waited_too_long};
+use crate::error::Error;
 use crate::lease::all::MOST_KEYS;
 use crate::lease::{Lease, Wait};
-use crate::{Error, Key};
+use crate::mutex::{Mutex, MutexGuard, waited_too_long};
+use crate::store::Key;
 
 impl Mutex {
     /// Locks the mutexes of several keys: all of them, or none. Waits until they are free.
@@ -142,7 +143,7 @@ impl Mutex {
     ) -> Result<Option<MutexGuards>, Error> {
         let mut taken = Taken(Vec::with_capacity(keys.each.len()));
         for position in &keys.order {
-            // The first one is had also by a wait of no time, as by `lock`.
+            // The first lock is acquired even without time to wait, as by `lock`.
             if !taken.0.is_empty() {
                 in_time(deadline)?;
             }

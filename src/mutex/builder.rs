@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Mutex, Quorum};
+use crate::error::Error;
 use crate::lease::holder::Exclusive;
-use crate::lease::{Drift, LeaseOptions, Leases, Wait};
+use crate::lease::{Drift, LeaseOptions, Leases};
+use crate::mutex::{Mutex, Quorum, Settings};
 use crate::setters::{in_range, setters};
-use crate::store::{Namespace, check_name};
+use crate::store::{Namespace, Store, check_name};
 use crate::telemetry::{self, Decisions};
-use crate::{Error, Store, random};
 
 /// A builder for a [`Mutex`].
 ///
@@ -31,7 +31,7 @@ use crate::{Error, Store, random};
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct MutexBuilder {
-    pub(super) settings: Settings,
+    pub(crate) settings: Settings,
     options: LeaseOptions,
 }
 
@@ -63,7 +63,7 @@ setters! { MutexBuilder:
     ///
     /// The watchdog renews a lock for as long as its guard is there, also one that was forgotten in a map or leaked. After this
     /// time the lock is lost, as if it had expired: it is released to the next waiter, [`lost`](crate::LeaseHandle::lost)
-    /// resolves, and the event `lease_lost` tells it. Not without a [`watchdog`](Self::watchdog): there the ttl is the bound.
+    /// resolves, and the event `lease_lost` reports it. It needs the [`watchdog`](Self::watchdog): without it the ttl is the bound.
     ///
     /// ```
     /// use std::time::Duration;
@@ -101,8 +101,8 @@ setters! { MutexBuilder:
 
     /// Sets how long [`lock`](Mutex::lock) waits. Default: no limit.
     ///
-    /// That is the wait for a turn: what is free is had also by a shorter one, as long as the server answers within 500 ms. A
-    /// call without an answer fails as [unavailable](crate::Error::is_unavailable).
+    /// A free lock is acquired even with a shorter `max_wait`, as long as the server answers within 500 ms. A call without an
+    /// answer fails as [unavailable](crate::Error::is_unavailable).
     fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key in the queue of the store. Further waiters are refused immediately. Default: no
@@ -169,7 +169,7 @@ setters! { MutexBuilder:
     ///
     /// A remembered token takes about 160 B in Redis. Set less if you lock many keys, each of them seldom.
     ///
-    /// Each lock and each renewal starts the time anew. After it, the next token is the time of the server (µs since
+    /// Each lock and each renewal starts the time again. After it, the next token is the time of the server (µs since
     /// 1970). It is greater than all earlier tokens of the key, unless the clock of the server has been set back by
     /// `fence_ttl` or more since the last lock. A failover to a server whose clock is behind sets the clock back, too.
     /// On a quorum, the clocks of the servers must not differ by `fence_ttl` or more.
@@ -244,6 +244,13 @@ setters! { MutexBuilder:
     fn exact_names() => settings.exact_names = true;
 }
 
+impl Mutex {
+    /// Returns a builder to change the settings.
+    pub fn builder() -> MutexBuilder {
+        MutexBuilder::default()
+    }
+}
+
 impl MutexBuilder {
     /// Builds the mutexes of the namespace `name` in a store. All users of the same store and name share them.
     ///
@@ -266,7 +273,8 @@ impl MutexBuilder {
             .admission
             .store
             .shared(self.settings.shared_name(name), Arc::default);
-        let (settings, decisions) = (Arc::new(self.settings), Decisions::new("mutex", name));
+        let settings = Arc::new(self.settings);
+        let decisions = Decisions::new("mutex", name);
         Mutex {
             leases,
             quorum,
@@ -278,7 +286,7 @@ impl MutexBuilder {
         }
     }
 
-    pub(super) fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {
+    pub(crate) fn leases(&self, store: &Store, name: &str) -> Result<Leases<Exclusive>, Error> {
         let Settings {
             tries,
             exact_names,
@@ -326,49 +334,3 @@ impl MutexBuilder {
         ))
     }
 }
-
-/// The settings of mutexes that are not options of their leases.
-#[derive(Clone)]
-pub(super) struct Settings {
-    pub(super) wait: Wait,
-    /// `None`: on one store wait in the queue; on a quorum 32.
-    pub(super) tries: Option<u32>,
-    /// The pause after so many attempts.
-    pub(super) retry_delay: Arc<dyn Fn(u32) -> Duration + Send + Sync>,
-    pub(super) value: Option<Arc<dyn Fn() -> String + Send + Sync>>,
-    pub(super) exact_names: bool,
-    pub(super) strict_fifo: bool,
-    #[cfg(feature = "quorum")]
-    pub(super) quorum: super::quorum::Settings,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            wait: Wait::FOR_EVER,
-            tries: None,
-            retry_delay: Arc::new(|_| {
-                Duration::from_millis(50) + Duration::from_millis(200).mul_f64(random::fraction())
-            }),
-            value: None,
-            exact_names: false,
-            strict_fifo: false,
-            #[cfg(feature = "quorum")]
-            quorum: super::quorum::Settings::default(),
-        }
-    }
-}
-
-impl Settings {
-    /// Whether waiters poll, as in other libraries, instead of standing in the queue.
-    pub(super) fn polls(&self) -> bool {
-        self.exact_names && !self.strict_fifo
-    }
-
-    /// The name under which mutexes share their state. All mutexes with exact names are in one namespace.
-    pub(super) fn shared_name<'a>(&self, name: &'a str) -> &'a str {
-        if self.exact_names { "" } else { name }
-    }
-}
-
-debug!(Settings, wait, tries, exact_names);

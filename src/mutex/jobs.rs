@@ -4,10 +4,11 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use super::{Mutex, MutexGuard};
-use crate::lease::Watch;
+use crate::error::Error;
+use crate::lease::{LeaseHandle, Watch};
+use crate::mutex::{Mutex, MutexGuard};
 use crate::setters::in_range;
-use crate::{Error, Key, LeaseHandle};
+use crate::store::Key;
 
 /// How often a host votes for itself at a tick.
 const VOTES: u32 = 8;

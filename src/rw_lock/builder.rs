@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::RwLock;
+use crate::error::Error;
 use crate::lease::{LeaseOptions, Leases, Wait, percent};
+use crate::rw_lock::{RwLock, Settings};
 use crate::setters::{in_range, setters};
-use crate::store::Namespace;
+use crate::store::{Namespace, Store};
 use crate::telemetry::{self, Decisions};
-use crate::{Error, Store};
 
 /// A builder for a [`RwLock`].
 ///
@@ -39,13 +39,6 @@ pub struct RwLockBuilder {
     options: LeaseOptions,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    pub(super) prefer_readers: bool,
-    pub(super) most_writers: u32,
-    pub(crate) wait: Wait,
-}
-
 impl Default for RwLockBuilder {
     fn default() -> Self {
         let settings = Settings {
@@ -74,13 +67,13 @@ setters! { RwLockBuilder:
     ///
     /// The watchdog renews a lock for as long as its guard is there, also one that was forgotten in a map or leaked. After this
     /// time the lock is lost, as if it had expired: it is released to the next waiter, [`lost`](crate::LeaseHandle::lost)
-    /// resolves, and the event `lease_lost` tells it. Not without a [`watchdog`](Self::watchdog): there the ttl is the bound.
+    /// resolves, and the event `lease_lost` reports it. It needs the [`watchdog`](Self::watchdog): without it the ttl is the bound.
     fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
 
     /// Sets how long [`read`](RwLock::read) and [`write`](RwLock::write) wait. Default: no limit.
     ///
-    /// That is the wait for a turn: what is free is had also by a shorter one, as long as the server answers within 500 ms. A
-    /// call without an answer fails as [unavailable](crate::Error::is_unavailable).
+    /// A free lock is acquired even with a shorter `max_wait`, as long as the server answers within 500 ms. A call without an
+    /// answer fails as [unavailable](crate::Error::is_unavailable).
     fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
@@ -102,7 +95,7 @@ setters! { RwLockBuilder:
     ///
     /// A remembered token takes about 160 B in Redis. Set less if you lock many keys, each of them seldom.
     ///
-    /// Each writer and each renewal of its lock starts the time anew. After it, the next token is the time of the
+    /// Each writer and each renewal of its lock starts the time again. After it, the next token is the time of the
     /// server (µs since 1970). It is greater than all earlier tokens of the key, unless the clock of the server has
     /// been set back by `fence_ttl` or more since the last writer. A failover to a server whose clock is behind sets
     /// the clock back, too. A [reader](crate::rw_lock::RwLockReadGuard::fence) gets no token after this time.
@@ -133,6 +126,13 @@ setters! { RwLockBuilder:
     ///
     /// Bytes other than `A-Z a-z 0-9 - _ .` are percent-encoded.
     fn app_id(app_id: impl AsRef<[u8]>) => app_id = Some(app_id.as_ref().to_vec());
+}
+
+impl RwLock {
+    /// Returns a builder to change the settings.
+    pub fn builder() -> RwLockBuilder {
+        RwLockBuilder::default()
+    }
 }
 
 impl RwLockBuilder {

@@ -48,7 +48,8 @@ impl Holders for RwHolders {
     fn sweep(&mut self, now: i64) {
         self.ends.sweep(now);
         if self.fence_until <= now {
-            (self.fence, self.row) = (0, 0);
+            self.fence = 0;
+            self.row = 0;
         }
     }
 

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kept::StoredAnswer;
-use super::shared::ANSWER;
 use crate::lease::holder::{Holder, Kept};
 use crate::lease::kind::Kind;
 use crate::lease::outcome::{Completing, Entered, Look, Outcome};
+use crate::single_flight::outcome::ANSWER;
 use crate::store::{Arguments, Field, Garbled};
 
 /// The kind of lease of a flight: one holder, the leader, which leaves an answer.
@@ -52,7 +51,7 @@ struct Answer {
 /// A caller that looks for an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asker {
-    /// When it first asked, by the store's clock (µs); 0: now.
+    /// When it first looked for it, by the store's clock (µs); 0: now.
     pub(crate) since: i64,
     /// Whether it accepts a stale answer while another caller makes a fresh one.
     pub(crate) takes_stale: bool,
@@ -165,6 +164,32 @@ impl LastAnswer {
     }
 }
 
+/// What is known of a stored answer. [`Operator`](crate::operator) has an example.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoredAnswer {
+    /// How long the answer is still fresh; zero if it is stale.
+    pub fresh_for: Duration,
+    /// How long the store still keeps the answer.
+    pub kept_for: Duration,
+    /// The name and version of the codec that encoded the answer.
+    pub codec: Option<Arc<str>>,
+    /// The number of encoded bytes.
+    pub bytes: u64,
+}
+
+impl StoredAnswer {
+    pub(crate) fn new(fresh: i64, kept: i64, codec: Option<Arc<str>>, bytes: usize) -> Self {
+        let span = |micros: i64| Duration::from_micros(u64::try_from(micros).unwrap_or(0));
+        Self {
+            fresh_for: span(fresh),
+            kept_for: span(kept),
+            codec,
+            bytes: bytes as u64,
+        }
+    }
+}
+
 /// How long an answer is still fresh.
 pub(super) fn fresh_for(entered: i64, fresh: i64, now: i64) -> i64 {
     if entered > now {
@@ -260,7 +285,8 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         }
         let mut parts = text.splitn(3, |byte| *byte == b' ');
         let mut time = || std::str::from_utf8(parts.next()?).ok()?.parse().ok();
-        let (fresh, stale) = (time().ok_or(GARBLED)?, time().ok_or(GARBLED)?);
+        let fresh = time().ok_or(GARBLED)?;
+        let stale = time().ok_or(GARBLED)?;
         Ok(Found::Answer {
             fresh,
             stale,
@@ -279,8 +305,9 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         let Some(answer) = holders.outcome.0.as_ref().filter(is_kept) else {
             return Look::Open(None);
         };
-        let (fresh, stale) = (answer.entered + answer.fresh, answer.entered + answer.stale);
-        // The answer is good if it was fresh at any time since the caller asked.
+        let fresh = answer.entered + answer.fresh;
+        let stale = answer.entered + answer.stale;
+        // The answer is good if it was fresh at any time since the call began.
         let good = fresh
             > if asker.since > 0 {
                 now.min(asker.since)
@@ -314,16 +341,14 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         of: Completing,
         now: i64,
     ) -> Result<Entered, Found> {
-        // An answer that is fresh for no time is only for those who wait for it.
+        // An answer with no fresh time is only for the callers that wait for it.
         if !of.is_held || entry.stale.is_zero() && !of.has_waiters {
             return Ok(Entered::Nothing);
         }
         let until = now + entry.kept_millis() * 1000;
-        let (fresh, stale, bytes) = (
-            micros(entry.fresh),
-            micros(entry.stale),
-            Arc::clone(&entry.bytes),
-        );
+        let fresh = micros(entry.fresh);
+        let stale = micros(entry.stale);
+        let bytes = Arc::clone(&entry.bytes);
         let answer = Answer {
             entered: now,
             fresh,

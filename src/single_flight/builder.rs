@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::SingleFlight;
-use super::codec::Codec;
-use super::core::{Core, Settings};
-use super::shared::{Failures, Format, Pass};
+use crate::error::Error;
 use crate::lease::LeaseOptions;
 use crate::setters::{in_range, setters};
-use crate::{Error, Store, StoreFailure};
+use crate::single_flight::SingleFlight;
+use crate::single_flight::flight::{Core, Settings};
+use crate::single_flight::outcome::{Codec, Failures, Format, Pass};
+use crate::store::{Store, StoreFailure};
 
 /// A builder for a [`SingleFlight`].
 ///
@@ -49,6 +49,13 @@ pub struct SingleFlightBuilder<T, E> {
 
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(86_400);
+
+impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T, E> {
+    /// Returns a builder for flights whose answers are encoded by `codec`.
+    pub fn builder(codec: impl Codec<T>) -> SingleFlightBuilder<T, E> {
+        SingleFlightBuilder::new(codec)
+    }
+}
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBuilder<T, E> {
     pub(super) fn new(codec: impl Codec<T>) -> Self {

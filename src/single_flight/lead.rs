@@ -1,29 +1,27 @@
-//! The run of a leader: how it gets the lead across processes, and how its outcome is published.
+//! The run of a leader: how it gets the lead across processes, and runs.
 
-use std::fmt;
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::answer::{Asker, Entry, Flight, Found};
-use super::core::{Call, Core, FlightOutcome, OutcomeOf, Work};
-use super::layer::Captured;
-use super::local_cache::Epoch;
-use super::parallel::Slot;
-use super::shared::{Pass, Publication, SharedOutcome};
-use super::table::{LeaderGuard, send_all};
-use super::{early, local_cache};
-use crate::error::Subject;
-use crate::lease::{Ask, Completed, Got, Wait, micros};
+use crate::clock;
+use crate::error::{Error, Subject};
+use crate::lease::{Ask, Got, Lease, Wait, micros};
+use crate::single_flight::answer::{Asker, Entry, Found};
+use crate::single_flight::cache::Epoch;
+use crate::single_flight::flight::{self, Call, Core, FlightOutcome, OutcomeOf, Work};
+use crate::single_flight::layer::Captured;
+use crate::single_flight::outcome::{Pass, SharedOutcome};
+use crate::single_flight::publish::{end, was_held};
+use crate::single_flight::waiters::{LeaderGuard, send_all};
 use crate::store::timer::{sleep, until};
-use crate::telemetry::{Event, Outcome, answered_in_current_span, tell};
-use crate::{Error, Key, Lease, clock};
+use crate::store::{Key, detached};
+use crate::telemetry::{Event, Outcome, tell};
 
 /// How a run starts.
 struct Start<T, E> {
@@ -35,7 +33,7 @@ struct Start<T, E> {
     counted: Outcome,
 }
 
-/// An outcome in the store, and when the store was asked for it.
+/// An outcome in the store, and when the store was read.
 struct Stored<T, E> {
     outcome: SharedOutcome<T, E>,
     found: Found,
@@ -50,6 +48,41 @@ impl<T, E> Start<T, E> {
             counted,
         }
     }
+
+    /// Starts without an outcome in the store.
+    fn leads(lease: Lease) -> Self {
+        Self {
+            lease: Some(lease),
+            ..Self::alone(Outcome::Admitted)
+        }
+    }
+
+    /// Starts with an outcome that was read.
+    fn with(lease: Option<Lease>, stored: Stored<T, E>) -> Self {
+        if let (SharedOutcome::Pass(Pass::Process), None) = (&stored.outcome, &lease) {
+            return Self::alone(Outcome::Admitted);
+        }
+        // Callers that called while it was fresh may get a stale answer; later callers may not.
+        let is_over = lease.is_some() && stored.found.left().is_zero();
+        Self {
+            lease,
+            stored: (!is_over).then_some(stored),
+            counted: Outcome::Admitted,
+        }
+    }
+}
+
+/// What a leader has while it runs. The order of the fields is the order in which they are dropped.
+struct Leading<T, E, O> {
+    lease: Option<Lease>,
+    caller: Caller<O>,
+    /// Outlives the lease and the run. `None`: the run ends with its caller.
+    detached: Option<detached::Work>,
+    guard: LeaderGuard<SharedOutcome<T, E>>,
+    /// Whether there is an old outcome, which the run replaces.
+    has_old: bool,
+    /// The state of the local cache before the store was read.
+    epoch: Option<Epoch>,
 }
 
 /// The channel to the caller that passed the work, until it has its outcome.
@@ -78,8 +111,6 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         call: Call<W>,
         caller: oneshot::Sender<Result<OutcomeOf<W, T, E>, Error>>,
     ) {
-        // Outlives the lease and the run. The run of a caller that stays with it is not detached.
-        let mut work = None;
         let epoch = self.local_cache.as_ref().map(|cache| cache.epoch());
         if epoch.is_some_and(Epoch::hears_nothing) {
             self.leases.admission.store.subscribe();
@@ -98,46 +129,31 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             () = too_late => return drop(caller.send(Err(self.waited_too_long(guard.key())))),
         };
         let mut caller = Some(caller);
-        let Start {
-            lease,
-            stored,
-            counted,
-        } = match start {
+        let start = match start {
             Ok(start) => start,
             Err(error) => {
                 guard.finish(Err(&error));
                 return send(&mut caller, Err(error));
             }
         };
-        if self.settings.go_on {
-            work = Some(self.detach.begin());
-        }
-        let has_old = stored.is_some();
-        if let Some(Stored {
-            outcome,
-            found,
-            asked,
-        }) = stored
-        {
-            match outcome {
+        // The run of a caller that stays with it is not detached.
+        let mut detached = self.settings.go_on.then(|| self.detach.begin());
+        let lease = start.lease;
+        let has_old = start.stored.is_some();
+        if let Some(old) = start.stored {
+            match old.outcome {
                 // All callers get the old answer. The run is in the background.
                 SharedOutcome::Answer(answer) if lease.is_some() && call.work.fits(&answer) => {
-                    guard.serve(
-                        SharedOutcome::Answer(answer.clone()),
-                        asked.checked_add(found.left()),
-                    );
+                    let until = old.asked.checked_add(old.found.left());
+                    guard.serve(SharedOutcome::Answer(answer.clone()), until);
                     send(&mut caller, Ok(FlightOutcome::Shared(Ok(answer), None)));
-                    work.get_or_insert_with(|| self.detach.begin());
+                    detached.get_or_insert_with(|| self.detach.begin());
                 }
-                _ if lease.is_some() && found.fresh().is_zero() => {}
+                _ if lease.is_some() && old.found.fresh().is_zero() => {}
                 outcome => {
                     lease.into_iter().for_each(Lease::decline);
-                    self.keep(
-                        epoch,
-                        guard.key(),
-                        &outcome,
-                        (found.length(), found.fresh(), asked),
-                    );
+                    let cached = (old.found.length(), old.found.fresh(), old.asked);
+                    self.keep(epoch, guard.key(), &outcome, cached);
                     let key = guard.key().clone();
                     guard.found(&outcome);
                     // In a box: no run needs the room for this.
@@ -145,26 +161,46 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 }
             }
         }
-        self.decisions.count(counted);
-        let run = call.work.run(lease.as_ref().map(Lease::handle));
-        let mut run = pin!(match &work {
+        self.decisions.count(start.counted);
+        let leading = Leading {
+            lease,
+            caller,
+            detached,
+            guard,
+            has_old,
+            epoch,
+        };
+        self.run_as_leader(leading, call.work).await;
+    }
+
+    /// Runs the work of a leader, unless it loses its lease or exceeds its time.
+    async fn run_as_leader<W: Work<T, E>>(
+        self: Arc<Self>,
+        mut leading: Leading<T, E, OutcomeOf<W, T, E>>,
+        work: W,
+    ) {
+        let lease = leading.lease.as_ref();
+        let run = work.run(lease.map(Lease::handle));
+        let mut run = pin!(match &leading.detached {
             None => Either::Left(run),
-            Some(work) => {
-                lease.iter().for_each(|lease| lease.state.belongs_to(work));
-                Either::Right(work.run(run))
+            Some(detached) => {
+                lease
+                    .iter()
+                    .for_each(|lease| lease.state.belongs_to(detached));
+                Either::Right(detached.run(run))
             }
         });
         let longest = self.max_run();
         let lost = async {
-            match &lease {
+            match &leading.lease {
                 Some(lease) if self.settings.cancel_when_lost => Box::pin(lease.lost()).await,
                 _ => pending().await,
             }
         };
-        let Captured { own, shared } = tokio::select! {
+        let captured = tokio::select! {
             biased;
             captured = &mut run => captured,
-            () = lost => return send(&mut caller, Err(Error::lost())),
+            () = lost => return send(&mut leading.caller, Err(Error::lost())),
             // In boxes once the wait begins, as in `until`.
             () = async { Box::pin(sleep(longest)).await } => {
                 tell(
@@ -172,12 +208,29 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                     Event::FlightGivenUp,
                     format_args!("a run exceeded max_run ({longest:?}); the next caller runs"),
                 );
-                drop(lease);
-                drop(guard);
+                drop(leading.lease);
+                drop(leading.guard);
                 // From here on the run belongs to its caller only, and ends when that caller is dropped.
-                return send_later(caller, async { Ok(FlightOutcome::Own(run.await.own)) }).await;
+                let own = async { Ok(FlightOutcome::Own(run.await.own)) };
+                return send_later(leading.caller, own).await;
             }
         };
+        self.share(leading, captured);
+    }
+
+    /// Gives the outcome of a run to its caller, to the callers that wait in this process, and to the store.
+    fn share<O, W>(
+        self: Arc<Self>,
+        Leading {
+            mut guard,
+            detached: _detached,
+            mut caller,
+            lease,
+            has_old,
+            epoch,
+        }: Leading<T, E, FlightOutcome<O, T, E, W>>,
+        Captured { own, shared }: Captured<O, Result<T, E>>,
+    ) {
         guard.work_done();
         let own = Ok(FlightOutcome::Own(own));
         let mut publication = self.format.publication(shared);
@@ -200,97 +253,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if !(has_old && publication.has_failed) {
             self.publish(lease, publication, entry, has_old, epoch);
         }
-        // Who has an answer may forget it: by then its publication is known, see `publications`.
+        // The caller may forget its answer: by then the publication is known, see `publications`.
         send(&mut caller, own);
         if let Some(outcome) = outcome {
             send_all(waiters, Ok(&outcome));
-        }
-    }
-
-    /// Publishes an outcome. `entry` is `None` if it is too large or cannot be encoded. It leaves in the next batch, after
-    /// the publication of this key before it, if there is one: then a task waits for that.
-    fn publish(
-        self: Arc<Self>,
-        lease: Lease,
-        Publication { outcome, fresh, .. }: Publication<T, E>,
-        entry: Option<Entry>,
-        has_old: bool,
-        epoch: Option<Epoch>,
-    ) {
-        let owed = self.leases.admission.store.publication();
-        let length = entry.as_ref().map(|entry| entry.bytes.len());
-        let mut entry = entry.unwrap_or_else(|| {
-            Entry::of(
-                self.settings.unpublished.bytes(),
-                fresh.min(self.format.pass),
-                Duration::ZERO,
-            )
-        });
-        // An old answer is replaced in any case.
-        if !self.fits_budget(lease.key(), &outcome, &entry) && !has_old {
-            entry = Entry::of(entry.bytes, Duration::ZERO, Duration::ZERO);
-        }
-        // Of an answer on its way to a slow server, one copy is enough.
-        let outcome = epoch.is_some().then(|| (outcome, clock::recent()));
-        let background = self.background.clone();
-        let mut turn = self.publications.enter(lease.key()).boxed();
-        let (admission, state) = (Arc::clone(&self.leases.admission), Arc::clone(&lease.state));
-        let then =
-            answered_in_current_span(move |(turn, entered): (Option<Slot>, Completed<Flight>)| {
-                drop(turn);
-                let was_held = entered.map(was_held);
-                match (self.is_stored(&was_held), length, outcome) {
-                    (Some(true), Some(length), Some((outcome, sent))) => {
-                        self.keep(epoch, lease.key(), &outcome, (length, fresh, sent));
-                    }
-                    (Some(false), ..) => self.stored.give_back(lease.key()),
-                    // It counts until it would expire.
-                    _ => {}
-                }
-                end(lease, &was_held);
-                drop(owed);
-            });
-        let send =
-            move |turn| admission.send_completion(&state, entry, |entered| then((turn, entered)));
-        match (&mut turn).now_or_never() {
-            Some(turn) => send(turn),
-            None => background.spawn(async { send(turn.await) }),
-        }
-    }
-
-    /// Returns whether an answer is stored. `None`: this is not known.
-    fn is_stored(&self, was_held: &Result<bool, Error>) -> Option<bool> {
-        match was_held {
-            Ok(true) => Some(true),
-            Ok(false) => {
-                self.not_published(Event::FlightLost, "the leader lost its lease");
-                Some(false)
-            }
-            Err(error) => {
-                self.not_published(Event::AnswerNotPublished, error);
-                (!error.is_unavailable() || error.is_not_sent()).then_some(false)
-            }
-        }
-    }
-
-    /// Caches an answer that is fresh from the time `sent` on, if the local cache has heard of all answers that were forgotten
-    /// since `epoch`.
-    ///
-    /// The store has counted from some time after `sent`. Counted from the arrival of a reply or message, which may be late,
-    /// the answer would be served after its time.
-    fn keep(
-        &self,
-        epoch: Option<Epoch>,
-        key: &Key,
-        outcome: &SharedOutcome<T, E>,
-        (bytes, fresh, sent): (usize, Duration, Instant),
-    ) {
-        if let (Some(cache), Some(epoch), Some(answer)) =
-            (&self.local_cache, epoch, outcome.answer())
-            && let Some(until) =
-                sent.checked_add(fresh.saturating_sub(self.ahead().unwrap_or_default()))
-        {
-            cache.insert(key.clone(), answer, bytes, until, epoch);
         }
     }
 
@@ -304,22 +270,20 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Gets the lead across processes, or the leader's outcome.
     async fn start(&self, key: &Key) -> Result<Start<T, E>, Error> {
-        let takes_stale = !self.format.stale.is_zero();
         let asker = Asker {
             since: 0,
-            takes_stale,
+            takes_stale: !self.format.stale.is_zero(),
             ahead: self.ahead().map_or(0, micros),
         };
-        // In memory it costs little to ask first whether the lead is free, without a place in a queue.
+        // In memory it costs little to try first without a place in the queue.
         let mut waits = !self.leases.admission.store.is_in_memory();
         // An outcome that cannot be read does not prevent leading.
         let mut unread: Option<Found> = None;
         loop {
-            let (wait, bypass) = (waits.then_some(Wait::FOR_EVER), unread.is_some());
-            let gives_up = self.settings.runs_alone;
+            let wait = waits.then_some(Wait::FOR_EVER);
             let ask = Ask {
-                bypass,
-                gives_up,
+                bypass: unread.is_some(),
+                gives_up: self.settings.runs_alone,
                 ..Ask::new(asker, Subject::Flight, Default::default(), 0, wait)
             };
             let asked = clock::recent();
@@ -343,11 +307,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             let (found, outcome, lease) = match (found, outcome, lease) {
                 (Some(found), Some(outcome), lease) => (found, outcome, lease),
                 (_, _, Some(lease)) => {
-                    return Ok(Start {
-                        lease: Some(lease),
-                        stored: None,
-                        counted: Outcome::Admitted,
-                    });
+                    return Ok(Start::leads(lease));
                 }
                 (found, _, None) => {
                     unread = found;
@@ -355,45 +315,45 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 }
             };
             let lease = match (lease, &found) {
-                // Another process published an answer meanwhile. Entering it again wakes the waiters, which then read it. If
-                // that fails, one of them runs.
+                // Another process published an answer meanwhile.
                 (
                     Some(lease),
                     Found::Answer {
                         bytes, fresh: 1.., ..
                     },
                 ) if unread.is_some() => {
-                    let (fresh, left) = (found.fresh(), found.left());
-                    let entry = Entry::of(Arc::clone(bytes), fresh, left.saturating_sub(fresh));
                     // Boxed, since it is rare.
-                    let entered =
-                        Box::pin(self.leases.admission.complete(&lease.state, entry, false)).await;
-                    end(lease, &entered.map(was_held));
+                    Box::pin(self.enter_again(lease, &found, bytes)).await;
                     None
                 }
                 (lease, _) => lease,
             };
-            if let (SharedOutcome::Pass(Pass::Process), None) = (&outcome, &lease) {
-                return Ok(Start::alone(Outcome::Admitted));
-            }
-            // Callers that asked while it was fresh may get a stale answer; later callers may not.
-            let is_over = lease.is_some() && found.left().is_zero();
-            let stored = (!is_over).then_some(Stored {
+            let stored = Stored {
                 outcome,
                 found,
                 asked,
-            });
-            return Ok(Start {
-                lease,
-                stored,
-                counted: Outcome::Admitted,
-            });
+            };
+            return Ok(Start::with(lease, stored));
         }
     }
 
+    /// Enters an answer again that another process has published. That wakes the waiters, which then read it. If it fails, one
+    /// of them runs.
+    async fn enter_again(&self, lease: Lease, found: &Found, bytes: &Arc<[u8]>) {
+        let fresh = found.fresh();
+        let left = found.left();
+        let entry = Entry::of(Arc::clone(bytes), fresh, left.saturating_sub(fresh));
+        let entered = self
+            .leases
+            .admission
+            .complete(&lease.state, entry, false)
+            .await;
+        end(lease, &entered.map(was_held));
+    }
+
     /// Draws how long before the end of an answer's ttl this process refreshes it. `None`: no early refresh.
-    fn ahead(&self) -> Option<Duration> {
-        Some(early::ahead(
+    pub(super) fn ahead(&self) -> Option<Duration> {
+        Some(flight::ahead(
             self.settings.refresh_early?,
             self.leases.admission.hold_time.average()?,
         ))
@@ -420,66 +380,5 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             format_args!("an answer was not read: {why}"),
         );
         None
-    }
-
-    /// Returns the entry to publish. `None` if it is too large or cannot be encoded.
-    fn entry(&self, publication: &Publication<T, E>) -> Option<Entry> {
-        let largest = self.settings.largest;
-        match self.format.encode(&publication.outcome) {
-            // The first byte is the kind of the outcome and does not count.
-            Ok(bytes) if bytes.len() - 1 <= largest => {
-                return Some(Entry::of(bytes, publication.fresh, publication.stale));
-            }
-            Ok(bytes) => {
-                let why = format_args!(
-                    "it has {} bytes, largest_answer is {largest} bytes",
-                    bytes.len() - 1
-                );
-                self.not_published(Event::AnswerTooLarge, why);
-            }
-            Err(error) => {
-                let why = format_args!("it could not be encoded: {error}");
-                self.not_published(Event::AnswerNotEncodable, why);
-            }
-        }
-        None
-    }
-
-    fn not_published(&self, event: Event, why: impl fmt::Display) {
-        tell(
-            &self.name,
-            event,
-            format_args!("an answer was not published: {why}"),
-        );
-    }
-
-    /// Returns whether an entry may be stored within `max_stored`. The note that a key is passed is a few bytes and
-    /// is always stored.
-    fn fits_budget(&self, key: &Key, outcome: &SharedOutcome<T, E>, entry: &Entry) -> bool {
-        let bytes = local_cache::weight(entry.bytes.len() as u64, key);
-        let is_for_those_who_wait = entry.stale.is_zero();
-        if is_for_those_who_wait
-            || matches!(outcome, SharedOutcome::Pass(_))
-            || self.stored.take(key, bytes, entry.kept())
-        {
-            return true;
-        }
-        self.over_budget
-            .tell("answers were not stored: this process has reached max_stored");
-        false
-    }
-}
-
-/// Returns whether a lease was held when its outcome was entered.
-fn was_held(entered: Result<(bool, u64), Found>) -> bool {
-    matches!(entered, Ok((true, _)))
-}
-
-/// Ends a lease whose outcome was entered. If the answer is not known, it is released.
-fn end(lease: Lease, was_held: &Result<bool, Error>) {
-    match was_held {
-        Ok(true) => lease.settled(),
-        Ok(false) => lease.state.count_loss(),
-        Err(_) => {}
     }
 }

@@ -1,146 +1,140 @@
-//! Counts the bytes of unexpired answers that a process has stored, so that requests with ever new keys do not fill
-//! the server.
+//! Operations on stored answers apart from flights: looking at them, and forgetting them.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-use std::hash::BuildHasher as _;
-use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::Arc;
 
-use hashbrown::{DefaultHashBuilder, HashMap};
-use tokio::time::Instant;
+use crate::error::Error;
+use crate::lease::key_state::KeyState;
+use crate::lease::kind::Kind;
+use crate::single_flight::answer::{Flight, StoredAnswer, fresh_for};
+use crate::single_flight::cache::message;
+use crate::store::{
+    ALL, Arguments, Field, Fields, Garbled, Key, Namespace, Operation, Repeat, Script, Store,
+    function,
+};
 
-use crate::Key;
-use crate::sync::lock;
+type State = KeyState<<Flight as Kind>::Holders>;
 
-/// The answers of one `SingleFlight` that this process has stored.
+/// How much of a stored answer is read: enough for its times and the name of its codec.
+const BEGINNING: i64 = 512;
+
+/// Looks at the answer to a key.
 #[derive(Debug)]
-pub(super) struct Stored {
-    most: u64,
-    hasher: DefaultHashBuilder,
-    answers: Mutex<Answers>,
+struct Look;
+
+/// Returns what is known of the answer to a key.
+pub(crate) async fn look(
+    namespace: &Namespace<State>,
+    key: Key,
+) -> Result<Option<StoredAnswer>, Error> {
+    namespace.client().run(key, Look).await
 }
 
-/// Keys are identified by their hashes. If two keys have the same hash, the count is too low.
-#[derive(Debug, Default)]
-struct Answers {
-    bytes: u64,
-    /// When the answer to a key expires, and how many bytes it counts.
-    by_key: HashMap<u64, (Instant, u64)>,
-    /// The ends that came in order, as they do where all answers are kept for as long.
-    in_order: VecDeque<(Instant, u64)>,
-    /// All others.
-    ends: BinaryHeap<Reverse<(Instant, u64)>>,
+/// Removes the answer to a key, and notifies all processes, which drop it from their local caches.
+pub(crate) async fn forget(
+    store: &Store,
+    namespace: &Namespace<State>,
+    (name, key): (&str, Key),
+) -> Result<(), Error> {
+    let message = message(name, &key);
+    let channel = [&*store.channels(), ALL].concat().into();
+    let forgotten = namespace
+        .client()
+        .run(
+            key,
+            Forget {
+                channel,
+                message: Arc::clone(&message),
+            },
+        )
+        .await;
+    // This process forgets at once, even if the store failed. The in-memory store has no other processes to notify.
+    store.notifier().broadcast(&message);
+    forgotten
 }
 
-impl Stored {
-    /// Creates a counter with a bound of `most` bytes.
-    pub(super) fn new(most: u64) -> Self {
-        Self {
-            most,
-            hasher: DefaultHashBuilder::default(),
-            answers: Mutex::default(),
-        }
+/// Reads `entered fresh stale codec bytes`.
+fn read(beginning: &[u8], length: i64, ttl: i64, now: i64) -> Option<StoredAnswer> {
+    let mut parts = beginning.splitn(5, |byte| *byte == b' ');
+    let mut next = || std::str::from_utf8(parts.next()?).ok();
+    let times = [next()?, next()?, next()?];
+    let codec = next()?;
+    let head = times.iter().map(|time| time.len() + 1).sum::<usize>() + codec.len() + 1;
+    parts.next()?;
+    let bytes = usize::try_from(length).ok()?.checked_sub(head)?;
+    let [Ok(entered), Ok(fresh), Ok(_)] = times.map(str::parse::<i64>) else {
+        return None;
+    };
+    Some(StoredAnswer::new(
+        fresh_for(entered, fresh, now),
+        ttl,
+        Some(codec.into()),
+        bytes,
+    ))
+}
+
+impl Operation for Look {
+    type Cell = State;
+    type Reply = Option<StoredAnswer>;
+    type Undo = Self;
+    const SCRIPT: Script = function!(Reads: "look_at_answer"; &["mutex", "answer"]);
+    const PARTS: &'static [&'static str] = Flight::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
+
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.integer(BEGINNING);
     }
 
-    /// Counts the answer to a key until it expires, in place of the key's previous answer. Returns `false` and
-    /// counts nothing if the bound would be exceeded.
-    pub(super) fn take(&self, key: &Key, bytes: u64, kept: Duration) -> bool {
-        if self.most == u64::MAX {
-            return true;
-        }
-        let (now, key) = (Instant::now(), self.hasher.hash_one(key));
-        let mut answers = lock(&self.answers);
-        answers.forget_ended(now);
-        let before = answers.by_key.get(&key).map_or(0, |(_, bytes)| *bytes);
-        let sum = (answers.bytes - before).saturating_add(bytes);
-        let Some(until) = now.checked_add(kept).filter(|_| sum <= self.most) else {
-            return false;
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
+        let length = fields.integer()?;
+        let ttl = fields.integer()?.saturating_mul(1000);
+        let Field::Text(beginning) = fields.next()? else {
+            return Err(Garbled("an answer is not a text"));
         };
-        answers.bytes = sum;
-        answers.by_key.insert(key, (until, bytes));
-        if answers
-            .in_order
-            .back()
-            .is_none_or(|(last, _)| *last <= until)
-        {
-            answers.in_order.push_back((until, key));
-        } else {
-            answers.ends.push(Reverse((until, key)));
+        match length {
+            -1 => Err(Garbled(
+                "WRONGTYPE the key of an answer has a value of another type: delete the key",
+            )),
+            0 => Ok(None),
+            // A codec with a very long name, or an answer of another program.
+            _ => Ok(Some(read(beginning, length, ttl, now).unwrap_or_else(
+                || StoredAnswer::new(0, ttl, None, usize::try_from(length).unwrap_or(0)),
+            ))),
         }
-        true
     }
 
-    /// Stops counting the answer to a key, because it was not stored.
-    pub(super) fn give_back(&self, key: &Key) {
-        let key = self.hasher.hash_one(key);
-        let mut answers = lock(&self.answers);
-        if let Some((_, bytes)) = answers.by_key.remove(&key) {
-            answers.bytes -= bytes;
-        }
+    fn apply(self, state: &mut State, now: i64) -> Self::Reply {
+        state.holders.outcome.look(now)
     }
 }
 
-impl Answers {
-    /// Removes the first end until `now`.
-    fn next_end(&mut self, now: Instant) -> Option<(Instant, u64)> {
-        let is_over = |(until, _): &(Instant, u64)| *until <= now;
-        let other = self.ends.peek().map(|Reverse(end)| *end).filter(is_over);
-        match self.in_order.front().copied().filter(is_over) {
-            Some(end) if other.is_none_or(|other| end <= other) => self.in_order.pop_front(),
-            _ => other.and_then(|_| self.ends.pop()).map(|Reverse(end)| end),
-        }
-    }
-
-    fn forget_ended(&mut self, now: Instant) {
-        while let Some((until, key)) = self.next_end(now) {
-            // If the answer was replaced, its entry in `by_key` has another end.
-            if let Some((end, bytes)) = self.by_key.get(&key).copied()
-                && end == until
-            {
-                self.bytes -= bytes;
-                self.by_key.remove(&key);
-            }
-        }
-    }
+/// The operation that forgets an answer.
+#[derive(Debug)]
+pub(super) struct Forget {
+    /// The channel of all processes, and the message to publish there.
+    pub(super) channel: Arc<str>,
+    pub(super) message: Arc<[u8]>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Operation for Forget {
+    type Cell = State;
+    type Reply = ();
+    type Undo = Self;
+    const SCRIPT: Script = function!(Writes: "forget_answer"; &["mutex", "answer"]);
+    // By the connection of the publications: it does not pass one that was sent before.
+    const BULK: bool = true;
+    const PARTS: &'static [&'static str] = Flight::PARTS;
+    const REPEAT: Repeat = Repeat::Safe;
 
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_over_makes_room() {
-        let stored = Stored::new(100);
-        let take = |key: &str, bytes, kept| stored.take(&key.into(), bytes, kept);
-        assert!(take("a", 60, 2 * SECOND) && take("b", 40, SECOND));
-        assert!(!take("c", 1, SECOND), "it is full");
-        tokio::time::advance(SECOND).await;
-        assert!(
-            !take("c", 41, SECOND) && take("c", 40, SECOND),
-            "what was refused takes no room"
-        );
-        tokio::time::advance(SECOND).await;
-        assert!(take("d", 100, SECOND) && !take("e", u64::MAX, SECOND));
-        stored.give_back(&"d".into());
-        assert!(take("e", 100, SECOND));
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        call.text(Arc::clone(&self.channel));
+        call.bytes(Arc::clone(&self.message));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_takes_the_place_of_the_one_before() {
-        let stored = Stored::new(100);
-        for _ in 0..50 {
-            assert!(stored.take(&"a".into(), 60, 100 * SECOND));
-            tokio::time::advance(SECOND).await;
-        }
-        tokio::time::advance(60 * SECOND).await;
-        assert!(
-            !stored.take(&"b".into(), 60, SECOND),
-            "it ends with the last of them"
-        );
-        tokio::time::advance(40 * SECOND).await;
-        assert!(stored.take(&"b".into(), 60, SECOND));
+    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
+        Ok(())
+    }
+
+    fn apply(self, state: &mut Self::Cell, _: i64) {
+        state.holders.outcome = Default::default();
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::WaitGroup;
-use super::turn::{Queueing, Turn};
+use crate::error::Error;
 use crate::lease::{LeaseOptions, Leases, Wait};
-use crate::setters::{in_range, setters};
-use crate::store::Namespace;
+use crate::setters::setters;
+use crate::store::{Namespace, Store};
 use crate::telemetry::{self, Decisions};
-use crate::{Error, Store};
+use crate::wait_group::turn::{Queueing, Turn};
+use crate::wait_group::{WaitGroup, check_limit};
 
 /// A builder for a [`WaitGroup`].
 ///
@@ -52,14 +52,14 @@ setters! { WaitGroupBuilder:
     ///
     /// The watchdog renews a permit for as long as its guard is there, also one that was forgotten in a map or leaked. After this
     /// time the permit is lost, as if it had expired: it is released to the next waiter, [`lost`](crate::LeaseHandle::lost)
-    /// resolves, and the event `lease_lost` tells it. Not without a [`watchdog`](Self::watchdog): there the ttl is the bound.
+    /// resolves, and the event `lease_lost` reports it. It needs the [`watchdog`](Self::watchdog): without it the ttl is the bound.
     fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
 
     /// Sets how long [`add`](WaitGroup::add), [`add_n`](WaitGroup::add_n) and [`wait`](WaitGroup::wait) wait.
     /// Default: no limit.
     ///
-    /// That is the wait for a turn: what is free is had also by a shorter one, as long as the server answers within 500 ms. A
-    /// call without an answer fails as [unavailable](crate::Error::is_unavailable).
+    /// A free permit is acquired even with a shorter `max_wait`, as long as the server answers within 500 ms. A call without an
+    /// answer fails as [unavailable](crate::Error::is_unavailable).
     fn max_wait(max_wait: Duration) => wait.max_wait = Some(max_wait);
 
     /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
@@ -161,6 +161,13 @@ setters! { WaitGroupBuilder:
     fn newest_first_after(interval: Duration) => queueing.newest = Some(interval);
 }
 
+impl WaitGroup {
+    /// Returns a builder to change the settings. `limit`: the most permits for each key, at least 1.
+    pub fn builder(limit: u32) -> WaitGroupBuilder {
+        WaitGroupBuilder::new(limit)
+    }
+}
+
 impl WaitGroupBuilder {
     /// Reserves the last `permits` of each key for this class and those above it. Calls of lower classes see a limit that
     /// is lower by this number. Default: none.
@@ -198,8 +205,11 @@ impl WaitGroupBuilder {
         let leases = Leases::shared(store, name, || namespace, self.options, counts);
         leases.admission.follow_limit(name);
         let decisions = Decisions::new("wait_group", name);
-        let (wait, queueing, turn) = (self.wait, Arc::new(self.queueing), Turn::new());
-        let (rules, most) = (queueing.rules(), limit);
+        let wait = self.wait;
+        let queueing = Arc::new(self.queueing);
+        let turn = Turn::new();
+        let rules = queueing.rules();
+        let most = limit;
         Ok(WaitGroup {
             leases,
             name: name.into(),
@@ -212,8 +222,4 @@ impl WaitGroupBuilder {
             turn,
         })
     }
-}
-
-pub(super) fn check_limit(limit: u32) -> Result<u32, Error> {
-    in_range("the limit", 1.., "at least 1", limit).map(|()| limit)
 }

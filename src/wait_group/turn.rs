@@ -7,18 +7,19 @@ use std::time::{Duration, SystemTime};
 
 use sha2::{Digest as _, Sha256};
 
-use super::holders;
+use crate::error::Error;
 use crate::lease::micros;
 use crate::lease::settings::Rules;
 use crate::lease::token::{Ending, Suffix};
 use crate::setters::in_range;
-use crate::{Error, Key};
+use crate::store::Key;
+use crate::wait_group::permits;
 
 /// How many classes there can be.
-const MOST_CLASSES: u8 = holders::IDLE as u8;
+const MOST_CLASSES: u8 = permits::IDLE as u8;
 
 /// The rank of the lowest class, and of callers that say nothing of classes.
-const LOWEST: i64 = holders::IDLE - 1;
+const LOWEST: i64 = permits::IDLE - 1;
 
 /// Where a call stands among the waiters for permits: its flow, the share of that, and its class.
 ///
@@ -128,7 +129,8 @@ impl Queueing {
             "1 to 8",
             self.classes,
         )?;
-        let (shortest, longest) = (Duration::from_millis(1), Duration::from_secs(86_400));
+        let shortest = Duration::from_millis(1);
+        let longest = Duration::from_secs(86_400);
         in_range("aging", shortest..=longest, "1 ms to 1 day", self.aging)?;
         in_range(
             "the interval of newest first",

@@ -1,11 +1,12 @@
 //! Tests of slices: how long they count, as time passes and as the clock is set.
 
+mod layout;
+
 use std::time::Duration;
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
-use super::bucket::Bucket;
-use super::layout::{Digest, Layout};
+use super::{Bucket, Digest, Layout};
 use crate::dedupe::{Claim, Claimed, Dedupe};
 use crate::lease::agreement::{CLOCK, EXPIRE};
 use crate::store::{Cell as _, ManualClock};

@@ -3,8 +3,14 @@
 //! A caller may keep its future without polling it, or drop it. So the run becomes a task of its own, on the caller's
 //! runtime: once others of its process wait for it, once the caller leaves while it has to go on, and once it has lasted
 //! for [`ALONE`], since callers of other processes may wait for it.
+//!
+//! Also: how many do something for one key at once in this process, such as a run whose result is not shared, or a publication.
+
+#[cfg(test)]
+mod tests;
 
 use std::future::poll_fn;
+use std::hash::{BuildHasher as _, RandomState};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::Context;
@@ -12,12 +18,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use hashbrown::HashMap;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{JoinHandle, yield_now};
 
-use crate::Error;
-use crate::error::Cause;
+use crate::error::{Cause, Error};
+use crate::store::Key;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
 
@@ -175,21 +182,70 @@ pub(super) fn gone() -> Error {
     )
 }
 
-#[cfg(test)]
-mod tests {
-    use std::panic::AssertUnwindSafe;
+/// The keys that have callers, by their hashes. Two keys of the same hash wait for each other.
+#[derive(Debug)]
+pub(super) struct Parallel {
+    /// `None`: unlimited.
+    most: Option<u32>,
+    hasher: RandomState,
+    /// Each caller of a key shares its semaphore.
+    keys: std::sync::Mutex<HashMap<u64, Arc<Semaphore>>>,
+}
 
-    use tokio_test::{assert_pending, task};
+/// A caller of a key. When the last one is dropped, the key is removed.
+#[derive(Debug)]
+pub(super) struct Slot {
+    parallel: Arc<Parallel>,
+    key: u64,
+    permit: Option<OwnedSemaphorePermit>,
+}
 
-    use super::*;
+impl Parallel {
+    pub(super) fn new(most: Option<u32>) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            hasher: RandomState::new(),
+            keys: std::sync::Mutex::default(),
+        })
+    }
 
-    #[tokio::test]
-    async fn a_panic_of_a_task_that_is_being_spawned_is_resumed() {
-        let run = Run::new(Box::pin(async {})).unwrap();
-        *lock(&run.state) = State::Polled { spawns: true };
-        let mut gone = task::spawn(AssertUnwindSafe(run.why_gone()).catch_unwind());
-        assert_pending!(gone.poll());
-        *lock(&run.state) = State::Spawned(tokio::spawn(async { panic!("out of order") }));
-        assert!(gone.await.is_err());
+    /// Waits for a permit, in the order of arrival. Cancel safe.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        key: &Key,
+    ) -> impl Future<Output = Option<Slot>> + Send + use<> {
+        let entered = self.most.map(|most| {
+            let key = self.hasher.hash_one(key);
+            let new = || Arc::new(Semaphore::new(most as usize));
+            let permits = Arc::clone(lock(&self.keys).entry(key).or_insert_with(new));
+            (
+                permits,
+                Slot {
+                    parallel: Arc::clone(self),
+                    key,
+                    permit: None,
+                },
+            )
+        });
+        async move {
+            let (permits, mut slot) = entered?;
+            // The semaphore is never closed.
+            slot.permit = permits.acquire_owned().await.ok();
+            Some(slot)
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.permit = None;
+        let mut keys = lock(&self.parallel.keys);
+        // A caller that waits or runs holds it too.
+        if keys
+            .get(&self.key)
+            .is_some_and(|permits| Arc::strong_count(permits) == 1)
+        {
+            keys.remove(&self.key);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! The holders of permits in the in-memory store. It does the same as `lua/permits.lua`.
 
-use crate::lease::ends::Ends;
 use std::convert::Infallible;
 
+use crate::lease::ends::Ends;
 use crate::lease::flows::{Flow, Order};
 use crate::lease::kind::{At, Holders, Kind};
 use crate::lease::outcome::{Completing, Entered, Look, Outcome};
@@ -44,7 +44,7 @@ impl Kind for Permits {
     }
 }
 
-/// Permits keep no outcomes. Each acquire tells the settings that may change while it waits.
+/// Permits have no outcomes. Each acquire carries the settings that may change while it waits.
 #[derive(Clone, Debug)]
 pub(crate) enum Tells {}
 
@@ -94,7 +94,9 @@ impl Outcome<PermitHolders> for Tells {
 
 /// The weight and the limit in a token. `None` for a token that waits until no permit is held.
 pub(super) fn size(token: &Token) -> Option<(i64, i64)> {
-    let (mut numbers, mut nth, mut digits) = ([0_i64; 2], 0, 0);
+    let mut numbers = [0_i64; 2];
+    let mut nth = 0;
+    let mut digits = 0;
     let text = match token.ending() {
         Ok(Ending::Permit { weight, limit }) => return Some((weight.into(), limit.into())),
         Ok(_) => return None,

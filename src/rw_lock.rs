@@ -1,20 +1,19 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("rw_lock/page.md")]
 
 pub(crate) mod builder;
 pub(crate) mod holders;
 
 use std::sync::Arc;
 
-pub use self::builder::RwLockBuilder;
-use self::builder::Settings;
-use self::holders::ReadWrite;
-use crate::error::Subject;
+use crate::error::{Error, Subject};
 pub use crate::layers::rw_lock::RwLockLayer;
 use crate::lease::token::Ending;
 use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
-use crate::store::check_name;
+use crate::rw_lock::holders::ReadWrite;
+use crate::store::{Key, Store, check_name};
 use crate::telemetry::Decisions;
-use crate::{Error, Key, Store};
+
+pub use self::builder::RwLockBuilder;
 
 /// A namespace of reader-writer locks, one for each key. Cheap to clone. See the [module](crate::rw_lock) for
 /// details.
@@ -32,6 +31,13 @@ pub struct RwLock {
     pub(crate) settings: Settings,
 }
 
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    prefer_readers: bool,
+    most_writers: u32,
+    pub(crate) wait: Wait,
+}
+
 impl RwLock {
     /// Creates the locks of the namespace `name` in a store, with the default settings.
     ///
@@ -42,11 +48,6 @@ impl RwLock {
     /// Same as [`RwLockBuilder::build`].
     pub fn new(store: &Store, name: &str) -> Result<Self, Error> {
         Self::builder().build(store, name)
-    }
-
-    /// Returns a builder to change the settings.
-    pub fn builder() -> RwLockBuilder {
-        RwLockBuilder::default()
     }
 
     /// Returns the same locks for a group of readers. Readers of the same group share a lock. Readers of different
@@ -140,7 +141,7 @@ impl RwLock {
     /// Takes a lock from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. A message tells its process, which then asks the store at once, and the lock is
+    /// The holder does not have to agree. A message notifies its process, which then checks the store at once, and the lock is
     /// [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a permit, or for
     /// `lost()` for 1 s. Without messages, the holder learns of the loss at its next renewal, a third of its ttl later at most;
     /// without [`watchdog`](RwLockBuilder::watchdog) when the ttl ends.

@@ -1,8 +1,135 @@
-//! The fill level of a filter, as this process last measured it.
+//! Items that a filter remembers, and how full the filter is.
+//!
+//! The steps in memory do the same as `lua/claim.lua`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
+use crate::bloom_filter::bits::Probe;
+use crate::bloom_filter::layout::Mismatch;
+use crate::bloom_filter::{BloomFilter, shard_key};
+use crate::dedupe::claims::{FilterFull, Found, Known, Memory, step};
+use crate::error::Error;
+use crate::lease::holder::Holder;
+use crate::lease::kind::Kind;
+use crate::store::Arguments;
 use crate::telemetry::{self, Event, tell};
+
+/// A filter that remembers the handled items.
+#[derive(Debug)]
+pub(crate) struct Filtered {
+    pub(super) filter: BloomFilter,
+    fill: Arc<Fill>,
+    pub(super) when_full: FilterFull,
+}
+
+impl Filtered {
+    pub(crate) fn new(filter: BloomFilter, when_full: FilterFull) -> Self {
+        let name = filter.name();
+        let fill = filter
+            .store()
+            .shared(name, || Arc::new(Fill::new(name, filter.size().keys)));
+        Self {
+            filter,
+            fill,
+            when_full,
+        }
+    }
+
+    pub(super) fn fill(&self) -> Option<f64> {
+        self.fill.known()
+    }
+
+    /// Records how full a generation is, by its sample. Returns the level.
+    fn measure(&self, probe: &Probe, ones: u64) -> f64 {
+        let fill = self.filter.fill(ones);
+        self.fill.note(probe.shard, fill);
+        fill
+    }
+}
+
+/// Claims on the items of a filter.
+#[derive(Clone, Debug)]
+pub(crate) enum FilterClaims {}
+
+impl Kind for FilterClaims {
+    type Holders = Holder<false>;
+    type Outcome = Filtered;
+    const PARTS: &'static [&'static str] =
+        &["claim", "@config", "waiters", "beats", "@bits0", "@bits1"];
+    const NAME: &'static str = "claim";
+    const PIECES: &'static [&'static str] = &["mutex", "bloom", "claim"];
+    const FENCED: bool = false;
+}
+
+impl Memory for Filtered {
+    type Item = Probe;
+    // Each run reads one bit per hash.
+    const MOST_RUNS: usize = 32;
+
+    fn item(&self, item: &[u8]) -> Probe {
+        self.filter.probe(item)
+    }
+
+    fn digest(probe: &Probe) -> (u32, u128) {
+        (probe.shard, probe.hash())
+    }
+
+    async fn open(&self) -> Result<(), Error> {
+        self.filter.open().await
+    }
+
+    fn known(&self, probe: &Probe, ones: u64) -> Known {
+        let is_full = self.measure(probe, ones) > 1.0 && self.when_full == FilterFull::FailOpen;
+        if is_full {
+            Known::ByFullFilter
+        } else {
+            Known::ByFilter
+        }
+    }
+
+    fn note(&self, probe: &Probe, ones: u64) {
+        self.measure(probe, ones);
+    }
+
+    fn mismatch(&self, stored: &Mismatch) -> Error {
+        self.filter.mismatch(stored)
+    }
+
+    fn write(&self, call: &mut Arguments<'_>) {
+        self.filter.layout().write(call);
+    }
+
+    fn write_item(probe: &Probe, call: &mut Arguments<'_>) {
+        probe.write(call);
+    }
+
+    fn find(&self, probe: &Probe) -> Result<Option<u64>, Found> {
+        let layout = self.filter.layout();
+        step(
+            self.filter.shards(),
+            &shard_key(probe.shard),
+            |bits, now| {
+                bits.enter(layout, now)?;
+                let generation = bits.generation_of(layout, probe, now)?;
+                Ok(generation.map(|generation| bits.sample(generation)))
+            },
+        )
+    }
+
+    fn insert(&self, probe: &Probe) -> Result<u64, Found> {
+        let layout = self.filter.layout();
+        step(
+            self.filter.shards(),
+            &shard_key(probe.shard),
+            |bits, now| {
+                bits.insert(layout, probe, now)?;
+                let current = bits.enter(layout, now)?;
+                Ok(bits.sample(current))
+            },
+        )
+    }
+}
 
 /// From this level on, a filter is nearly full. From 1 on, it is full.
 const NEARLY: f64 = 0.8;
@@ -14,7 +141,7 @@ const UNIT: f64 = 10_000.0;
 
 /// Sends an event when the level of a filter crosses a threshold, once per crossing.
 #[derive(Debug)]
-pub(super) struct Fill {
+struct Fill {
     name: Box<str>,
     gauge: telemetry::Fill,
     shards: Box<[AtomicU32]>,
@@ -23,7 +150,7 @@ pub(super) struct Fill {
 }
 
 impl Fill {
-    pub(super) fn new(name: &str, shards: u32) -> Self {
+    fn new(name: &str, shards: u32) -> Self {
         let shards = (0..shards).map(|_| AtomicU32::new(0)).collect();
         Self {
             name: name.into(),
@@ -34,7 +161,7 @@ impl Fill {
     }
 
     /// Records the level of a shard.
-    pub(super) fn note(&self, shard: u32, fill: f64) {
+    fn note(&self, shard: u32, fill: f64) {
         let Some(known) = self.shards.get(shard as usize) else {
             return;
         };
@@ -62,7 +189,8 @@ impl Fill {
                 .filter(|&&least| fill >= least - margin)
                 .count() as u8
         };
-        let (crossed, kept) = (above(0.0), above(BACK));
+        let crossed = above(0.0);
+        let kept = above(BACK);
         let before = self.crossed.fetch_max(crossed, Ordering::Relaxed);
         if kept < before {
             // A threshold that another thread crossed meanwhile stays crossed.
@@ -78,7 +206,7 @@ impl Fill {
     }
 
     /// Returns the mean of the known levels of the shards.
-    pub(super) fn known(&self) -> Option<f64> {
+    fn known(&self) -> Option<f64> {
         let all = self
             .shards
             .iter()

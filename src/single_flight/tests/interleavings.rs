@@ -9,9 +9,9 @@ use futures_util::FutureExt as _;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-use super::run::Run;
-use super::table::{Caller, LeaderGuard, Role, Table, Wakeup};
 use crate::Key;
+use crate::single_flight::task::Run;
+use crate::single_flight::waiters::{Caller, LeaderGuard, Role, Table, Wakeup};
 use crate::sync::{block_on, check, spawn};
 
 type Table1 = Arc<Table<u32>>;

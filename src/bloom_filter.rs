@@ -1,37 +1,35 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("bloom_filter/page.md")]
 
-mod batch;
-mod bits;
-mod claimed;
-mod config;
-mod hash;
-mod layout;
+pub(crate) mod bits;
+mod builder;
+pub(crate) mod layout;
 pub(crate) mod look;
 mod operations;
 mod size;
-pub(crate) mod stored_layout;
-
-#[cfg(test)]
-mod agreement;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{HashSet, VecDeque};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::smallvec;
 
-pub use self::config::BloomFilterBuilder;
-pub(crate) use self::hash::Probe;
+use crate::bloom_filter::layout::{Config, Layout, Mismatch};
+use crate::bloom_filter::operations::{
+    Answers, CheckAndInsert, Clear, Contains, Count, OnShard, Open, Probes, Step,
+};
+use crate::error::Error;
+use crate::store::{Client, Key, Namespace, Store};
+
+pub use self::builder::BloomFilterBuilder;
 pub use self::size::FilterSize;
 
-use self::batch::first_places;
-pub(crate) use self::bits::Bits;
-use self::config::Config;
-use self::operations::{Answers, CheckAndInsert, Clear, Contains, Count, OnShard, Probes, Step};
-use crate::store::{Client, Namespace};
-use crate::{Error, Key, Store};
+pub(crate) use self::bits::{Bits, Probe};
+
+/// How many calls of a batch run at a time.
+const UNDER_WAY: usize = 4;
 
 /// A Bloom filter in a store.
 ///
@@ -88,11 +86,6 @@ impl BloomFilter {
             .capacity(capacity)
             .false_positive_rate(rate)
             .build(store, name)
-    }
-
-    /// Returns a builder with all settings.
-    pub fn builder() -> BloomFilterBuilder {
-        BloomFilterBuilder::default()
     }
 
     /// Opens a filter whose name was already checked.
@@ -235,6 +228,68 @@ impl BloomFilter {
         }
     }
 
+    /// Returns the same filter in the memory of this process, which replaces the store while it is unavailable.
+    pub(crate) fn local_share(&self) -> Self {
+        Self::open_in(
+            self.0.store.local_share(),
+            &self.0.name,
+            self.0.config.clone(),
+        )
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub(crate) fn layout(&self) -> &Arc<Layout> {
+        &self.0.config.layout
+    }
+
+    pub(crate) fn shards(&self) -> &Namespace<Bits> {
+        &self.0.namespace
+    }
+
+    /// Makes sure that the first key has this layout, before any other key is used. A stored filter with fewer keys
+    /// would not be noticed at the other keys.
+    pub(crate) async fn open(&self) -> Result<(), Error> {
+        if self.layout().shards > 1 && !self.0.opened.load(Ordering::Relaxed) {
+            self.step::<Open>(0).await?;
+            self.0.opened.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn checked<T>(&self, reply: Result<T, Mismatch>) -> Result<T, Error> {
+        reply.map_err(|stored| self.mismatch(&stored))
+    }
+
+    pub(crate) fn mismatch(&self, stored: &Mismatch) -> Error {
+        let parse = |text: &str| Some(Layout::parse(text)?.0);
+        stored.error(
+            format_args!("the filter {:?}", self.0.name),
+            &**self.layout(),
+            parse,
+        )
+    }
+
+    /// Returns how full a generation of a shard is, by the number of set bits in its sample: 1 at its capacity.
+    pub(crate) fn fill(&self, sample: u64) -> f64 {
+        let Layout {
+            shards,
+            bits,
+            hashes,
+            ..
+        } = &**self.layout();
+        // A filter without a capacity counts as full when half of its bits are set.
+        let half = *bits as f64 * f64::from(*shards) * std::f64::consts::LN_2 / f64::from(*hashes);
+        let capacity = self
+            .0
+            .config
+            .capacity
+            .map_or(half, |capacity| capacity as f64);
+        self.layout().items_sampled(sample) * f64::from(*shards) / capacity
+    }
+
     /// Returns the place of an item.
     pub(crate) fn probe(&self, item: &[u8]) -> Probe {
         Probe::new(self.layout(), item)
@@ -273,6 +328,39 @@ impl BloomFilter {
                 .await?,
         )
     }
+
+    /// Runs a step for the items at these places. The items of a key go in one call, up to `most_items`. Returns
+    /// whether each item was contained, in the order of all items, with `true` at the other places.
+    async fn ask_all<S: Step>(
+        &self,
+        client: &Client<OnShard<S>>,
+        probes: &[Probe],
+        mut places: Vec<usize>,
+    ) -> Result<Vec<bool>, Error> {
+        self.open().await?;
+        places.sort_by_key(|&place| probes[place].shard);
+        let mut seen = vec![true; probes.len()];
+        let mut under_way = VecDeque::new();
+        let mut rest = &places[..];
+        loop {
+            while let (true, Some(&first)) = (under_way.len() < UNDER_WAY, rest.first()) {
+                let shard = probes[first].shard;
+                let alike = rest
+                    .iter()
+                    .take_while(|&&place| probes[place].shard == shard);
+                let (call, later) = rest.split_at(alike.take(self.layout().most_items()).count());
+                let items = call.iter().map(|&place| probes[place]).collect();
+                under_way.push_back((call, client.run(shard_key(shard), self.on_shard(items))));
+                rest = later;
+            }
+            let Some((call, running)) = under_way.pop_front() else {
+                return Ok(seen);
+            };
+            for (&place, answer) in call.iter().zip(self.checked(running.await?)?) {
+                seen[place] = answer == 1;
+            }
+        }
+    }
 }
 
 /// Returns the key of a shard.
@@ -282,4 +370,13 @@ pub(crate) fn shard_key(shard: u32) -> Key {
     } else {
         Key::from(shard)
     }
+}
+
+/// Returns the first place of each item. Calls that run at the same time can overtake each other, so an item that
+/// occurs twice is sent only once.
+fn first_places(probes: &[Probe]) -> Vec<usize> {
+    let mut known = HashSet::with_capacity(probes.len());
+    (0..probes.len())
+        .filter(|&place| known.insert(probes[place].hash()))
+        .collect()
 }

@@ -8,23 +8,21 @@ use futures_util::future::Either;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::answer::{Asker, Flight, Found};
-use super::kept;
-use super::layer::Captured;
-use super::local_cache::LocalCache;
-use super::parallel::Parallel;
-use super::run::{Run, gone};
-use super::shared::{Format, Pass, SharedOutcome};
-use super::stored::Stored;
-use super::table::{Caller, LeaderGuard, Role, Table, Wakeup};
-use crate::error::{Busy, Subject, Why};
-use crate::lease::{Admission, LeaseOptions, Leases};
+use crate::error::{Busy, Error, Subject, Why};
+use crate::lease::{Admission, LeaseHandle, LeaseOptions, Leases};
 use crate::middleware::detached::Detach;
-use crate::store::Namespace;
+use crate::random;
+use crate::single_flight::answer::{Asker, Flight, Found};
+use crate::single_flight::cache::{LocalCache, Stored};
+use crate::single_flight::layer::Captured;
+use crate::single_flight::outcome::{Format, Pass, SharedOutcome};
+use crate::single_flight::stored;
+use crate::single_flight::task::{Parallel, Run, gone};
+use crate::single_flight::waiters::{Caller, LeaderGuard, Role, Table, Wakeup};
 use crate::store::background::Background;
 use crate::store::timer::until;
+use crate::store::{Key, Namespace, Store};
 use crate::telemetry::{self, Decisions, Event, Often, Outcome, in_current_span};
-use crate::{Error, Key, LeaseHandle, Store};
 
 pub(crate) struct Core<T, E> {
     pub(super) name: Arc<str>,
@@ -64,7 +62,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The bound on stored bytes, by the [weight](local_cache::weight) of answers. The largest answer always fits.
+    /// The bound on stored bytes, by the [weight](weight) of answers. The largest answer always fits.
     fn most_stored(&self) -> u64 {
         self.max_stored
             .unwrap_or_else(|| (64 << 20).max(self.least_stored()))
@@ -122,7 +120,7 @@ pub(crate) enum FlightOutcome<R, T, E, W> {
     Shared(Result<T, E>, Option<W>),
 }
 
-pub(super) type OutcomeOf<W, T, E> = FlightOutcome<<W as Work<T, E>>::Own, T, E, W>;
+pub(crate) type OutcomeOf<W, T, E> = FlightOutcome<<W as Work<T, E>>::Own, T, E, W>;
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     pub(super) fn new(
@@ -138,7 +136,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let admission = Admission::new(store, &namespace, codec);
         let table = Table::new(name, settings.go_on);
         store.notifier().listen(&table);
-        let (largest, notifier) = (settings.largest, store.notifier());
+        let largest = settings.largest;
+        let notifier = store.notifier();
         let local_cache = settings
             .local_cache
             .map(|bytes| LocalCache::new(name, bytes, largest, notifier));
@@ -166,7 +165,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         } = &*self.leases.admission;
         // It would overtake a publication that waits in a queue.
         drop(self.publications.enter(&key).await);
-        kept::forget(store, namespace, (&self.name, key)).await
+        stored::forget(store, namespace, (&self.name, key)).await
     }
 
     /// Returns an answer from the local cache, if there is one that fits, and counts it.
@@ -203,9 +202,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         key: &Key,
         call: Call<W>,
     ) -> Result<OutcomeOf<W, T, E>, Error> {
-        // All who share follow in one place, so that the future of a call stays small.
+        // All callers that share an outcome follow in one place, so that the future of a call stays small.
         let shared = 'shared: {
-            // With `refresh_early` every caller asks as a leader, which may refresh the answer.
+            // With `refresh_early` every caller looks as a leader, which may refresh the answer.
             if self.settings.refresh_early.is_none()
                 && let Some(outcome) = self.fresh(key)
             {
@@ -313,5 +312,33 @@ struct GoesOn<'a>(&'a Run);
 impl Drop for GoesOn<'_> {
     fn drop(&mut self) {
         self.0.spawn();
+    }
+}
+
+/// Draws how long before the end of its ttl an answer is refreshed: from an exponential distribution whose mean is the
+/// duration of a run times beta. If runs take similar times, a beta of 1 minimises the callers that meet an expired
+/// answer.
+///
+/// Each caller draws at random. A refresh is more likely the nearer the end is and the longer a run takes, so that one caller
+/// refreshes early and the others do not meet an expired answer (Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic
+/// Cache Stampede Prevention", 2015).
+pub(super) fn ahead(beta: f64, run: Duration) -> Duration {
+    // The fraction is never 0, so its logarithm is finite.
+    run.mul_f64(beta * -random::fraction().ln())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_is_what_a_run_takes() {
+        let run = Duration::from_millis(10);
+        for beta in [0.5, 1.0, 3.0] {
+            let sum = (0..20_000).map(|_| ahead(beta, run)).sum::<Duration>();
+            let ratio = sum.as_secs_f64() / 20_000.0 / run.as_secs_f64() / beta;
+            assert!((0.9..1.1).contains(&ratio), "{beta}: {ratio}");
+        }
+        assert_eq!(ahead(1.0, Duration::ZERO), Duration::ZERO);
     }
 }

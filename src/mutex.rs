@@ -1,4 +1,4 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("mutex/page.md")]
 
 mod all;
 mod builder;
@@ -9,29 +9,28 @@ mod quorum;
 #[cfg(test)]
 #[cfg(feature = "quorum")]
 mod tests;
-mod values;
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::builder::Settings;
-#[cfg(feature = "quorum")]
-use self::quorum::Quorum;
-use self::values::{InUse, Values};
-use crate::error::{Busy, Subject, Why};
+use crate::error::{Busy, Error, Subject, Why};
 use crate::lease::all::AcquireAll;
 use crate::lease::holder::Exclusive;
 use crate::lease::token::Suffix;
 use crate::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
+use crate::random;
 use crate::store::timer::sleep;
-use crate::store::{Client, Namespace, check_exact};
+use crate::store::{Client, Key, Namespace, Store, check_exact};
+use crate::sync::lock;
 use crate::telemetry::Decisions;
-use crate::{Error, Key, Store};
 
 pub use self::all::MutexGuards;
 pub use self::builder::MutexBuilder;
+#[cfg(feature = "quorum")]
+use self::quorum::Quorum;
 pub use crate::layers::mutex::MutexLayer;
 
 /// Without the feature there is no quorum.
@@ -58,6 +57,52 @@ pub struct Mutex {
     several: Arc<OnceLock<Option<Client<AcquireAll>>>>,
 }
 
+/// The settings of mutexes that are not options of their leases.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    wait: Wait,
+    /// `None`: on one store wait in the queue; on a quorum 32.
+    tries: Option<u32>,
+    /// The pause after so many attempts.
+    retry_delay: Arc<dyn Fn(u32) -> Duration + Send + Sync>,
+    value: Option<Arc<dyn Fn() -> String + Send + Sync>>,
+    exact_names: bool,
+    strict_fifo: bool,
+    #[cfg(feature = "quorum")]
+    quorum: quorum::Settings,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            wait: Wait::FOR_EVER,
+            tries: None,
+            retry_delay: Arc::new(|_| {
+                Duration::from_millis(50) + Duration::from_millis(200).mul_f64(random::fraction())
+            }),
+            value: None,
+            exact_names: false,
+            strict_fifo: false,
+            #[cfg(feature = "quorum")]
+            quorum: quorum::Settings::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// Whether waiters poll, as in other libraries, instead of standing in the queue.
+    fn polls(&self) -> bool {
+        self.exact_names && !self.strict_fifo
+    }
+
+    /// The name under which mutexes share their state. All mutexes with exact names are in one namespace.
+    fn shared_name<'a>(&self, name: &'a str) -> &'a str {
+        if self.exact_names { "" } else { name }
+    }
+}
+
+debug!(Settings, wait, tries, exact_names);
+
 impl Mutex {
     /// Creates the mutexes of the namespace `name` in a store, with the default settings.
     ///
@@ -68,11 +113,6 @@ impl Mutex {
     /// Same as [`MutexBuilder::build`].
     pub fn new(store: &Store, name: &str) -> Result<Self, Error> {
         Self::builder().build(store, name)
-    }
-
-    /// Returns a builder to change the settings.
-    pub fn builder() -> MutexBuilder {
-        MutexBuilder::default()
     }
 
     /// Locks the mutex of a key. Waits until the lock is free.
@@ -151,7 +191,7 @@ impl Mutex {
     /// Takes a lock from its holder, as a release by the holder does: the next waiter is woken and gets the lock. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. A message tells its process, which then asks the store at once, and the lock is
+    /// The holder does not have to agree. A message notifies its process, which then checks the store at once, and the lock is
     /// [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a permit, or for
     /// `lost()` for 1 s. Without messages, the holder learns of the loss at its next renewal, a third of its ttl later at most;
     /// without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the
@@ -351,6 +391,42 @@ fn waited_too_long(retry_after: Option<Duration>) -> Error {
         retry_after,
     }
     .into()
+}
+
+/// The values in use in one namespace. All mutexes of a name share them.
+#[derive(Debug, Default)]
+struct Values(std::sync::Mutex<HashSet<Name>>);
+
+type Name = (Key, Box<str>);
+
+/// A value in use. Dropping this frees the value.
+#[derive(Debug)]
+struct InUse {
+    values: Arc<Values>,
+    name: Name,
+}
+
+impl Values {
+    /// Marks a value as in use for a key. Fails if it is in use already.
+    fn take(self: &Arc<Self>, key: &Key, value: &str) -> Result<InUse, Error> {
+        let name: Name = (key.clone(), value.into());
+        if lock(&self.0).insert(name.clone()) {
+            return Ok(InUse {
+                values: Arc::clone(self),
+                name,
+            });
+        }
+        Err(Error::invalid(format!(
+            "the lock value {value:?} is already in use for this key in this process: each holder needs its own \
+             value, and dropping the guard frees the value"
+        )))
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        lock(&self.values.0).remove(&self.name);
+    }
 }
 
 /// A guard of a locked mutex. Dropping it unlocks the mutex in the background.

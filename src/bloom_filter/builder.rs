@@ -1,15 +1,15 @@
-//! Settings of a filter.
+//! The settings of a filter, and the check of them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::BloomFilter;
-use super::layout::Layout;
-use super::size::{MOST_BITS, MOST_HASHES, MOST_KEYS, bits_and_hashes, check_total, keys};
-use crate::bloom_filter::stored_layout::check_remember_for;
+use crate::bloom_filter::BloomFilter;
+use crate::bloom_filter::layout::{Config, Layout, check_remember_for};
+use crate::bloom_filter::size::{
+    MOST_BITS, MOST_HASHES, MOST_KEYS, bits_and_hashes, check_total, keys,
+};
+use crate::error::Error;
 use crate::setters::{in_range, setters};
-use crate::store::check_name;
-use crate::{Error, Store};
+use crate::store::{Store, check_name};
 
 /// Builds a [`BloomFilter`].
 ///
@@ -36,14 +36,6 @@ pub struct BloomFilterBuilder {
     hashes: Option<u32>,
     keys: Option<u32>,
     remember_for: Option<Duration>,
-}
-
-/// The checked settings.
-#[derive(Clone, Debug)]
-pub(super) struct Config {
-    pub(super) layout: Arc<Layout>,
-    pub(super) capacity: Option<u64>,
-    pub(super) rate: Option<f64>,
 }
 
 setters! { BloomFilterBuilder:
@@ -91,6 +83,13 @@ setters! { BloomFilterBuilder:
     /// An item is forgotten after twice this time at the latest. The server's clock counts. The filter takes a
     /// little more than twice the memory: it has two generations of this length, and each holds the whole capacity.
     fn remember_for(span: Duration) => remember_for = Some(span);
+}
+
+impl BloomFilter {
+    /// Returns a builder with all settings.
+    pub fn builder() -> BloomFilterBuilder {
+        BloomFilterBuilder::default()
+    }
 }
 
 impl BloomFilterBuilder {

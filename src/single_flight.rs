@@ -1,53 +1,55 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("single_flight/page.md")]
 
 pub(crate) mod answer;
 mod builder;
-mod codec;
-pub(crate) mod core;
-mod early;
+mod cache;
+mod flight;
 #[cfg(feature = "http")]
 pub(crate) mod http;
-#[cfg(interleavings)]
-pub(crate) mod interleavings;
-pub(crate) mod kept;
 mod lead;
-mod local_cache;
-mod parallel;
-mod run;
-#[cfg(test)]
-#[cfg(feature = "postcard")]
-mod set_back;
-mod shared;
-mod stored;
-mod table;
+mod outcome;
+mod publish;
+pub(crate) mod stored;
+mod task;
+#[cfg(any(test, interleavings))]
+pub(crate) mod tests;
+mod waiters;
 
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-pub use self::builder::SingleFlightBuilder;
-pub use self::codec::Codec;
-#[cfg(feature = "json")]
-pub use self::codec::Json;
+use derive_where::derive_where;
+
+use crate::error::Error;
+use crate::lease::LeaseHandle;
+use crate::single_flight::flight::Core;
+use crate::store::Key;
 #[cfg(feature = "postcard")]
-pub use self::codec::Postcard;
-#[cfg(any(feature = "postcard", feature = "json"))]
-pub use self::codec::SerdeValue;
-pub(crate) use self::core::{FlightOutcome, Work};
-pub use self::shared::Share;
+use crate::store::Store;
+
+pub use self::builder::SingleFlightBuilder;
+pub(crate) use self::flight::{FlightOutcome, Work};
 pub(crate) use crate::layers::single_flight as layer; // moved
 pub use crate::layers::single_flight::{
     Capture, Captured, SingleFlightLayer, WholeAnswer, WholeResponse,
 };
-
-use derive_where::derive_where;
-
-use self::core::Core;
-
+#[cfg(feature = "json")]
+pub use self::outcome::Json;
 #[cfg(feature = "postcard")]
-use crate::Store;
-use crate::{Error, Key, LeaseHandle};
+pub use self::outcome::Postcard;
+#[cfg(any(feature = "postcard", feature = "json"))]
+pub use self::outcome::SerdeValue;
+pub use self::outcome::{Codec, Share};
+
+#[cfg(interleavings)]
+pub(crate) use self::tests::interleavings; // moved
+
+pub(crate) mod kept {
+    pub use super::answer::StoredAnswer;
+    pub(crate) use super::stored::{forget, look};
+} // moved
 
 /// A namespace of single flights, one per key, whose answers are of type `T`. Clones are cheap and share the
 /// flights. See the [module](crate::single_flight) for the guarantees.
@@ -86,11 +88,6 @@ where
 }
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T, E> {
-    /// Returns a builder for flights whose answers are encoded by `codec`.
-    pub fn builder(codec: impl Codec<T>) -> SingleFlightBuilder<T, E> {
-        SingleFlightBuilder::new(codec)
-    }
-
     /// Runs `work`, or returns the outcome of another caller's run of the same key.
     ///
     /// ```
@@ -205,7 +202,8 @@ where
         self,
         _: Option<LeaseHandle>,
     ) -> impl Future<Output = Captured<Self::Own, Result<T, E>>> + Send + 'static {
-        let (core, work) = (self.core, (self.work)());
+        let core = self.core;
+        let work = (self.work)();
         async move {
             let own = work.await;
             Captured {

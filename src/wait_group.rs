@@ -1,37 +1,39 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("wait_group/page.md")]
 
 pub(crate) mod adaptive;
 mod builder;
 mod fleet;
-pub(crate) mod holders;
-mod id;
+pub(crate) mod permits;
 mod turn;
 
+use std::fmt;
 use std::num::NonZeroU32;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+
+use crate::error::{Busy, Error, Subject, Why};
+use crate::fleet::Replicas;
+use crate::lease::settings::{KeyLimit, Rules, Told};
+use crate::lease::token::{Suffix, Token};
+use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard, percent};
+use crate::setters::in_range;
+use crate::store::failure::Sharing;
+use crate::store::{Key, Namespace, Store};
+use crate::telemetry::Decisions;
+use crate::wait_group::permits::Permits;
+use crate::wait_group::turn::Queueing;
 
 #[cfg(feature = "http")]
 pub use self::adaptive::WatchedBody;
 pub use self::adaptive::{Adaptive, AdaptiveState, Classify, HttpSignals, Signal};
 pub use self::builder::WaitGroupBuilder;
 pub use self::fleet::FleetLimit;
-use self::holders::Permits;
-pub use self::id::PermitId;
-use self::turn::Queueing;
 pub use self::turn::Turn;
-use crate::error::{Busy, Subject, Why};
-use crate::fleet::Replicas;
 pub(crate) use crate::layers::concurrency_limit as layer; // moved
 pub use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
-use crate::lease::settings::{KeyLimit, Rules, Told};
-use crate::lease::token::Suffix;
-use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
-use crate::setters::in_range;
-use crate::store::Namespace;
-use crate::store::failure::Sharing;
-use crate::telemetry::Decisions;
-use crate::{Error, Key, Store};
+
+pub(crate) use self::permits as holders; // moved
 
 /// A namespace of WaitGroups, one for each key. Cheap to clone. See the [module](crate::wait_group) for details.
 ///
@@ -95,11 +97,6 @@ impl WaitGroup {
     /// Same as [`WaitGroupBuilder::build`].
     pub fn new(store: &Store, name: &str, limit: u32) -> Result<Self, Error> {
         Self::builder(limit).build(store, name)
-    }
-
-    /// Returns a builder to change the settings. `limit`: the most permits for each key, at least 1.
-    pub fn builder(limit: u32) -> WaitGroupBuilder {
-        WaitGroupBuilder::new(limit)
     }
 
     /// Returns the same permits with another limit, for example the limit of a customer's plan.
@@ -215,7 +212,7 @@ impl WaitGroup {
             ..self.wait
         };
         // A token that waits until no permit is held, and then holds nothing.
-        // It is concerned by no setting, so it tells none but the limit.
+        // No setting applies to it, so it carries none but the limit.
         let told = Told {
             limit: self.leases.admission.fleet_limit(),
             rules: Arc::default(),
@@ -269,7 +266,7 @@ impl WaitGroup {
     /// Takes a permit from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
     /// whether the holder still held it.
     ///
-    /// The holder is not asked. A message tells its process, which then asks the store at once, and the permit is
+    /// The holder does not have to agree. A message notifies its process, which then checks the store at once, and the permit is
     /// [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a permit, or for
     /// `lost()` for 1 s. Without messages, the holder learns of the loss at its next renewal, a third of its ttl later at most;
     /// without [`watchdog`](WaitGroupBuilder::watchdog) when the ttl ends.
@@ -335,7 +332,8 @@ impl WaitGroup {
     /// If the future is dropped, the permit may or may not be released. It is safe to release a permit twice.
     pub async fn done(&self, id: &PermitId) -> Result<bool, Error> {
         if id.name != self.name {
-            let (name, own) = (&id.name, &self.name);
+            let name = &id.name;
+            let own = &self.name;
             return Err(Error::invalid(format!(
                 "the permit must belong to the WaitGroup {own:?}, is one of {name:?}"
             )));
@@ -447,7 +445,8 @@ impl WaitGroup {
         if n > most {
             return Err(Error::exceeds_limit(n, most));
         }
-        let (whole, limit) = (limit, share(limit));
+        let whole = limit;
+        let limit = share(limit);
         let suffix = self
             .queueing
             .suffix(turn, n, (limit, whole - limit), chosen);
@@ -459,6 +458,10 @@ impl WaitGroup {
         ask.early = self.queueing.early.then_some((limit / n).max(1));
         self.leases.acquire(key, ask).await
     }
+}
+
+fn check_limit(limit: u32) -> Result<u32, Error> {
+    in_range("the limit", 1.., "at least 1", limit).map(|()| limit)
 }
 
 /// A permit of a [`WaitGroup`]. Dropping it releases the permit in the background.
@@ -487,3 +490,105 @@ impl Permit {
 }
 
 guard!(Permit.lease, "the permit", done);
+
+/// The id of a permit that is no longer renewed.
+///
+/// [`Permit::into_id`] returns it. Convert it to a string to send it to another task or
+/// process, which parses it and passes it to [`WaitGroup::done`].
+///
+/// Everyone who knows the id can release the permit.
+///
+/// ```
+/// use tower_distributed::wait_group::PermitId;
+/// use tower_distributed::{Store, WaitGroup};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+/// let exports = WaitGroup::new(&Store::in_memory(), "exports", 2)?;
+/// let id = exports.add("acme").await?.into_id();
+/// assert_eq!(id.key().as_bytes(), b"acme");
+/// assert_eq!(id.to_string().parse::<PermitId>()?, id);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PermitId {
+    name: Arc<str>,
+    key: Key,
+    token: Token,
+}
+
+impl PermitId {
+    /// Returns the key of the permit.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+/// Writes `name:key:token`, in letters, digits and `% - . / _ :`.
+impl fmt::Display for PermitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{}:{}",
+            self.name,
+            percent::encode(self.key.as_bytes()),
+            self.token
+        )
+    }
+}
+
+impl FromStr for PermitId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let parsed = || {
+            let mut parts = text.split(':');
+            let name = parts.next()?;
+            let key = percent::decode(parts.next()?)?;
+            let token = parts.next()?;
+            let is_whole = parts.next().is_none() && !name.is_empty() && token.len() <= 128;
+            let token = Token::from(token);
+            let is_permit = token.ttl().is_some() && permits::size(&token).is_some();
+            (is_permit && is_whole).then(|| Self {
+                name: name.into(),
+                key: Key::from(key),
+                token,
+            })
+        };
+        parsed().ok_or_else(|| {
+            Error::invalid(format!(
+                "a permit id must have the format of Permit::into_id, is {text:?}"
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_read_as_it_was_written() {
+        let token = "0123456789abcdef-1f.1c9c380/2/5";
+        let id = PermitId {
+            name: "exports".into(),
+            key: Key::from("acme:1/ä"),
+            token: token.into(),
+        };
+        assert_eq!(id.to_string(), format!("exports:acme%3a1%2f%c3%a4:{token}"));
+        assert_eq!(id.to_string().parse::<PermitId>().unwrap(), id);
+        for other in [
+            "",
+            "a",
+            "a:b:c",
+            "a:%:0123456789abcdef-1f.1c9c380/2/5",
+            &format!("a:b:{token}:d"),
+        ] {
+            let error = other.parse::<PermitId>().unwrap_err();
+            assert!(
+                error.is_invalid() && error.to_string().contains(&format!("{other:?}")),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,11 +1,10 @@
-#![doc = include_str!("page.md")]
+#![doc = include_str!("dedupe/page.md")]
 
 mod builder;
 mod claim;
 mod claims;
 pub(crate) mod exact;
-mod fill;
-pub(crate) mod filtered;
+pub(crate) mod filter;
 #[cfg(feature = "http")]
 mod replay;
 #[cfg(test)]
@@ -15,25 +14,29 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::builder::{DedupeBuilder, FilterFull};
+use crate::bloom_filter::BloomFilter;
+use crate::dedupe::claim::Place;
+use crate::dedupe::claims::{Claims, Common, unasked};
+use crate::dedupe::exact::{Exact, ExactClaims, Layout};
+use crate::dedupe::filter::{FilterClaims, Filtered};
+use crate::error::Error;
+use crate::lease::LeaseOptions;
+use crate::store::Store;
+use crate::telemetry::{Decisions, Outcome};
+
+pub use self::builder::{DedupeBuilder, ExactBuilder};
 pub use self::claim::Claim;
+pub(crate) use self::claim::Looked;
+pub use self::claims::FilterFull;
+pub(crate) use self::claims::Known;
 #[cfg(test)]
 pub(crate) use self::claims::{Found, Memory};
-pub(crate) use self::claims::{Known, Looked};
-pub use self::exact::ExactBuilder;
 #[cfg(feature = "http")]
 pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
 pub(crate) use crate::layers::dedupe as layer; // moved
 pub use crate::layers::dedupe::{DedupeLayer, DuplicateAction, Evidence, GoOnLayer, Unsure};
 
-use self::claim::Place;
-use self::claims::{Claims, Common, unasked};
-use self::exact::{Exact, ExactClaims, Layout};
-use self::filtered::{FilterClaims, Filtered};
-use crate::bloom_filter::BloomFilter;
-use crate::lease::LeaseOptions;
-use crate::telemetry::{Decisions, Outcome};
-use crate::{Error, Store};
+pub(crate) use self::filter as filtered; // moved
 
 /// Claims items, so that each is handled once across all processes.
 ///
@@ -75,29 +78,6 @@ impl Dedupe {
     /// The same errors as [`DedupeBuilder::build`].
     pub fn new(filter: &BloomFilter) -> Result<Self, Error> {
         Self::builder().build(filter)
-    }
-
-    /// Returns a builder for a `Dedupe` on a filter.
-    pub fn builder() -> DedupeBuilder {
-        DedupeBuilder::default()
-    }
-
-    /// Returns a builder for a `Dedupe` without false positives.
-    ///
-    /// All processes that use the same store and name share its claims and items.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_distributed::{Dedupe, Store};
-    ///
-    /// let payments = Dedupe::exact(&Store::in_memory(), "payments")
-    ///     .capacity(1_000_000)
-    ///     .remember_for(Duration::from_secs(7 * 86_400))
-    ///     .build()?;
-    /// # Ok::<(), tower_distributed::Error>(())
-    /// ```
-    pub fn exact(store: &Store, name: &str) -> ExactBuilder {
-        ExactBuilder::new(store, name)
     }
 
     fn on_filter(filter: &BloomFilter, when_full: FilterFull, options: LeaseOptions) -> Self {
@@ -297,8 +277,8 @@ impl Dedupe {
                 )
             }
             Mode::Exact(claims) => {
-                let (Common { store, name, .. }, options) =
-                    (&claims.common, claims.leases.options());
+                let Common { store, name, .. } = &claims.common;
+                let options = claims.leases.options();
                 let layout = Arc::clone(&claims.memory().layout);
                 Self::exactly(store.local_share(), name, layout, options.clone())
             }
@@ -315,7 +295,7 @@ impl Dedupe {
             Ok(Looked::Known(Known::ByFullFilter)) => loop {
                 match self.look(item, max_wait, true).await {
                     Ok(Looked::New(claim)) => break Ok((Claimed::New(claim), Outcome::FilterFull)),
-                    // The call had to wait, so the filter was asked after all.
+                    // The call had to wait, so the store looked at the filter after all.
                     Ok(Looked::Known(_)) => {}
                     Err(error) => break Err(error),
                 }
@@ -341,8 +321,16 @@ impl Dedupe {
         insists: bool,
     ) -> Result<Looked, Error> {
         match &self.0 {
-            Mode::Filter(claims) => claims.claim(item, max_wait, insists, Place::Filter).await,
-            Mode::Exact(claims) => claims.claim(item, max_wait, insists, Place::Exact).await,
+            Mode::Filter(claims) => {
+                let taken = claims.claim(item, max_wait, insists).await?;
+                let place = |probe| Place::Filter(Arc::clone(claims), probe);
+                Ok(Looked::of(taken, place))
+            }
+            Mode::Exact(claims) => {
+                let taken = claims.claim(item, max_wait, insists).await?;
+                let place = |digest| Place::Exact(Arc::clone(claims), digest);
+                Ok(Looked::of(taken, place))
+            }
         }
     }
 }

@@ -9,14 +9,15 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::local_cache::forgotten;
-use super::run::{ALONE, Run};
-use crate::store::Listener;
+use crate::clock;
+use crate::error::Error;
+use crate::single_flight::cache::forgotten;
+use crate::single_flight::task::{ALONE, Run};
 use crate::store::background::Background;
 use crate::store::timer::sleep;
+use crate::store::{Key, Listener};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
-use crate::{Error, Key, clock};
 
 const SHARDS: usize = 16;
 
@@ -78,7 +79,8 @@ pub(super) enum Role<V> {
 impl<V: Clone> Table<V> {
     pub(super) fn new(namespace: &str, goes_on: bool) -> Arc<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let (hasher, is_watched) = (DefaultHashBuilder::default(), AtomicBool::new(false));
+        let hasher = DefaultHashBuilder::default();
+        let is_watched = AtomicBool::new(false);
         Arc::new(Self {
             namespace: namespace.into(),
             goes_on,
@@ -110,7 +112,8 @@ impl<V: Clone> Table<V> {
                     true => entry.later.push_back(sender),
                     false => entry.waiters.push_back(sender),
                 }
-                let (caller, current) = (Caller(Arc::clone(&entry.flight)), entry.current.clone());
+                let caller = Caller(Arc::clone(&entry.flight));
+                let current = entry.current.clone();
                 drop(entries);
                 // The caller that waits does not depend on another's future.
                 current.into_iter().for_each(|run| run.spawn());
@@ -257,7 +260,8 @@ impl<V> Flight<V> {
 
 impl<V> Entry<V> {
     fn new(flight: Arc<Flight<V>>) -> Self {
-        let (waiters, later) = (Waiters::new(), Waiters::new());
+        let waiters = Waiters::new();
+        let later = Waiters::new();
         Self {
             flight,
             waiters,
@@ -415,7 +419,8 @@ impl<V: Send> Listener for Table<V> {
         let hash = self.hasher.hash_one(&key);
         if let Some(entry) = lock(self.shard(hash)).find_mut(hash, |entry| entry.flight.key == key)
         {
-            (entry.stale, entry.is_forgotten) = (None, true);
+            entry.stale = None;
+            entry.is_forgotten = true;
         }
     }
 }
@@ -464,7 +469,7 @@ mod tests {
         let Role::Follower(mut early, _early) = table.join(&key) else {
             panic!("two callers lead")
         };
-        table.hear(&super::super::local_cache::message("x", &key));
+        table.hear(&crate::single_flight::cache::message("x", &key));
         let Role::Follower(mut late, _late) = table.join(&key) else {
             panic!("two callers lead")
         };

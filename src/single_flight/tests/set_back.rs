@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::answer::Flight;
-use super::{Postcard, SingleFlight, kept};
 use crate::lease::agreement::CLOCK;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::Kind;
+use crate::single_flight::answer::Flight;
+use crate::single_flight::{Postcard, SingleFlight, stored};
 use crate::store::{ManualClock, Namespace};
 use crate::{Store, StoreBuilder};
 use support::redis_server::RedisServer;
@@ -37,7 +37,7 @@ async fn serves_no_answer_beyond_its_ttl(store: &Store, set: &mut dyn FnMut(i64)
         assert_eq!(ask().await, before, "it is fresh");
         now -= back;
         set(now);
-        if let Some(answer) = kept::look(&answers, "k".into()).await.unwrap() {
+        if let Some(answer) = stored::look(&answers, "k".into()).await.unwrap() {
             assert!(answer.fresh_for <= TTL, "{answer:?}");
         }
         // Each caller asks anew after the time for which an answer is fresh, and stale.

@@ -9,7 +9,7 @@ use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::{BloomFilter, BloomFilterBuilder};
+use crate::bloom_filter::{BloomFilter, BloomFilterBuilder};
 use crate::store::ManualClock;
 use crate::{Error, StoreBuilder};
 use support::redis_server::RedisServer;
