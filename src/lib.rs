@@ -149,8 +149,6 @@ pub mod operator;
 #[doc = include_str!("docs/protocol.md")]
 pub mod protocol;
 mod random;
-#[cfg(feature = "http")]
-pub mod response;
 #[cfg(feature = "rw-lock")]
 pub mod rw_lock;
 mod setters;
@@ -166,11 +164,11 @@ pub mod telemetry;
 pub mod token_bucket;
 #[cfg(feature = "concurrency-limit")]
 pub mod wait_group;
-#[cfg(feature = "http")]
-pub mod web;
 #[doc = include_str!("docs/wire_format.md")]
 pub mod wire_format;
 
+#[cfg(feature = "http")]
+pub use self::http::{response, web};
 #[cfg(feature = "dedupe")]
 pub use bloom_filter::BloomFilter;
 /// The version of `deadpool-redis` whose pools a [`Store`] is made of.

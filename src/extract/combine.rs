@@ -9,7 +9,7 @@ use crate::{Extracted, IntoKey, Key, KeyExtractor};
 /// What the functions of [this module](crate::extract) return: an extractor that can be changed, and combined with others. The
 /// others may be closures.
 #[derive(Clone, Copy)]
-pub struct Extractor<K>(pub(super) K);
+pub struct Extractor<K>(pub(crate) K);
 
 impl<K> Extractor<K> {
     /// Uses another extractor if this one finds nothing: its part of the request is missing, or a closure returns

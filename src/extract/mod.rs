@@ -68,9 +68,7 @@
 //! A request passes without a limit only if a closure returns `None`, or by `skip_if`.
 
 mod combine;
-#[cfg(feature = "http")]
-mod request;
 
 pub use self::combine::{Extractor, by, look_up};
 #[cfg(feature = "http")]
-pub use self::request::*;
+pub use crate::http::extract::*;

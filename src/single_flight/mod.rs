@@ -6,7 +6,9 @@ mod codec;
 mod core;
 mod early;
 #[cfg(feature = "http")]
-pub(crate) mod http;
+pub(crate) mod http {
+    pub(crate) use crate::http::{responses as asked, shareable}; // moved
+}
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
 pub(crate) mod kept;

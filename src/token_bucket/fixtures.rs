@@ -8,7 +8,7 @@ use super::{Decision, Reservation, TokenBucket};
 use crate::store::Operation as _;
 use crate::{Quota, Quotas};
 
-pub(super) const START: i64 = 1_760_000_000_000_000;
+pub(crate) const START: i64 = 1_760_000_000_000_000;
 pub(super) const SECOND: i64 = 1_000_000;
 
 pub(super) fn one(quota: Quota) -> Quotas {

@@ -32,7 +32,7 @@ mod windows;
 #[cfg(test)]
 mod agreement;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 #[cfg(test)]
 mod tests;
 

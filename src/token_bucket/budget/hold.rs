@@ -70,7 +70,7 @@ impl BudgetHold {
     /// The largest usage that is believed by default: the burst, and what comes back within a day. Of several quotas the
     /// smallest.
     #[cfg(feature = "http")]
-    pub(in crate::token_bucket) fn believed(&self) -> u32 {
+    pub(crate) fn believed(&self) -> u32 {
         let quotas = match &self.held {
             Held::One(hold) => &hold.state().quotas,
             Held::All(all) => &all.0.decision().state.quotas,
@@ -86,7 +86,7 @@ impl BudgetHold {
 
     /// `None`: no limit is asked.
     #[cfg(feature = "http")]
-    pub(in crate::token_bucket) fn upstream(&self) -> Option<&UpstreamEvents> {
+    pub(crate) fn upstream(&self) -> Option<&UpstreamEvents> {
         match &self.held {
             Held::One(hold) => Some(hold.upstream()),
             Held::All(all) => all.0.upstream(),
