@@ -1,6 +1,6 @@
 //! One line per layer for gRPC with tonic: refusals are statuses.
 
-// As in `http::layers`.
+// A hook that is a generic function has a type that asks for `'static` bodies; a closure that calls it has not.
 #![allow(clippy::redundant_closure)]
 
 #[cfg(feature = "rate-limit")]
@@ -264,7 +264,9 @@ pub fn status(refusal: &Refusal) -> Status {
         RefusalKind::RateLimited if refusal.retry_after().is_none() => {
             Status::resource_exhausted("quota used up")
         }
-        RefusalKind::RateLimited => told(Code::ResourceExhausted, "rate limit exceeded", refusal),
+        RefusalKind::RateLimited => {
+            with_retry_info(Code::ResourceExhausted, "rate limit exceeded", refusal)
+        }
         // Its text is the service's own, and may be private.
         RefusalKind::BadRequest => Status::invalid_argument("bad request"),
         RefusalKind::MissingPart
@@ -273,25 +275,29 @@ pub fn status(refusal: &Refusal) -> Status {
         | RefusalKind::RequestTooLarge
         | RefusalKind::KeyReused => Status::invalid_argument(refusal.to_string()),
         RefusalKind::RequestTimeout => Status::deadline_exceeded(refusal.to_string()),
-        RefusalKind::NoPermit => told(Code::ResourceExhausted, &refusal.to_string(), refusal),
+        RefusalKind::NoPermit => {
+            with_retry_info(Code::ResourceExhausted, &refusal.to_string(), refusal)
+        }
         RefusalKind::Locked | RefusalKind::InFlight => {
-            told(Code::Aborted, &refusal.to_string(), refusal)
+            with_retry_info(Code::Aborted, &refusal.to_string(), refusal)
         }
         RefusalKind::WaitedTooLong => Status::unavailable(refusal.to_string()),
         RefusalKind::Duplicate => Status::already_exists(refusal.to_string()),
         RefusalKind::LeaseLost => Status::aborted(refusal.to_string()),
         RefusalKind::Closed => Status::unavailable("shutting down"),
         RefusalKind::Invalid => Status::internal("a limit is misconfigured"),
-        RefusalKind::Overloaded => told(Code::Unavailable, "rate limits are overloaded", refusal),
+        RefusalKind::Overloaded => {
+            with_retry_info(Code::Unavailable, "rate limits are overloaded", refusal)
+        }
         RefusalKind::LookUpFailed => Status::unavailable("temporarily unavailable"),
         RefusalKind::StoreUnavailable => {
-            told(Code::Unavailable, "rate limits are unavailable", refusal)
+            with_retry_info(Code::Unavailable, "rate limits are unavailable", refusal)
         }
     }
 }
 
 /// The status for a refusal, with `RetryInfo` if known.
-fn told(code: Code, text: &str, refusal: &Refusal) -> Status {
+fn with_retry_info(code: Code, text: &str, refusal: &Refusal) -> Status {
     match refusal.retry_after() {
         Some(after) => {
             Status::with_error_details(code, text, ErrorDetails::with_retry_info(Some(after)))

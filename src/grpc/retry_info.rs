@@ -1,4 +1,4 @@
-//! How long an upstream asks its clients to wait.
+//! [`RetryInfo`]: reads from the status of a refused call how long the upstream asks its clients to wait.
 
 use std::time::Duration;
 

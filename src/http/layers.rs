@@ -304,8 +304,8 @@ pub fn mutex<B>(
         .reject_with(refuse())
 }
 
-/// Puts a [`LeaseHandle`] among the request's extensions, for the handler to read its fencing token and to hear when
-/// it is lost; and to [take](LeaseHandle::take) the permit of a [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), or the
+/// Puts a [`LeaseHandle`] among the request's extensions, for the handler to read its fencing token, to learn when
+/// it is lost, and to [take](LeaseHandle::take) the permit of a [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), or the
 /// lock of a [`MutexLayer`](crate::MutexLayer) or [`RwLockLayer`](crate::RwLockLayer), along.
 ///
 /// What passes without a lease has none there: requests without a key, and those that are let through while the
@@ -507,7 +507,7 @@ mod tests {
     use tower::{BoxError, Layer as _, ServiceExt as _, service_fn};
 
     use super::*;
-    use crate::{ConcurrencyLimitLayer, Dedupe, DedupeLayer, Store, WaitGroup};
+    use crate::store::Store;
 
     /// The handler sees its claim, and takes the permit of the layer around it.
     #[tokio::test]

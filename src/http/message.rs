@@ -1,5 +1,5 @@
-//! What all of HTTP here reads in messages: lists in header fields, the fields that apply to one connection or one exchange, and
-//! `Content-Length`. Also the count of the bytes of bodies that are held in memory.
+//! What the other files read in HTTP messages: lists in header fields, the fields that apply to one connection or one exchange,
+//! and `Content-Length`. Also the count of the bytes of bodies that are held in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -112,7 +112,7 @@ pub(crate) fn for_others(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// Whether a field tells how much is left of a limit: `RateLimit`, `X-RateLimit-Remaining`, `X-Rate-Limit-Reset`,
+/// Whether a field states how much is left of a limit: `RateLimit`, `X-RateLimit-Remaining`, `X-Rate-Limit-Reset`,
 /// `anthropic-ratelimit-requests-limit` and the like.
 fn is_limit(name: &HeaderName) -> bool {
     let name = name.as_str();

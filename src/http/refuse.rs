@@ -158,7 +158,7 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
     let reason = ("about:blank", status.canonical_reason().unwrap_or_default());
     let ((kind, title), more) = match refusal.kind() {
         RefusalKind::RateLimited => (QUOTA_EXCEEDED, violated(refusal)),
-        // Programmers see what is wired wrongly.
+        // In a debug build, the developer sees which extension is missing.
         RefusalKind::Invalid if cfg!(debug_assertions) && refusal.get_ref().is_no_extension() => {
             (reason, detail(refusal))
         }
@@ -172,7 +172,7 @@ fn problem(refusal: &Refusal, status: StatusCode) -> String {
             reason,
             ",\"detail\":\"the limit cannot be checked\"".to_owned(),
         ),
-        // What of the service is overloaded does not concern its clients.
+        // Clients do not see which part of the service is overloaded.
         RefusalKind::Overloaded => (REDUCED_CAPACITY, String::new()),
         RefusalKind::NoPermit
         | RefusalKind::WaitedTooLong

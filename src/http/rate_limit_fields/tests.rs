@@ -8,11 +8,15 @@ use tower::util::ServiceFn;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::*;
-use crate::store::ManualClock;
+use crate::http::refuse::Refuse;
+use crate::http::web;
+use crate::middleware::Refusal;
+use crate::store::{ManualClock, Store};
 use crate::token_bucket::fixtures::START;
-use crate::{Quota, RateLimitLayer, Store, TokenBucket, web};
+use crate::token_bucket::quota::Quota;
+use crate::token_bucket::{RateLimitLayer, TokenBucket};
 
-type Layered = RateLimitLayer<Request<()>, Response<String>, crate::response::Refuse>;
+type Layered = RateLimitLayer<Request<()>, Response<String>, Refuse>;
 type Handle = fn(Request<()>) -> Ready<Result<Response<String>, Infallible>>;
 
 fn bucket(quota: Quota) -> TokenBucket {
@@ -96,8 +100,8 @@ async fn they_are_as_set_in_admitted_and_refused_responses() {
 /// They belong to the layer: whoever writes the refusals takes nothing from the responses to admitted requests.
 #[tokio::test]
 async fn responses_keep_them_whoever_writes_the_refusals() {
-    let layer = limit(Quota::per_hour(1))
-        .reject_with(|_: crate::Refusal| Response::new("later".to_owned()));
+    let layer =
+        limit(Quota::per_hour(1)).reject_with(|_: Refusal| Response::new("later".to_owned()));
     for body in ["", "later"] {
         let response = ask(&layer).await;
         assert_eq!(response.body(), body);
