@@ -130,7 +130,7 @@ pub fn rw_lock<B>(
 }
 
 /// A [`MutexLayer`] for gRPC: the lock is held to the end of the call, refusals are statuses. As
-/// [`concurrency_limit`](crate::grpc::concurrency_limit).
+/// [`concurrency_limit`].
 ///
 /// ```
 /// use tower_distributed::{Mutex, MutexLayer, Store, extract, grpc};
@@ -177,7 +177,7 @@ pub fn dedupe<B, B2, E>(
         .reject_with(refuse())
 }
 
-/// Decides for a [`DedupeLayer`](crate::DedupeLayer) whether an item was handled: the head of the response has no
+/// Decides for a [`DedupeLayer`] whether an item was handled: the head of the response has no
 /// error status. This is where tonic puts the error of a unary call.
 #[cfg(feature = "dedupe")]
 #[must_use]

@@ -1,4 +1,4 @@
-//! [`token_budget`](crate::grpc::token_budget), and the count of the messages that pass in the body of a call.
+//! [`token_budget`](fn@crate::grpc::token_budget), and the count of the messages that pass in the body of a call.
 
 use bytes::Bytes;
 use http::Request;

@@ -208,7 +208,7 @@ pub fn insert_usage<B>(usage: &Usage, request: &mut Request<B>) {
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
 ///
 /// A body that makes no progress for 60 s gives its permit back: see [`UntilBodyEnd`], which sets other limits. The
-/// handler gets a [`LeaseHandle`](crate::LeaseHandle) as an extension: it can watch its permit, and take it along.
+/// handler gets a [`LeaseHandle`] as an extension: it can watch its permit, and take it along.
 ///
 /// ```
 /// use std::time::Duration;
@@ -237,7 +237,7 @@ pub fn concurrency_limit<B: Body + 'static>(
 }
 
 /// A [`RwLockLayer`] for HTTP: GET, HEAD and OPTIONS read, all else writes; locks are held to the end of the response
-/// body, the handler gets a [`LeaseHandle`](crate::LeaseHandle) as an extension, refusals are responses.
+/// body, the handler gets a [`LeaseHandle`] as an extension, refusals are responses.
 ///
 /// A body that makes no progress for 60 s gives its lock back and goes on without it: see [`UntilBodyEnd`], which sets
 /// other limits, and [`LeaseEnd::Abort`](crate::response::LeaseEnd::Abort) for bodies that must not outlive their lock.
@@ -280,7 +280,7 @@ pub fn access_by_method<B>(request: &Request<B>) -> Access {
 }
 
 /// A [`MutexLayer`] for HTTP: locks are held to the end of the response body, the handler gets a
-/// [`LeaseHandle`](crate::LeaseHandle) as an extension, refusals are responses. Bodies are as of [`rw_lock`](crate::web::rw_lock).
+/// [`LeaseHandle`] as an extension, refusals are responses. Bodies are as of [`rw_lock`].
 ///
 /// ```
 /// use axum::{Router, routing::post};
@@ -305,8 +305,8 @@ pub fn mutex<B>(
 }
 
 /// Puts a [`LeaseHandle`] among the request's extensions, for the handler to read its fencing token, to learn when
-/// it is lost, and to [take](LeaseHandle::take) the permit of a [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer), or the
-/// lock of a [`MutexLayer`](crate::MutexLayer) or [`RwLockLayer`](crate::RwLockLayer), along.
+/// it is lost, and to [take](LeaseHandle::take) the permit of a [`ConcurrencyLimitLayer`], or the
+/// lock of a [`MutexLayer`] or [`RwLockLayer`], along.
 ///
 /// What passes without a lease has none there: requests without a key, and those that are let through while the
 /// store is away. So ask axum for an `Option<Extension<LeaseHandle>>` where that may be.
@@ -368,7 +368,7 @@ where
 /// Creates a [`DedupeLayer`] for HTTP.
 ///
 /// An item was handled if the response is a [success](is_handled). The handler gets a
-/// [`LeaseHandle`](crate::LeaseHandle) of its claim as an extension. Refusals are responses.
+/// [`LeaseHandle`] of its claim as an extension. Refusals are responses.
 ///
 /// ```
 /// use axum::{Router, routing::post};

@@ -37,7 +37,7 @@ pub fn path() -> Extractor<Path> {
     })
 }
 
-/// Uses the path and the query as the key, as they were sent. [`shared_get`](super::shared_get) uses it.
+/// Uses the path and the query as the key, as they were sent. [`shared_get`](fn@super::shared_get) uses it.
 ///
 /// In a nested axum router it uses the whole path with the feature `axum`. Without the feature, say where the whole URI is
 /// with [`uri`](Extractor::uri); otherwise `/v1/prices` and `/v2/prices` share a key.
