@@ -67,9 +67,7 @@
 //!
 //! A request passes without a limit only if a closure returns `None`, or by `skip_if`.
 
-#[cfg(feature = "http")]
-mod request;
 
 #[cfg(feature = "http")]
-pub use self::request::*;
+pub use crate::http::extract::*;
 pub use crate::layers::extract::{Extractor, by, look_up};

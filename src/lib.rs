@@ -155,8 +155,6 @@ pub mod mutex;
 pub mod operator;
 #[doc = include_str!("docs/protocol.md")]
 pub mod protocol {}
-#[cfg(feature = "http")]
-pub mod response;
 #[cfg(feature = "rw-lock")]
 pub mod rw_lock;
 #[cfg(feature = "single-flight")]
@@ -173,14 +171,14 @@ mod tests;
 pub mod token_bucket;
 #[cfg(feature = "concurrency-limit")]
 pub mod wait_group;
-#[cfg(feature = "http")]
-pub mod web;
 #[doc = include_str!("docs/wire_format.md")]
 pub mod wire_format {}
 
 use clock as random; // moved
 use macros as setters; // moved
 
+#[cfg(feature = "http")]
+pub use self::http::{response, web};
 #[cfg(feature = "dedupe")]
 pub use bloom_filter::BloomFilter;
 #[cfg(feature = "rate-limit")]

@@ -5,7 +5,9 @@ mod builder;
 mod cache;
 mod flight;
 #[cfg(feature = "http")]
-pub(crate) mod http;
+pub(crate) mod http {
+    pub(crate) use crate::http::{responses as asked, shareable}; // moved
+}
 mod lead;
 mod outcome;
 mod publish;

@@ -1,4 +1,4 @@
-//! How long an upstream asks its clients to wait.
+//! [`RetryInfo`]: reads from the status of a refused call how long the upstream asks its clients to wait.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use http::{HeaderMap, Response};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::Error;
+use crate::error::Error;
 use crate::token_bucket::{Block, BlockOnResponse};
 
 /// Blocks a key when the upstream refuses with a status that has `google.rpc.RetryInfo`: for

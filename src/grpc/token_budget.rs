@@ -1,13 +1,13 @@
-//! Token budgets, set up for gRPC.
+//! [`token_budget`](fn@crate::grpc::token_budget), and the count of the messages that pass in the body of a call.
 
 use bytes::Bytes;
 use http::Request;
 
-use super::{Refuse, refuse};
-use crate::middleware::Cost;
-use crate::response::MeterBody;
-use crate::token_bucket::Usage;
-use crate::{BudgetLayer, KeyExtractor, TokenBucket, web};
+use crate::grpc::{Refuse, refuse};
+use crate::http::layers::insert_usage;
+use crate::http::meter::MeterBody;
+use crate::middleware::{Cost, KeyExtractor};
+use crate::token_bucket::{BudgetLayer, TokenBucket, Usage};
 
 /// A [`BudgetLayer`] for gRPC: as [`web::token_budget`](crate::web::token_budget), with statuses. The handler gets the
 /// [`Usage`] as an extension.
@@ -31,7 +31,7 @@ pub fn token_budget<B>(
     estimate: impl Cost<Request<B>> + Send + Sync + 'static,
 ) -> BudgetLayer<Request<B>, MeterBody, Refuse> {
     BudgetLayer::new(bucket, key, estimate)
-        .on_hold(|usage, request| web::insert_usage(usage, request))
+        .on_hold(|usage, request| insert_usage(usage, request))
         .meter(MeterBody::default())
         .reject_with(refuse())
 }

@@ -1,21 +1,74 @@
-//! Header fields that others must not get, and `Content-Length`.
+//! What the other files read in HTTP messages: lists in header fields, the fields that apply to one connection or one exchange,
+//! and `Content-Length`. Also the count of the bytes of bodies that are held in memory.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::header::{
-    AGE, CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    AGE, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
-use super::lists::items;
+/// Returns whether `Cache-Control` has one of these directives, with or without an argument.
+pub(crate) fn any_directive(headers: &HeaderMap, directives: &[&str]) -> bool {
+    let has_any = |value| {
+        directives
+            .iter()
+            .any(|name| arguments(value, name).next().is_some())
+    };
+    headers.get_all(CACHE_CONTROL).iter().any(has_any)
+}
+
+/// Returns the argument of each occurrence of a `Cache-Control` directive. `None`: the directive has no argument.
+pub(crate) fn directive<'a>(
+    headers: &'a HeaderMap,
+    name: &str,
+) -> impl Iterator<Item = Option<&'a [u8]>> {
+    headers
+        .get_all(CACHE_CONTROL)
+        .iter()
+        .flat_map(move |value| arguments(value, name))
+}
+
+/// Returns the same for one line.
+pub(crate) fn arguments<'a>(
+    value: &'a HeaderValue,
+    name: &str,
+) -> impl Iterator<Item = Option<&'a [u8]>> {
+    list(value).filter_map(move |item| {
+        let mut parts = item.splitn(2, |&byte| byte == b'=').map(<[u8]>::trim_ascii);
+        parts
+            .next()?
+            .eq_ignore_ascii_case(name.as_bytes())
+            .then(|| parts.next())
+    })
+}
+
+/// Returns the items of a list field, from all its lines.
+pub(crate) fn items<'a>(
+    headers: &'a HeaderMap,
+    field: &HeaderName,
+) -> impl Iterator<Item = &'a [u8]> {
+    headers.get_all(field).iter().flat_map(list)
+}
+
+/// Returns the items of one line of a list field.
+pub(crate) fn list(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    let items = value
+        .as_bytes()
+        .split(|&byte| byte == b',')
+        .map(<[u8]>::trim_ascii);
+    items.filter(|item| !item.is_empty())
+}
 
 /// Returns whether `Content-Length` is absent or equals `length`.
 pub(crate) fn has_length(headers: &HeaderMap, length: usize) -> bool {
-    let told = |value: &HeaderValue| value.to_str().ok()?.parse().ok();
+    let stated = |value: &HeaderValue| value.to_str().ok()?.parse().ok();
     headers
         .get_all(CONTENT_LENGTH)
         .iter()
-        .all(|value| told(value) == Some(length))
+        .all(|value| stated(value) == Some(length))
 }
 
 /// Removes the fields of a response, or of its trailers, that apply to one connection (RFC 9110, 7.6.1) or to one exchange:
@@ -59,14 +112,70 @@ pub(crate) fn for_others(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// Whether a field tells how much is left of a limit: `RateLimit`, `X-RateLimit-Remaining`, `X-Rate-Limit-Reset`,
+/// Whether a field states how much is left of a limit: `RateLimit`, `X-RateLimit-Remaining`, `X-Rate-Limit-Reset`,
 /// `anthropic-ratelimit-requests-limit` and the like.
 fn is_limit(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.contains("ratelimit") || name.contains("rate-limit")
 }
 
-/// Whole seconds, rounded up: nobody is told to come too early.
+/// Whole seconds, rounded up, so that no client comes back too early.
 pub(crate) fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// The bytes of all bodies that are held, and their bound.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    pub(crate) most: usize,
+    bytes: Arc<AtomicUsize>,
+}
+
+/// The counted bytes of one body. They are given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    of: Reading,
+    bytes: usize,
+}
+
+impl Reading {
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            most,
+            bytes: Arc::default(),
+        }
+    }
+
+    /// The same count with a lower bound.
+    pub(crate) fn up_to(&self, most: usize) -> Self {
+        Self {
+            most,
+            bytes: Arc::clone(&self.bytes),
+        }
+    }
+
+    pub(crate) fn begin(&self) -> Taken {
+        Taken {
+            of: self.clone(),
+            bytes: 0,
+        }
+    }
+}
+
+impl Taken {
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Counts more bytes. Returns whether all bodies are within the bound.
+    pub(crate) fn add(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes;
+        self.of.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.of.most
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }

@@ -10,8 +10,6 @@ pub(crate) mod flows;
 mod handle;
 mod hold_time;
 pub(crate) mod holder;
-#[cfg(feature = "http")]
-pub(crate) mod http;
 mod keep;
 pub(crate) mod key_state;
 pub(crate) mod kind;

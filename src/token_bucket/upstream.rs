@@ -22,7 +22,7 @@ impl UpstreamEvents {
     }
 
     /// So many values of one response cannot be read.
-    pub(super) fn ignored(&self, values: u64) {
+    pub(crate) fn ignored(&self, values: u64) {
         let what = format_args!("{values} fields of a response cannot be read");
         self.tell(&self.ignored, Event::UpstreamFieldIgnored, values, what);
     }
@@ -35,7 +35,7 @@ impl UpstreamEvents {
 
     /// The usage that a response tells is above what is believed.
     #[cfg(feature = "http")]
-    pub(super) fn usage_clamped(&self, told: u64, most: u32) {
+    pub(crate) fn usage_clamped(&self, told: u64, most: u32) {
         let what = format_args!("a response tells a usage of {told} tokens: {most} are charged");
         self.tell(&self.clamped, Event::UpstreamFieldClamped, 1, what);
     }

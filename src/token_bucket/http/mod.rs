@@ -1,8 +1,7 @@
 //! Rate limits in HTTP responses.
 
-pub(crate) mod fields;
 pub(crate) mod learn;
-pub(crate) mod meter_body;
-mod origin;
-pub(crate) mod retry_after;
-mod values;
+pub(crate) mod origin;
+pub(crate) mod values;
+
+pub(crate) use crate::http::retry_after; // moved

@@ -14,14 +14,14 @@ mod tests;
 /// some send it with each response, and what is younger than a second is as good as new. Other signs are `hit` in `Cache-Status`
 /// (RFC 9211), and `HIT`, `STALE` and `UPDATING` in the fields that common caches send. A 304 is none: its fields are new.
 #[derive(Debug, PartialEq)]
-pub(super) struct Origin {
+pub(crate) struct Origin {
     /// When it was made, by the clock of its maker, if it says so.
-    pub(super) made: SystemTime,
+    pub(crate) made: SystemTime,
     /// How old it is since.
-    pub(super) age: Duration,
-    pub(super) is_stored: bool,
+    pub(crate) age: Duration,
+    pub(crate) is_stored: bool,
     /// How many of these fields cannot be read.
-    pub(super) ignored: u64,
+    pub(crate) ignored: u64,
 }
 
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
@@ -34,7 +34,7 @@ const IN_USE: [HeaderName; 3] = [
 ];
 
 impl Origin {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
         let text = |name| {
             headers
                 .get(name)

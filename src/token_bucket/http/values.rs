@@ -38,7 +38,7 @@ pub(super) fn value<'a>(headers: &'a HeaderMap, name: &str) -> Option<Option<&'a
 }
 
 /// The values of a field, of which no more than [`MOST_COPIES`] are read. `None`: one cannot be read.
-pub(super) fn texts<'a>(
+pub(crate) fn texts<'a>(
     headers: &'a HeaderMap,
     name: &str,
 ) -> impl Iterator<Item = Option<&'a str>> {
@@ -70,7 +70,7 @@ fn are_digits(text: &str) -> bool {
 
 /// A time to wait, from `now` on: a number of units of so many nanoseconds, a span with units, or a date. A number of more
 /// digits than others have is the longest time. A date in the past is now.
-pub(super) fn wait(text: &str, unit: u64, now: SystemTime) -> Option<Duration> {
+pub(crate) fn wait(text: &str, unit: u64, now: SystemTime) -> Option<Duration> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     if whole.len() > 15 && are_digits(whole) && are_digits(fraction) {
         return Some(Duration::MAX);

@@ -1,0 +1,4 @@
+//! Addresses and networks from text.
+
+mod network;
+mod node;

@@ -1,0 +1,314 @@
+//! [`MeterBody`]: the usage of a request, read from an HTTP response and its body. [`MeteredBody`] counts it and captures it
+//! at the end of the body.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use http::{HeaderMap, HeaderName, Response};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use crate::http::rate_limit_fields::RateLimitFields;
+use crate::setters::setters;
+use crate::token_bucket::{BudgetHold, Decision, Meter, Usage};
+
+/// A [`Meter`] for HTTP: the hold of a request ends with the body of its response, and with it the usage is captured. If the
+/// body fails, or is dropped because the client has gone, what was counted so far is captured, or
+/// [at least the estimate](crate::BudgetLayer::broken_costs_estimate).
+///
+/// There is no time-out: a body that nobody reads keeps its hold, one of the 1024 that its key may have. The hold costs its key no
+/// more than the estimate.
+///
+/// The usage comes from the handler (`web::insert_usage`), from the [frames](Self::frames) of the body, or from a
+/// [header or trailer field](Self::field).
+///
+/// ```
+/// use axum::{Router, body::Bytes, extract::Request, routing::post};
+/// use tower_distributed::response::MeterBody;
+/// use tower_distributed::token_bucket::Usage;
+/// use tower_distributed::{Quota, Store, TokenBucket, extract, web};
+///
+/// # fn main() -> Result<(), tower_distributed::Error> {
+/// // A proxy for exports: the bytes that were sent count.
+/// let sent = MeterBody::default().frames(|data: &Bytes, usage: &Usage| usage.add(data.len() as u32));
+/// let bytes = TokenBucket::new(&Store::in_memory(), "bytes", Quota::per_hour(100_000_000))?;
+/// let budget = web::token_budget(bytes, extract::header("x-tenant")?, |_: &Request| 1_000_000).meter(sent);
+/// let app: Router = Router::new().route("/export", post(async || "all of it")).layer(budget);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MeterBody<F = ()> {
+    frames: F,
+    field: Option<HeaderName>,
+    most: Option<u32>,
+    fields: RateLimitFields,
+    failures_are_free: bool,
+}
+
+impl Default for MeterBody {
+    fn default() -> Self {
+        Self {
+            frames: (),
+            field: None,
+            most: None,
+            fields: RateLimitFields::default(),
+            failures_are_free: false,
+        }
+    }
+}
+
+impl<F> MeterBody<F> {
+    /// Counts each frame of data, with a closure of `(&Data, &Usage)`. Each response has a clone of the closure, so it may
+    /// keep what it has seen of the body, such as a line that is not complete yet. The data is not copied. A body without data
+    /// counts a usage of 0; one whose data counts nothing costs the estimate.
+    #[must_use]
+    pub fn frames<F2>(self, frames: F2) -> MeterBody<F2> {
+        let Self {
+            frames: _,
+            field,
+            most,
+            fields,
+            failures_are_free,
+        } = self;
+        MeterBody {
+            frames,
+            field,
+            most,
+            fields,
+            failures_are_free,
+        }
+    }
+}
+
+setters! { MeterBody<F>:
+    /// Reads the usage from this field of the response, as a whole number of tokens: in its head or in its trailers, which
+    /// replaces what was counted until then. A field that is missing counts nothing; neither does one that is no such number,
+    /// which is counted in the event `upstream_field_ignored`. A usage above [`at_most`](Self::at_most) counts as that.
+    #[must_use]
+    fn field(field: HeaderName) => field = Some(field);
+
+    /// Sets the largest usage that is believed of the [field](Self::field), so that no upstream can put a tenant into debt for
+    /// years. A larger one counts as this one, and is counted in the event `upstream_field_clamped`. Default: the burst and what
+    /// comes back within a day, so that a request waits for a day at most; of several quotas, the smallest.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use tower_distributed::response::MeterBody;
+    ///
+    /// let meter = MeterBody::default().field(HeaderName::from_static("x-tokens")).at_most(1_000_000);
+    /// # let _ = meter;
+    /// ```
+    #[must_use]
+    fn at_most(tokens: u32) => most = Some(tokens);
+
+    /// Sets which RateLimit header fields the responses have. They tell the state after the authorization, in which the
+    /// estimate counts as used. Default: [`RateLimitFields::default`].
+    #[must_use]
+    fn fields(fields: RateLimitFields) => fields = fields;
+
+    /// Sets whether a response with a status of 400 and above, and an error of the inner service, counts a usage of 0, unless
+    /// more is counted. Default: `false`, so that a failure without usage costs the estimate.
+    #[must_use]
+    fn failures_are_free(are_free: bool) => failures_are_free = are_free;
+}
+
+/// Counts the data of a body. Implemented by `FnMut(&Data, &Usage)`, and by `()`, which counts nothing.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not count frames of `{D}`",
+    note = "pass a closure with typed arguments that is `Clone`: `|data: &Bytes, usage: &Usage| usage.add(1)`"
+)]
+pub trait CountFrames<D>: Clone {
+    /// Whether it counts anything.
+    const COUNTS: bool = true;
+
+    /// Counts a frame.
+    fn count(&mut self, data: &D, usage: &Usage);
+}
+
+impl<D> CountFrames<D> for () {
+    const COUNTS: bool = false;
+
+    fn count(&mut self, _: &D, _: &Usage) {}
+}
+
+impl<D, F: FnMut(&D, &Usage) + Clone> CountFrames<D> for F {
+    fn count(&mut self, data: &D, usage: &Usage) {
+        self(data, usage);
+    }
+}
+
+impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
+    type Response = Response<MeteredBody<B, F>>;
+
+    fn meter(&self, mut response: Response<B>, hold: Option<BudgetHold>) -> Self::Response {
+        if let Some(hold) = &hold {
+            if self.failures_are_free && response.status().as_u16() >= 400 {
+                set_if_unknown(hold.usage());
+                hold.usage().complete();
+            }
+            read(self.field.as_ref(), response.headers(), hold, self.most);
+            self.fields
+                .write(&hold.decision(), true, response.headers_mut());
+        }
+        response.map(|body| {
+            let has_ended = body.is_end_stream();
+            let metered = hold.map(|hold| Metered {
+                hold,
+                frames: self.frames.clone(),
+                field: self.field.clone(),
+                most: self.most,
+                is_empty: F::COUNTS,
+            });
+            let mut this = MeteredBody { body, metered };
+            if has_ended {
+                ended(&mut this.metered);
+            }
+            this
+        })
+    }
+
+    fn failed(&self, hold: BudgetHold) {
+        if self.failures_are_free {
+            set_if_unknown(hold.usage());
+            hold.usage().complete();
+        }
+    }
+
+    fn refused(&self, decision: &Decision, response: &mut Self::Response) {
+        self.fields.write(decision, true, response.headers_mut());
+    }
+}
+
+/// Sets the usage to the number in a field. `most`: a larger one is not believed. Returns whether there is a number.
+fn read(
+    field: Option<&HeaderName>,
+    headers: &HeaderMap,
+    hold: &BudgetHold,
+    most: Option<u32>,
+) -> bool {
+    let Some(value) = field.and_then(|field| headers.get(field)) else {
+        return false;
+    };
+    let text = value.to_str().unwrap_or("").trim();
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        hold.upstream().inspect(|upstream| upstream.ignored(1));
+        return false;
+    }
+    // More than a number holds is more than is believed.
+    let stated = text.parse::<u64>().unwrap_or(u64::MAX);
+    let most = most.unwrap_or_else(|| hold.believed());
+    let believed = u32::try_from(stated).map_or(most, |stated| stated.min(most));
+    if u64::from(believed) < stated {
+        hold.upstream()
+            .inspect(|upstream| upstream.usage_clamped(stated, most));
+    }
+    hold.usage().set(believed);
+    true
+}
+
+fn set_if_unknown(usage: &Usage) {
+    if usage.get().is_none() {
+        usage.set(0);
+    }
+}
+
+/// Ends the hold of a body that has ended without an error.
+fn ended<F>(metered: &mut Option<Metered<F>>) {
+    if let Some(Metered { hold, is_empty, .. }) = metered {
+        if *is_empty {
+            set_if_unknown(hold.usage());
+        }
+        hold.usage().complete();
+    }
+    *metered = None;
+}
+
+pin_project! {
+    /// A body whose usage is counted and captured at its end; see [`MeterBody`].
+    pub struct MeteredBody<B, F = ()> {
+        // If this is dropped, the inner body goes first. Then the hold has all of its usage.
+        #[pin]
+        body: B,
+        // `None` once the body has ended, or if the request has no hold.
+        metered: Option<Metered<F>>,
+    }
+}
+
+struct Metered<F> {
+    hold: BudgetHold,
+    frames: F,
+    field: Option<HeaderName>,
+    most: Option<u32>,
+    /// Whether the body has had no data yet that `frames` would count.
+    is_empty: bool,
+}
+
+impl<B: Body, F: CountFrames<B::Data>> Body for MeteredBody<B, F> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let mut this = self.project();
+        let frame = ready!(this.body.as_mut().poll_frame(context));
+        if let (
+            Some(Metered {
+                hold,
+                frames,
+                field,
+                most,
+                is_empty,
+            }),
+            Some(Ok(frame)),
+        ) = (&mut *this.metered, &frame)
+        {
+            if let Some(data) = frame.data_ref() {
+                *is_empty = false;
+                frames.count(data, hold.usage());
+            } else if let Some(trailers) = frame.trailers_ref()
+                && read(field.as_ref(), trailers, hold, *most)
+            {
+                hold.usage().complete();
+            }
+        }
+        match frame {
+            Some(Err(_)) => *this.metered = None,
+            None => ended(this.metered),
+            Some(Ok(_)) if this.body.is_end_stream() => ended(this.metered),
+            Some(Ok(_)) => {}
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Creates the body of a refusal, which has no hold.
+impl<B: From<String>, F> From<String> for MeteredBody<B, F> {
+    fn from(text: String) -> Self {
+        Self {
+            body: text.into(),
+            metered: None,
+        }
+    }
+}
+
+/// Creates the body of a refusal, which has no hold.
+impl<B: Default, F> Default for MeteredBody<B, F> {
+    fn default() -> Self {
+        Self {
+            body: B::default(),
+            metered: None,
+        }
+    }
+}
+
+debug!(MeteredBody<B, F>);

@@ -1,5 +1,0 @@
-//! What HTTP messages have in common.
-
-pub(crate) mod lists;
-pub(crate) mod message;
-pub(crate) mod reading;
