@@ -67,7 +67,6 @@
 //!
 //! A request passes without a limit only if a closure returns `None`, or by `skip_if`.
 
-
 #[cfg(feature = "http")]
 pub use crate::http::extract::*;
 pub use crate::layers::extract::{Extractor, by, look_up};
