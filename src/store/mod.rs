@@ -56,7 +56,7 @@ pub(crate) use self::operation::{
     packed,
 };
 pub(crate) use self::owed::{Owed, OwedOne};
-pub use self::redis::libraries::Library;
+pub use self::redis::commands::Library;
 pub(crate) use self::redis_name::Stem;
 pub(crate) use self::scheduler::{PeriodicTask, Scheduler, Signal};
 pub use self::stats::{BreakerState, StoreStats};

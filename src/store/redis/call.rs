@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,15 +12,14 @@ use redis::{self, RedisError};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
+use super::RedisStore;
 use super::attempt::Attempt;
-use super::failure::{self, Redirect};
-use super::link::{Link, Ready};
-use super::plan::Call;
-use super::reply::Reply;
-use super::runtime::{Route, RuntimeLinks};
-use super::{Loaded, RedisStore};
-use crate::Error;
-use crate::error::{Cause, Outage};
+use super::batch::{Call, Reply};
+use super::errors::{self, Redirect};
+use super::library::Loaded;
+use super::link::{Link, Ready, Route, RuntimeLinks};
+use super::retry::Failed;
+use crate::error::{Cause, Error, Outage};
 use crate::store::operation::Repeat;
 use crate::sync::lock;
 
@@ -38,31 +38,6 @@ const LATE: Duration = Duration::from_millis(20);
 
 /// The number of times that all other tasks run before a reply counts as missing.
 const TURNS: usize = 8;
-
-/// The failure of an attempt to run a script.
-pub(super) struct Failed {
-    pub(super) outage: Outage,
-    /// When the call was sent; `None`: there was no connection.
-    pub(super) sent: Option<Instant>,
-    /// Whether anything was probably written.
-    pub(super) written: bool,
-    /// Whether the server answered other calls meanwhile. Then it is slow, but not down.
-    pub(super) answers: bool,
-    pub(super) redirect: Option<Redirect>,
-}
-
-impl Failed {
-    /// Whether the call is sent again: because it cannot have run, or because its operation may run twice. No other
-    /// place sends an operation again.
-    fn is_repeated(&self, repeat: Repeat, was_idle: bool) -> bool {
-        match self.outage.cause {
-            Cause::Disconnected => repeat == Repeat::Safe && (was_idle || !self.written),
-            Cause::MovedMidway => repeat == Repeat::Safe,
-            Cause::Moving => true,
-            _ => false,
-        }
-    }
-}
 
 impl RedisStore {
     /// Runs a script. The call is sent once, with these exceptions:
@@ -189,7 +164,7 @@ impl RedisStore {
                 answers,
                 ..
             }) => {
-                if answers || !failure::is_outage(outage.cause) {
+                if answers || !errors::is_outage(outage.cause) {
                     self.succeeded(last);
                 } else if counts {
                     last.link.failed();
@@ -263,22 +238,22 @@ impl RedisStore {
             Some(Ok((reply, unconfirmed))) => match Reply::parse(reply, call.size()) {
                 Some(mut reply) => {
                     link.answered();
-                    reply.unconfirmed = unconfirmed.map(|error| failure::outage(error).into());
+                    reply.unconfirmed = unconfirmed.map(|error| errors::outage(error).into());
                     return Ok(reply);
                 }
                 None => {
                     let text = script.unexpected(form);
-                    failure::of(Cause::Unexpected, text)
+                    errors::of(Cause::Unexpected, text)
                 }
             },
             Some(Err(error)) => {
-                redirect = failure::redirect(&error);
-                failure::outage(error)
+                redirect = errors::redirect(&error);
+                errors::outage(error)
             }
             None => self.timed_out(),
         };
         let failed = self.failed(link, &held, sent, outage);
-        if failure::is_outage(failed.outage.cause) {
+        if errors::is_outage(failed.outage.cause) {
             self.source.look_for_masters(Some(held.connection.clone()));
         }
         Err(Failed {
@@ -298,7 +273,7 @@ impl RedisStore {
     ) -> Failed {
         // A server that has answered an earlier call since then is slow, not down.
         let answers = outage.cause == Cause::TimedOut && link.answered_since(sent).is_some();
-        if !failure::is_outage(outage.cause) {
+        if !errors::is_outage(outage.cause) {
             link.answered();
         }
         if self.source.is_lost(outage.cause) && !answers {
@@ -314,7 +289,7 @@ impl RedisStore {
     }
 
     pub(super) fn timed_out(&self) -> Outage {
-        failure::of(
+        errors::of(
             Cause::TimedOut,
             format!("no reply within {:?}", self.limits.timeout),
         )
@@ -369,6 +344,19 @@ impl RedisStore {
     }
 }
 
+/// A call under way. At its end it closes what it may have connected after the store was shut down.
+pub(super) struct UnderWay<'a>(pub(super) &'a RedisStore, pub(super) &'a RuntimeLinks);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let Self(store, links) = self;
+        if store.is_shut_down.load(Ordering::Relaxed) {
+            links.close();
+            store.source.stop();
+        }
+    }
+}
+
 /// Awaits a reply. Sets `written` to whether anything was probably written: a connection that has ended fails at once, without
 /// writing. But the thread may have stood still within the first poll, while the call ran and then the connection ended.
 pub(super) async fn noting<T>(
@@ -380,76 +368,5 @@ pub(super) async fn noting<T>(
     match first {
         Poll::Ready(reply) => reply,
         Poll::Pending => reply.await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A thread can stand still between giving a call to the connection and looking for the reply. Meanwhile the call runs and
-    /// the connection ends, and then the first poll finds the error.
-    #[test]
-    fn what_may_run_once_is_not_sent_again_whatever_the_first_poll_says() {
-        for (written, was_idle) in [(false, false), (false, true), (true, false), (true, true)] {
-            let outage = failure::of(Cause::Disconnected, "the connection has ended");
-            let sent = Some(Instant::now());
-            let failed = Failed {
-                outage,
-                sent,
-                written,
-                answers: false,
-                redirect: None,
-            };
-            assert!(
-                !failed.is_repeated(Repeat::Never, was_idle),
-                "{written} {was_idle}"
-            );
-            assert_eq!(
-                failed.is_repeated(Repeat::Safe, was_idle),
-                !written || was_idle
-            );
-        }
-    }
-
-    /// Whatever waits for the first copy would be left to itself.
-    #[test]
-    fn that_the_last_copy_was_not_sent_says_nothing_of_the_one_before() {
-        for cause in [Cause::NotSent, Cause::BreakerOpen] {
-            let error = Error::unavailable(cause, "no connection");
-            assert!(error.is_not_sent() && !error.clone().of_last_copy().is_not_sent());
-            assert_eq!(error.to_string(), error.of_last_copy().to_string());
-        }
-        assert!(
-            Error::unavailable(Cause::TimedOut, "x")
-                .of_last_copy()
-                .is_timeout()
-        );
-    }
-
-    /// A script may have run in part when it finds that its slot is being moved.
-    #[test]
-    fn a_call_that_was_refused_is_sent_again_if_it_cannot_have_run_or_may_run_twice() {
-        for (cause, never, safe) in [
-            (Cause::Moving, true, true),
-            (Cause::MovedMidway, false, true),
-            (Cause::TimedOut, false, false),
-            (Cause::NotServing, false, false),
-        ] {
-            let outage = failure::of(cause, "x");
-            let failed = Failed {
-                outage,
-                sent: None,
-                written: false,
-                answers: false,
-                redirect: None,
-            };
-            let is_repeated = |repeat| failed.is_repeated(repeat, true);
-            assert_eq!(
-                [Repeat::Never, Repeat::Safe].map(is_repeated),
-                [never, safe],
-                "{cause:?}"
-            );
-        }
     }
 }

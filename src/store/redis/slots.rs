@@ -1,20 +1,26 @@
-//! The hash slot of a key (16384 slots in a Redis Cluster), and the master of a slot.
-
-#[cfg(test)]
-#[cfg(feature = "cluster")]
-mod tests;
+//! The hash slots of a Redis Cluster: the slot of a key, the master of a slot, and the channels by which one master wakes
+//! waiters.
+//!
+//! A message by `PUBLISH` goes to all nodes of a Cluster, one by `SPUBLISH` (Redis 7.0) only to the master and the replicas that
+//! serve the slot of its channel. A script may publish to each channel whose slot its node serves. So the slots are divided
+//! into groups, and each group has a hash tag with a slot in it. A script gets the tag of the group of its keys. A process
+//! subscribes, at each master, to its channels of the groups whose tags are there.
+//!
+//! Where the tag of a group is at another master than a key of the group, or where nobody is subscribed, scripts publish to
+//! all nodes: see `grants.publish` in `lua/grants.lua`. So nothing depends on two processes that know the same masters.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{
+    Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 // Not tokio's: a caller's runtime may have paused its clock, the one that reads the masters has not.
 use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
 
-use super::failure;
-use super::runtime::RuntimeLinks;
-use super::source::Connection;
+use super::connection::Connection;
+use super::errors;
 use crate::error::{Cause, Outage};
 use crate::store::background::Background;
 use crate::store::key::hash_tag;
@@ -47,8 +53,14 @@ pub(crate) struct Masters {
     /// Held during a refresh.
     turn: tokio::sync::Mutex<()>,
     last: Mutex<Option<Refresh>>,
-    /// Those of all runtimes, which leave the masters that have no slots any more.
-    links: Mutex<Vec<Weak<RuntimeLinks>>>,
+    /// The links of all runtimes, which leave the masters that have no slots any more.
+    links: Mutex<Vec<Weak<dyn OnMasters>>>,
+}
+
+/// What follows the masters.
+pub(super) trait OnMasters: Send + Sync {
+    /// Slots have moved to other masters.
+    fn masters_changed(&self);
 }
 
 /// The last refresh.
@@ -92,10 +104,10 @@ impl Masters {
     }
 
     /// Has these links leave the masters that lose their slots.
-    pub(super) fn add(&self, added: &Arc<RuntimeLinks>) {
+    pub(super) fn add(&self, added: Weak<dyn OnMasters>) {
         let mut links = lock(&self.links);
         links.retain(|links| links.strong_count() > 0);
-        links.push(Arc::downgrade(added));
+        links.push(added);
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Known> {
@@ -203,7 +215,7 @@ impl Masters {
                 },
                 Err(error) => error.to_string().into(),
             };
-            masters.ended(LONGEST_PAUSE, Some(failure::of(Cause::NotSent, why)));
+            masters.ended(LONGEST_PAUSE, Some(errors::of(Cause::NotSent, why)));
         }
     }
 
@@ -237,7 +249,7 @@ impl Masters {
         self.ended(pause, outage);
         if changed {
             let links: Vec<_> = lock(&self.links).iter().filter_map(Weak::upgrade).collect();
-            links.iter().for_each(|links| links.leave_former());
+            links.iter().for_each(|links| links.masters_changed());
         }
     }
 }
@@ -247,9 +259,9 @@ pub(super) async fn ask(connection: &mut Connection, own: &str) -> Result<Topolo
     let told = connection
         .send(cmd("CLUSTER").arg("SLOTS"))
         .await
-        .map_err(failure::outage)?;
+        .map_err(errors::outage)?;
     parse(&told, own).ok_or_else(|| {
-        failure::of(
+        errors::of(
             Cause::NotServing,
             format!("the node at {own:?} names no masters"),
         )
@@ -330,3 +342,44 @@ impl Known {
         changed
     }
 }
+
+/// The number of groups. More would make the subscription longer; with fewer, more keys are in groups that two masters share.
+const GROUPS: u16 = 256;
+
+const PER_GROUP: u16 = SLOTS / GROUPS;
+
+/// The tag of each group, and its slot. Each tag is the first number with a slot in the group.
+static TAGS: LazyLock<Vec<(String, u16)>> = LazyLock::new(|| {
+    let mut tags = vec![None; GROUPS.into()];
+    // All are found below 500.
+    for number in 0..1000 {
+        let tag = number.to_string();
+        let slot = slot(tag.as_bytes());
+        let group = tags.get_mut(usize::from(slot / PER_GROUP));
+        group
+            .into_iter()
+            .for_each(|group| *group = group.take().or(Some((tag.clone(), slot))));
+    }
+    tags.into_iter().flatten().collect()
+});
+
+/// The prefix of the channels for a slot, given that of all channels. Without a slot, that is the same.
+pub(super) fn prefix(channels: &str, slot: Option<u16>) -> Option<String> {
+    let group = slot? / PER_GROUP;
+    let (tag, _) = TAGS.get(usize::from(group))?;
+    Some(tagged(channels, tag))
+}
+
+fn tagged(channels: &str, tag: &str) -> String {
+    format!("{channels}{{{tag}}}:")
+}
+
+/// The prefixes of the channels, or keys, of all groups, and their slots.
+pub(super) fn prefixes(channels: &str) -> impl Iterator<Item = (String, u16)> {
+    TAGS.iter()
+        .map(move |(tag, slot)| (tagged(channels, tag), *slot))
+}
+
+#[cfg(test)]
+#[cfg(feature = "cluster")]
+mod tests;

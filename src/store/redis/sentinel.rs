@@ -4,9 +4,6 @@
 //! an interval, since messages can be lost. When they name another master, all connections to the former one are left,
 //! although it may serve for some seconds yet: what it grants meanwhile, the new one does not know.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::HashMap;
 use std::fmt;
 use std::future::pending;
@@ -21,12 +18,12 @@ use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pip
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::endpoint::{Access, Endpoint};
-use super::failure::{self, disconnected};
-use super::subscription::{Attempt, Failures};
-use super::urls::{Urls, ask_in_turn};
-use crate::Error;
-use crate::error::{Cause, Outage};
+use super::breaker::{Attempt, Failures};
+use super::endpoint::{Access, Endpoint, is_tls};
+use super::errors::connecting::no_connection;
+use super::errors::{self, disconnected};
+use super::nodes::{Urls, ask_in_turn};
+use crate::error::{Cause, Error, Outage};
 use crate::store::background::{Background, BackgroundTask};
 
 /// The messages of a Sentinel after which it names another master. The Sentinel that leads a failover sends the first as
@@ -192,7 +189,7 @@ impl Asked {
             .urls
             .infos
             .iter()
-            .find(|info| super::endpoint::is_tls(info))
+            .find(|info| is_tls(info))
             .unwrap_or(&self.urls.infos[0]);
         let settings = RedisConnectionInfo::default().set_db(self.database());
         let settings = settings.set_protocol(info.redis_settings().protocol());
@@ -269,7 +266,7 @@ impl Asked {
             .arg(&self.master);
         let asked = both.query_async::<(HashMap<String, String>, (String, String))>(sentinel);
         let (state, (host, port)) = match timeout(LONGEST, asked).await {
-            Ok(told) => told.map_err(|error| failure::no_connection(self, error))?,
+            Ok(told) => told.map_err(|error| no_connection(self, error))?,
             Err(_) => {
                 return Err(disconnected(format!(
                     "no connection to {self}: no answer within {LONGEST:?}"
@@ -334,7 +331,7 @@ async fn check_role(
         Ok(Value::Array(role)) => role.into_iter().next(),
         Ok(_) => None,
         Err(error) => {
-            let outage = failure::outage(error);
+            let outage = errors::outage(error);
             return if outage.cause == Cause::Disconnected {
                 Err(outage)
             } else {
@@ -349,7 +346,7 @@ async fn check_role(
                 String::from_utf8_lossy(&role).into_owned(),
             );
             let text = format!("{address}, which Sentinel names as the master, is a {role}");
-            Err(failure::of(Cause::NotServing, text))
+            Err(errors::of(Cause::NotServing, text))
         }
         _ => Ok(()),
     }
@@ -398,3 +395,6 @@ impl fmt::Display for Asked {
         )
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,39 @@
-//! The calls that a node refuses because their slot is being moved, while they are sent again and again.
+//! What happens to a call that failed: whether it is sent again. Of the calls that a node refuses because their slot is being
+//! moved, it is known why, while they are sent again and again.
 
 use std::sync::{Arc, Mutex};
 
-use crate::Error;
-use crate::error::Outage;
+use tokio::time::Instant;
+
+use super::errors::Redirect;
+use crate::error::{Cause, Error, Outage};
+use crate::store::operation::Repeat;
 use crate::sync::lock;
+
+/// The failure of an attempt to run a script.
+pub(super) struct Failed {
+    pub(super) outage: Outage,
+    /// When the call was sent; `None`: there was no connection.
+    pub(super) sent: Option<Instant>,
+    /// Whether anything was probably written.
+    pub(super) written: bool,
+    /// Whether the server answered other calls meanwhile. Then it is slow, but not down.
+    pub(super) answers: bool,
+    pub(super) redirect: Option<Redirect>,
+}
+
+impl Failed {
+    /// Whether the call is sent again: because it cannot have run, or because its operation may run twice. No other
+    /// place sends an operation again.
+    pub(super) fn is_repeated(&self, repeat: Repeat, was_idle: bool) -> bool {
+        match self.outage.cause {
+            Cause::Disconnected => repeat == Repeat::Safe && (was_idle || !self.written),
+            Cause::MovedMidway => repeat == Repeat::Safe,
+            Cause::Moving => true,
+            _ => false,
+        }
+    }
+}
 
 /// The slot of each such call, and why it was refused last. Almost always empty.
 #[derive(Debug, Default)]
@@ -53,26 +82,4 @@ impl Drop for Refusal {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::Cause;
-    use crate::store::redis::failure;
-
-    #[test]
-    fn a_slot_is_refused_until_the_last_of_its_calls_ends() {
-        let refused = Refused::default();
-        let why = |slot| refused.why(slot).map(|error| error.to_string());
-        let note =
-            |slot, text, before| refused.note(slot, &failure::of(Cause::Moving, text), before);
-        assert!(note(None, "no Cluster", None).is_none());
-        let (first, other) = (note(Some(7), "first", None), note(Some(8), "other", None));
-        let second = note(Some(7), "second", None);
-        let first = note(Some(7), "again", first);
-        assert!(why(7).is_some() && why(8).is_some_and(|why| why.contains("other")));
-        assert_eq!(why(9), None);
-        drop(first);
-        assert!(why(7).is_some());
-        drop((second, other));
-        assert_eq!((why(7), why(8)), (None, None));
-    }
-}
+mod tests;
