@@ -55,9 +55,9 @@ use self::library::{Library, Loaded};
 use self::link::{Link, LinkSettings, RuntimeLinks};
 pub(crate) use self::queue as client; // moved
 pub(crate) use self::queue as future; // moved
-use self::retry::Refused;
 #[cfg(feature = "sentinel")]
 pub(in crate::store) use self::sentinel as sentinels; // moved
+use self::slots::Refused;
 use self::source::Source;
 use self::subscription::Subscription;
 use super::background::Background;

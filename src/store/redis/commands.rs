@@ -11,10 +11,10 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::RedisStore;
+use super::attempt::Failed;
 use super::call::{IDLE, UnderWay};
 use super::errors;
 use super::link::{Link, Route, RuntimeLinks};
-use super::retry::Failed;
 use crate::error::{Cause, Error, Outage};
 use crate::store::Store;
 

@@ -68,20 +68,3 @@ fn a_call_that_was_refused_is_sent_again_if_it_cannot_have_run_or_may_run_twice(
         );
     }
 }
-
-#[test]
-fn a_slot_is_refused_until_the_last_of_its_calls_ends() {
-    let refused = Refused::default();
-    let why = |slot| refused.why(slot).map(|error| error.to_string());
-    let note = |slot, text, before| refused.note(slot, &errors::of(Cause::Moving, text), before);
-    assert!(note(None, "no Cluster", None).is_none());
-    let (first, other) = (note(Some(7), "first", None), note(Some(8), "other", None));
-    let second = note(Some(7), "second", None);
-    let first = note(Some(7), "again", first);
-    assert!(why(7).is_some() && why(8).is_some_and(|why| why.contains("other")));
-    assert_eq!(why(9), None);
-    drop(first);
-    assert!(why(7).is_some());
-    drop((second, other));
-    assert_eq!((why(7), why(8)), (None, None));
-}

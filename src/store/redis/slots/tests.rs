@@ -228,3 +228,20 @@ fn tags_do_not_change() {
         .into();
     assert_eq!(some, ["460", "14", "16", "430"]);
 }
+
+#[test]
+fn a_slot_is_refused_until_the_last_of_its_calls_ends() {
+    let refused = Refused::default();
+    let why = |slot| refused.why(slot).map(|error| error.to_string());
+    let note = |slot, text, before| refused.note(slot, &errors::of(Cause::Moving, text), before);
+    assert!(note(None, "no Cluster", None).is_none());
+    let (first, other) = (note(Some(7), "first", None), note(Some(8), "other", None));
+    let second = note(Some(7), "second", None);
+    let first = note(Some(7), "again", first);
+    assert!(why(7).is_some() && why(8).is_some_and(|why| why.contains("other")));
+    assert_eq!(why(9), None);
+    drop(first);
+    assert!(why(7).is_some());
+    drop((second, other));
+    assert_eq!((why(7), why(8)), (None, None));
+}

@@ -14,7 +14,7 @@ use tokio::time::{Instant, advance, sleep};
 
 use super::*;
 use crate::error::Cause;
-use crate::store::redis::call::noting;
+use crate::store::redis::attempt::noting;
 use crate::store::redis::errors;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
