@@ -139,6 +139,64 @@ impl<O: Operation> State<O> {
         self.items.push(item);
         self.items.len() - 1
     }
+
+    /// Gives the operations of a run, whose first place this is, their parts of the reply.
+    fn land_run(
+        &mut self,
+        first: Place,
+        indices: &[usize],
+        replies: Option<&Replies>,
+        landing: &mut Landing<O>,
+        wakers: &mut SmallVec<[Waker; 32]>,
+    ) {
+        let Self { items, left, .. } = self;
+        // The operations without a caller come last. So they have the latest grants, which can be taken back.
+        let mut later = match *left {
+            0 => indices.len(),
+            _ => indices
+                .iter()
+                .filter(|index| !items[**index].is_gone())
+                .count(),
+        } as u32;
+        let mut nth = 0;
+        let mut orphans = Vec::new();
+        for index in indices {
+            let item = &mut items[*index];
+            landing.owed += usize::from(item.owed);
+            let is_gone = item.is_gone();
+            let counter = if is_gone { &mut later } else { &mut nth };
+            let place = Place {
+                nth: *counter,
+                ..first
+            };
+            *counter += 1;
+            let phase = if O::NOTIFIES || is_gone {
+                let reply = place.reply(replies);
+                let mut decoded = reply
+                    .clone()
+                    .and_then(|reply| place.read(item.operation.take(), reply));
+                // Messages to waiters concern them also if the call itself does not count.
+                landing
+                    .pushes
+                    .extend(decoded.iter_mut().flat_map(O::pushes));
+                let decoded = reply.and_then(confirmed).and(decoded);
+                if is_gone {
+                    orphans.extend(decoded);
+                    continue;
+                }
+                Phase::Decoded(Some(Box::new(decoded)))
+            } else {
+                Phase::Landed(place)
+            };
+            if let Phase::Waiting(waker) = std::mem::replace(&mut item.phase, phase) {
+                wakers.extend(waker);
+            }
+        }
+        if !orphans.is_empty() {
+            let key = items[indices[0]].key.clone();
+            landing.orphans.push((key, orphans));
+        }
+    }
 }
 
 impl<O: Operation> Batch<O> {
@@ -206,60 +264,17 @@ impl<O: Operation> Batch<O> {
             let _ = cell.set(reply);
         }
         let mut wakers: SmallVec<[Waker; 32]> = SmallVec::new();
-        let mut at = 0;
         let mut state = self.state();
-        let State { items, left, .. } = &mut *state;
+        let mut at = 0;
         for run in &call.runs {
+            let first = Place {
+                call: number as u32,
+                at,
+                size: run.size as u32,
+                nth: 0,
+            };
             let indices = &order[run.at.clone()];
-            // The operations without a caller come last. So they have the latest grants, which can be taken back.
-            let mut later = match *left {
-                0 => indices.len(),
-                _ => indices
-                    .iter()
-                    .filter(|index| !items[**index].is_gone())
-                    .count(),
-            } as u32;
-            let (mut nth, mut orphans) = (0, Vec::new());
-            for index in indices {
-                let item = &mut items[*index];
-                let place = |nth| Place {
-                    call: number as u32,
-                    at,
-                    size: run.size as u32,
-                    nth,
-                };
-                landing.owed += usize::from(item.owed);
-                let is_gone = item.is_gone();
-                let counter = if is_gone { &mut later } else { &mut nth };
-                let place = place(*counter);
-                *counter += 1;
-                let phase = if O::NOTIFIES || is_gone {
-                    let reply = place.reply(replies);
-                    let mut decoded = reply
-                        .clone()
-                        .and_then(|reply| place.read(item.operation.take(), reply));
-                    // Messages to waiters concern them also if the call itself does not count.
-                    landing
-                        .pushes
-                        .extend(decoded.iter_mut().flat_map(O::pushes));
-                    let decoded = reply.and_then(confirmed).and(decoded);
-                    if is_gone {
-                        orphans.extend(decoded);
-                        continue;
-                    }
-                    Phase::Decoded(Some(Box::new(decoded)))
-                } else {
-                    Phase::Landed(place)
-                };
-                if let Phase::Waiting(waker) = std::mem::replace(&mut item.phase, phase) {
-                    wakers.extend(waker);
-                }
-            }
-            if !orphans.is_empty() {
-                landing
-                    .orphans
-                    .push((items[indices[0]].key.clone(), orphans));
-            }
+            state.land_run(first, indices, replies, &mut landing, &mut wakers);
             at += run.size as u32;
         }
         drop(state);
@@ -269,7 +284,8 @@ impl<O: Operation> Batch<O> {
 
     /// Fails the operations that still wait, or all except reserved ones. Returns how many of them were owed.
     pub(super) fn fail(&self, error: &Error, but_reserved: bool) -> usize {
-        let (mut wakers, mut owed) = (Vec::new(), 0);
+        let mut wakers = Vec::new();
+        let mut owed = 0;
         for item in self
             .state()
             .items
@@ -308,7 +324,8 @@ impl<O: Operation> Batch<O> {
                 Poll::Pending
             }
             Phase::Landed(place) => {
-                let (place, operation) = (*place, item.operation.take());
+                let place = *place;
+                let operation = item.operation.take();
                 item.phase = Phase::Decoded(None);
                 drop(state);
                 Poll::Ready(place.decode(operation, self.replies.get()))

@@ -73,7 +73,8 @@ fn groups<O: Operation>(items: &[Item<O>]) -> Vec<usize> {
             .filter(|_| item.is_wanted())
             .and_then(O::group)
     };
-    let (mut numbers, mut last) = (HashMap::new(), None);
+    let mut numbers = HashMap::new();
+    let mut last = None;
     let mut groups: Vec<Option<usize>> = Vec::with_capacity(items.len());
     for item in items {
         let group = own(item);
@@ -119,7 +120,8 @@ impl<O: Operation> Pending<'_, O> {
     /// Returns the runs of the call that begins with the operation at `start`, at least one.
     fn runs(&self, start: usize) -> Runs {
         let first = self.item(start);
-        let (mut room, mut bytes) = (0, 0);
+        let mut room = 0;
+        let mut bytes = 0;
         let mut runs = Runs::new();
         for at in start..self.order.len() {
             let item = self.item(at);
@@ -173,7 +175,8 @@ impl<O: Operation> Pending<'_, O> {
         if let Some((operation, _)) = of_groups.next().or_else(|| operations.clone().next()) {
             operation.shared(&mut Arguments::new(&mut arguments));
         }
-        let (shared, mut bytes) = (arguments.len(), 0);
+        let shared = arguments.len();
+        let mut bytes = 0;
         for (first, run) in operations {
             bytes += first.payload();
             let others = (run.at.start + 1..run.at.end).map(|at| operation(at).unwrap_or(first));

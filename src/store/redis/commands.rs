@@ -30,7 +30,8 @@ impl RedisStore {
         if link.answered_within(IDLE) {
             return Ok(());
         }
-        let (sent, ping) = (Instant::now(), redis::cmd("PING"));
+        let sent = Instant::now();
+        let ping = redis::cmd("PING");
         let mut connection = held.connection.clone();
         match self
             .in_time(runtime, link, pin!(connection.send(&ping)))
@@ -48,7 +49,8 @@ impl RedisStore {
         self: &Arc<Self>,
         runtime: &Handle,
     ) -> Result<Duration, Error> {
-        let (links, ping) = (self.links(runtime), redis::cmd("PING"));
+        let links = self.links(runtime);
+        let ping = redis::cmd("PING");
         let mut outcome = None;
         // One master of a Cluster that answers is enough.
         for master in self.source.numbers() {
@@ -229,7 +231,8 @@ impl Store {
         let Some(store) = self.on_redis() else {
             return Ok(());
         };
-        let (master, mut delete) = (library.master, redis::cmd("FUNCTION"));
+        let master = library.master;
+        let mut delete = redis::cmd("FUNCTION");
         delete.arg("DELETE").arg(&library.name);
         let ask = |store: Arc<RedisStore>, runtime: Handle| async move {
             store.ask_master(&runtime, master, &delete).await
@@ -242,7 +245,8 @@ impl RedisStore {
     async fn libraries(self: &Arc<Self>, runtime: &Handle) -> Result<Vec<Library>, Error> {
         let mut list = redis::cmd("FUNCTION");
         list.arg("LIST").arg("LIBRARYNAME").arg(NAMES);
-        let (mut done, mut found) = (Vec::new(), Vec::new());
+        let mut done = Vec::new();
+        let mut found = Vec::new();
         while let Some(master) = self.next_master(&done) {
             let names = names(self.ask_master(runtime, master, &list).await?).ok_or_else(|| {
                 Error::unavailable(

@@ -97,10 +97,9 @@ pub(super) enum Has {
 
 impl From<Has> for Functions {
     fn from(has: Has) -> Self {
-        let (are_there, is_missing) = (has != Has::None, has == Has::Functions);
         Self {
-            are_there: AtomicBool::new(are_there),
-            is_missing: AtomicBool::new(is_missing),
+            are_there: AtomicBool::new(has != Has::None),
+            is_missing: AtomicBool::new(has == Has::Functions),
             paused: AtomicU64::new(0),
             made: Instant::now(),
             loading: Mutex::default(),

@@ -64,7 +64,8 @@ pub(super) async fn ask_in_turn<T, A: Future<Output = Result<T, Outage>>>(
     waits: bool,
     ask: impl Fn(Endpoint) -> A,
 ) -> Result<T, Option<Outage>> {
-    let (mut asked, mut outage) = (FuturesUnordered::new(), None);
+    let mut asked = FuturesUnordered::new();
+    let mut outage = None;
     loop {
         match servers.next() {
             Some(server) => asked.push(ask(server)),

@@ -195,6 +195,7 @@ impl<O: Operation> RedisClient<O> {
         Arc::clone(self).submit(here, key, operation, waker, owed)
     }
 
+    /// The same, for a caller that has no use for the client any more.
     fn submit(
         self: Arc<Self>,
         here: Option<Handle>,
@@ -216,10 +217,9 @@ impl<O: Operation> RedisClient<O> {
         let Some((mut runtimes, at)) = self.queues(&runtime) else {
             return Step::Done(Some(Err(ended())));
         };
-        let queues = &mut runtimes[at];
         let master = self.store.source.master(item.slot);
-        let number = queues.links.number(master, link);
-        let (links, queue) = queues.queue(number);
+        let number = runtimes[at].links.number(master, link);
+        let (links, queue) = runtimes[at].queue(number);
         let this = |queue: &SendQueue<O>| QueueRef {
             client: Arc::clone(&self),
             links: Arc::clone(links),

@@ -159,7 +159,8 @@ impl Sentinels {
 
     /// Whether both are certainly the same master and database.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let (one, other) = (&self.asked, &other.asked);
+        let one = &self.asked;
+        let other = &other.asked;
         one.master == other.master
             && one.database() == other.database()
             && one.urls.overlap(&other.urls.infos)
@@ -341,10 +342,8 @@ async fn check_role(
     };
     match role {
         Some(Value::BulkString(role)) if role != b"master" => {
-            let (address, role) = (
-                server.address(),
-                String::from_utf8_lossy(&role).into_owned(),
-            );
+            let address = server.address();
+            let role = String::from_utf8_lossy(&role);
             let text = format!("{address}, which Sentinel names as the master, is a {role}");
             Err(errors::of(Cause::NotServing, text))
         }
@@ -358,7 +357,8 @@ fn agree(infos: &[ConnectionInfo]) -> Result<(), Error> {
         return Ok(());
     };
     for other in others {
-        let (one, two) = (first.redis_settings(), other.redis_settings());
+        let one = first.redis_settings();
+        let two = other.redis_settings();
         let settings = [
             ("user", one.username() != two.username()),
             ("password", one.password() != two.password()),
@@ -369,7 +369,9 @@ fn agree(infos: &[ConnectionInfo]) -> Result<(), Error> {
             .filter_map(|(what, differs)| differs.then_some(what))
             .collect();
         if !differ.is_empty() {
-            let (what, one, two) = (differ.join(" and "), first.addr(), other.addr());
+            let what = differ.join(" and ");
+            let one = first.addr();
+            let two = other.addr();
             let text = format!(
                 "the URLs of Sentinel must have the same {what}, but {one} and {two} differ"
             );

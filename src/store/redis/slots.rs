@@ -93,13 +93,12 @@ struct Known {
 
 impl Masters {
     pub(crate) fn new(home: &Background) -> Self {
-        let (known, turn, last, links) = Default::default();
         Self {
-            known,
+            known: RwLock::default(),
             home: home.clone(),
-            turn,
-            last,
-            links,
+            turn: tokio::sync::Mutex::default(),
+            last: Mutex::default(),
+            links: Mutex::default(),
         }
     }
 
@@ -198,7 +197,9 @@ impl Masters {
     where
         A: Future<Output = Result<Topology, Outage>> + Send + 'static,
     {
-        let (masters, reader, began) = (Arc::clone(self), Arc::clone(self), Instant::now());
+        let masters = Arc::clone(self);
+        let reader = Arc::clone(self);
+        let began = Instant::now();
         let task = self
             .home
             .handle()
@@ -288,7 +289,8 @@ fn parse(told: &Value, own: &str) -> Option<Topology> {
         else {
             return None;
         };
-        let (first, last) = (usize::try_from(*first).ok()?, usize::try_from(*last).ok()?);
+        let first = usize::try_from(*first).ok()?;
+        let last = usize::try_from(*last).ok()?;
         if last >= usize::from(SLOTS) || first > last {
             return None;
         }

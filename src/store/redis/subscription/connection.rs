@@ -73,7 +73,8 @@ impl Ear {
             Ok(Err(outage)) => return self.failed(&outage),
             Err(_) => return self.failed(&disconnected(NOT_IN_TIME)),
         };
-        let (open, since) = (Open::new(self, false), Instant::now());
+        let open = Open::new(self, false);
+        let since = Instant::now();
         let mut left = pin!(left);
         loop {
             let next = tokio::select! {
@@ -113,7 +114,8 @@ impl Ear {
         let Some(notifier) = self.notifier.upgrade() else {
             return false;
         };
-        let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
+        let channel = message.get_channel_name();
+        let payload = message.get_payload_bytes();
         if channel == self.channels[1] {
             notifier.broadcast(payload);
         } else if let Some(push) = Push::parse(payload) {

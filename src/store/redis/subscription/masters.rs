@@ -23,8 +23,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Stays subscribed at each master until the future is dropped.
 pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible {
-    let (mut tasks, mut masters) = (JoinSet::new(), HashMap::<String, AbortHandle>::new());
-    let (lost, mut failures) = (Arc::new(Notify::new()), Failures::default());
+    let mut tasks = JoinSet::new();
+    let mut masters = HashMap::<String, AbortHandle>::new();
+    let lost = Arc::new(Notify::new());
+    let mut failures = Failures::default();
     let looked = watch::Sender::new(());
     loop {
         cluster.look_for_masters().await;
@@ -40,10 +42,9 @@ pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible
             });
             for address in addresses {
                 masters.entry(address).or_insert_with_key(|address| {
-                    let (cluster, address) = (Arc::clone(cluster), address.clone());
                     let master = Master {
-                        cluster,
-                        address,
+                        cluster: Arc::clone(cluster),
+                        address: address.clone(),
                         looked: looked.subscribe(),
                         lost: Arc::clone(&lost),
                     };
@@ -78,6 +79,14 @@ struct Subscribed {
     slots: HashSet<u16>,
 }
 
+impl Subscribed {
+    async fn answers_ping(&mut self) -> bool {
+        let ping = cmd("PING");
+        let answer = timeout(CONNECT, self.connection.send_packed_command(&ping)).await;
+        matches!(answer, Ok(Ok(_)))
+    }
+}
+
 impl Master {
     /// Stays subscribed until the future is dropped.
     async fn stay(mut self, ear: Arc<Ear>) {
@@ -96,7 +105,8 @@ impl Master {
             Ok(Err(outage)) => return ear.failed(&outage),
             Err(_) => return ear.failed(&errors::disconnected(NOT_IN_TIME)),
         };
-        let (open, since) = (Open::new(ear, !subscribed.slots.is_empty()), Instant::now());
+        let open = Open::new(ear, !subscribed.slots.is_empty());
+        let since = Instant::now();
         loop {
             let push = tokio::select! {
                 push = timeout(CHECK, subscribed.pushes.recv()) => push,
@@ -134,17 +144,8 @@ impl Master {
                     }
                 }
                 // Nothing has arrived for a long time. Without a ping, a server that vanished would not be noticed.
-                Err(_) => {
-                    match timeout(
-                        CONNECT,
-                        subscribed.connection.send_packed_command(&cmd("PING")),
-                    )
-                    .await
-                    {
-                        Ok(Ok(_)) => {}
-                        _ => break,
-                    }
-                }
+                Err(_) if !subscribed.answers_ping().await => break,
+                Err(_) => {}
             }
         }
         ear.closed(open);
