@@ -230,7 +230,7 @@ impl Attempt {
     }
 }
 
-/// The failures of late, for the pauses between attempts.
+/// The recent failures, for the pauses between attempts.
 #[derive(Default)]
 pub(super) struct Failures {
     count: u32,

@@ -59,7 +59,7 @@ pub(super) struct Redirect {
 
 pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
     let (address, _) = error.redirect_node()?;
-    // A node that does not know the host leaves it out, or tells `?`. An IPv6 address may begin with a colon.
+    // A node that does not know the host leaves it out, or names `?`. An IPv6 address may begin with a colon.
     if address
         .rsplit_once(':')
         .is_none_or(|(host, _)| host.is_empty() || host == "?")
@@ -77,7 +77,7 @@ pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// An outage that no error of the client library tells.
+/// An outage without an error of the client library.
 pub(super) fn of(cause: Cause, text: impl Into<Cow<'static, str>>) -> Outage {
     Outage {
         cause,

@@ -95,7 +95,7 @@ const SERVE: &str = lua!("serve");
 /// How many digits of the digest the name has.
 const DIGITS: usize = 16;
 
-/// On a Cluster, a waiter is told on a channel of its own node, whose slot is not that of the keys.
+/// On a Cluster, a waiter is woken on a channel of its own node, whose slot is not that of the keys.
 const WRITES: &str = "'allow-cross-slot-keys'";
 
 /// Lua code that takes the place of the server's clock in tests.

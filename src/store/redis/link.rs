@@ -30,6 +30,7 @@ use crate::telemetry::Server;
 /// After so many connections in a row that are closed when they are asked for functions, a proxy does not know these.
 const CLOSED: u64 = 2;
 
+/// The place of one connection.
 #[derive(Debug)]
 pub(super) struct Link {
     source: Source,

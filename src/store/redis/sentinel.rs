@@ -53,12 +53,12 @@ struct Asked {
     named: watch::Sender<Named>,
 }
 
-/// What the Sentinels have told.
+/// The master that the Sentinels have named.
 #[derive(Default)]
 struct Named {
     /// `host:port`; `None`: nothing yet.
     address: Option<Arc<str>>,
-    /// The number of the failover that made it the master. A Sentinel that is behind tells a smaller one.
+    /// The number of the failover that made it the master. A Sentinel that is behind has a smaller one.
     epoch: u64,
     /// When it was last confirmed.
     confirmed: Option<Instant>,
@@ -209,7 +209,7 @@ impl Asked {
     }
 
     /// Asks one Sentinel after the other until one answers. If none does, the master that was named last is returned: the
-    /// task that follows them has heard of no other.
+    /// task that follows them knows of no other.
     async fn named_master(&self) -> Result<Endpoint, Outage> {
         let ask = |sentinel: Endpoint| async move {
             self.ask(&mut in_time(&sentinel, sentinel.connect()).await?)
@@ -230,7 +230,7 @@ impl Asked {
     async fn stay(&self, sentinel: Endpoint) {
         let mut failures = Failures::default();
         loop {
-            // Calls that need the master tell what is wrong.
+            // The errors of calls that need the master say what is wrong.
             let lasted = self.hear(&sentinel).await.unwrap_or_default();
             failures.pause(Attempt::Lasted(lasted)).await;
         }

@@ -170,7 +170,7 @@ impl Masters {
         !rests && self.turn.try_lock().is_ok()
     }
 
-    /// Whether the user may not read the masters, as was told a moment ago. No breaker keeps calls from asking again,
+    /// Whether the user may not read the masters, as a node has just answered. No breaker prevents calls from asking again,
     /// since the nodes are up.
     pub(super) fn are_denied(&self) -> bool {
         let denied = |last: &Refresh| {
@@ -333,7 +333,7 @@ impl Known {
             })
     }
 
-    /// Takes over what a node told. Returns whether anything has changed.
+    /// Takes over the masters that a node has named. Returns whether anything has changed.
     fn learn(&mut self, told: Topology) -> bool {
         let mut by_slot = vec![NONE; usize::from(SLOTS)];
         for (first, last, address) in told {

@@ -28,6 +28,7 @@ pub(super) const CHECK: Duration = Duration::from_secs(15);
 
 pub(super) const NOT_IN_TIME: &str = "no connection in time";
 
+/// What the connections of a subscription share.
 pub(super) struct Ear {
     /// The channel of this process, and that of all processes.
     channels: [String; 2],
@@ -119,7 +120,7 @@ impl Ear {
         if channel == self.channels[1] {
             notifier.broadcast(payload);
         } else if let Some(push) = Push::parse(payload) {
-            // Other messages may be heard twice: a waiter that has left does not mind.
+            // Other messages may arrive twice: a waiter that has left does not mind.
             let is_grant = matches!(push.news, News::Granted { .. });
             if !several || !is_grant || lock(&self.duplicates).is_new(payload) {
                 notifier.deliver(push);
@@ -128,7 +129,7 @@ impl Ear {
         true
     }
 
-    /// Tells why there is no subscription, if there is none at all.
+    /// Reports why there is no subscription, if there is none at all.
     pub(super) fn failed(&self, outage: &Outage) -> Attempt {
         if *lock(&self.open) == 0 && self.notifier.strong_count() > 0 {
             self.telemetry.subscription_failed(&outage.text);
@@ -187,7 +188,8 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// How many grants are remembered, at most twice.
 const MOST: usize = 1 << 18;
 
-/// The grants of late, to tell those that arrive over several connections: once from each node of a Cluster. No two of them have the same text: it has the waiter, the expiry in µs, and the fence.
+/// The recent grants, to recognize those that arrive over several connections: once from each node of a Cluster. No two
+/// of them have the same text: it has the waiter, the expiry in µs, and the fence.
 #[derive(Debug)]
 struct Duplicates {
     hasher: RandomState,
