@@ -47,7 +47,7 @@ pub(crate) use redis::Value;
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout};
 
-use self::batch::Budget;
+use self::batch::{Batch, Budget};
 pub(in crate::store) use self::batch::{MOST_BYTES, MOST_OPERATIONS};
 pub(in crate::store) use self::commands as scan; // moved
 pub(super) use self::library::Clock;
@@ -64,7 +64,7 @@ use super::background::Background;
 use super::builder::Limits;
 use super::key::Key;
 use super::notifier::{ALL, Link as Pushes};
-use super::operation::Script;
+use super::operation::{Operation, Script};
 use super::owed::Owed;
 use super::{Base, BreakerState, Left, StoreStats};
 use crate::error::{Cause, Error};
@@ -257,6 +257,12 @@ impl RedisStore {
         })
     }
 
+    /// Fails a batch whose runtime has ended.
+    fn fail<O: Operation>(&self, batch: &Batch<O>) {
+        drop(batch.depart());
+        self.owed.done(batch.fail(&ended(), false));
+    }
+
     /// Drops the links of a runtime that has ended.
     fn forget(&self, runtime: Id) {
         let mut runtimes = lock(&self.runtimes);
@@ -333,6 +339,11 @@ impl RedisStore {
         };
         Left { work, operations }
     }
+}
+
+/// The error of a call whose runtime has ended.
+pub(in crate::store) fn ended() -> Error {
+    Error::unavailable(Cause::Ended, "the runtime of the call has ended")
 }
 
 debug!(RedisStore, source, base.prefix, base.background, limits);

@@ -17,13 +17,13 @@ use futures_util::future::BoxFuture;
 use futures_util::stream;
 use tokio::runtime::Handle;
 
-use super::RedisStore;
 use super::batch::{Batch, Budget, Item, Landing, Phase, weight};
 use super::call::UnderWay;
 use super::command::Plan;
 use super::library::Loaded;
 use super::link::{Route, RuntimeLinks};
-use crate::error::{Cause, Error};
+use super::{RedisStore, ended};
+use crate::error::Error;
 use crate::store::key::{Key, KeySpace};
 use crate::store::operation::Operation;
 use crate::sync::{Mutex, MutexGuard, Padded, lock};
@@ -601,16 +601,4 @@ impl<O: Operation> Drop for Flusher<O> {
             .flatten()
             .for_each(|batch| client.store.fail(batch));
     }
-}
-
-impl RedisStore {
-    /// Fails a batch whose runtime has ended.
-    fn fail<O: Operation>(&self, batch: &Batch<O>) {
-        drop(batch.depart());
-        self.owed.done(batch.fail(&ended(), false));
-    }
-}
-
-pub(in crate::store) fn ended() -> Error {
-    Error::unavailable(Cause::Ended, "the runtime of the call has ended")
 }
