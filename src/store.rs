@@ -57,7 +57,7 @@ pub(crate) use self::notifier::{ALL, END, Ids, Link, Listener, News}; // moved
 pub(crate) use self::notifier::{Push, Recipient, Refusal, hex}; // moved
 pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Operation}; // moved
 pub(crate) use self::operation::{Repeat, Script, function, packed}; // moved
-pub use self::redis::libraries::Library; // moved
+pub use self::redis::commands::Library; // moved
 pub(crate) use self::redis::limits as durability; // moved
 pub(crate) use self::redis::names as key; // moved
 pub(crate) use self::redis::names::{LONGEST, Stem, check_exact, check_name}; // moved

@@ -1,65 +1,136 @@
-//! One call on its way to one server: as a function, whose library may have to be loaded first, or as a script.
+//! One attempt of a call, at one server: as a function, whose library may have to be loaded first, or as a script. If the store
+//! is durable, it waits for replicas or the disk.
 
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 
 use redis::{self, RedisError};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
-use super::call::Failed;
+use super::RedisStore;
+use super::batch::{Call, Reply};
+use super::connection::Connection;
+use super::errors::Redirect;
 use super::functions::{self, Loading};
-use super::link::{Link, Ready};
-use super::plan::Call;
-use super::script::Form;
-use super::{Loaded, RedisStore, failure};
+use super::library::{Form, Loaded};
+use super::link::{Ready, Route, RuntimeLinks};
+use super::{errors, slots};
+use crate::error::{Cause, Outage};
+use crate::store::durability;
+use crate::sync::lock;
 
 /// How often the library is loaded for one call: again if it is flushed meanwhile, or the connection is lost. After that the
 /// call goes as a script.
 const LOADS: usize = 3;
 
-/// A call on its way to one server.
-pub(super) struct Attempt<'a> {
+/// A call on its way.
+pub(super) struct Outgoing<'a> {
+    pub(super) links: &'a RuntimeLinks,
+    /// To the master that has the slot of its keys, as far as is known.
+    pub(super) route: &'a Route,
+    pub(super) script: &'a Loaded,
+    pub(super) call: &'a Call,
+}
+
+/// The failure of an attempt to run a script.
+pub(super) struct Failed {
+    pub(super) outage: Outage,
+    /// When the call was sent; `None`: there was no connection.
+    pub(super) sent: Option<Instant>,
+    /// Whether anything was probably written.
+    pub(super) written: bool,
+    /// Whether the server answered other calls meanwhile. Then it is slow, but not down.
+    pub(super) answers: bool,
+    pub(super) redirect: Option<Redirect>,
+}
+
+impl RedisStore {
+    /// Sends a call once, and again if the server does not know the function or the script, or refuses the function.
+    /// `route`: where it goes now. `asking`: the server there is only getting the slot.
+    pub(super) async fn attempt(
+        &self,
+        outgoing: &Outgoing<'_>,
+        route: &Route,
+        asking: bool,
+    ) -> Result<Reply, Failed> {
+        let mut attempt = Attempt::begin(self, outgoing, route, asking).await?;
+        let sent = Instant::now();
+        let reply = attempt.reply().await?;
+        let Attempt {
+            held,
+            form,
+            written,
+            ..
+        } = attempt;
+        let mut redirect = None;
+        let outage = match reply {
+            Some(Ok((reply, unconfirmed))) => match Reply::parse(reply, outgoing.call.size()) {
+                Some(mut reply) => {
+                    route.link.answered();
+                    reply.unconfirmed = unconfirmed.map(|error| errors::outage(error).into());
+                    return Ok(reply);
+                }
+                None => {
+                    let text = outgoing.script.unexpected(form);
+                    errors::of(Cause::Unexpected, text)
+                }
+            },
+            Some(Err(error)) => {
+                redirect = errors::redirect(&error);
+                errors::outage(error)
+            }
+            None => self.timed_out(),
+        };
+        let failed = self.failed(&route.link, &held, sent, outage);
+        if errors::is_outage(failed.outage.cause) {
+            self.source.look_for_masters(Some(held.connection.clone()));
+        }
+        Err(Failed {
+            written,
+            redirect,
+            ..failed
+        })
+    }
+}
+
+/// One attempt of a call, at one server.
+struct Attempt<'a> {
     store: &'a RedisStore,
-    runtime: &'a Handle,
-    link: &'a Arc<Link>,
-    script: &'a Loaded,
-    call: &'a Call,
-    /// The number of the master.
-    master: usize,
+    outgoing: &'a Outgoing<'a>,
+    /// Where it goes now.
+    route: &'a Route,
     /// Whether the server is only getting the slot.
     asking: bool,
-    pub(super) held: Arc<Ready>,
+    held: Arc<Ready>,
     /// How the call is sent next.
-    pub(super) form: Form,
+    form: Form,
     /// How often the library was loaded for it.
     loads: usize,
     /// Whether anything was probably written.
-    pub(super) written: bool,
+    written: bool,
 }
 
 /// What a server has answered, and why the call does not count; `None`: nothing in time.
-pub(super) type Answered = Option<Result<(redis::Value, Option<RedisError>), RedisError>>;
+type Answered = Option<Result<(redis::Value, Option<RedisError>), RedisError>>;
 
 impl<'a> Attempt<'a> {
-    /// Connects, if there is no connection. `to`: the number of the master, and whether it is only getting the slot.
-    pub(super) async fn begin(
+    /// Connects, if there is no connection.
+    async fn begin(
         store: &'a RedisStore,
-        runtime: &'a Handle,
-        link: &'a Arc<Link>,
-        script: &'a Loaded,
-        call: &'a Call,
-        to: (usize, bool),
+        outgoing: &'a Outgoing<'a>,
+        route: &'a Route,
+        asking: bool,
     ) -> Result<Self, Failed> {
-        let held = store.hold(runtime, link).await?;
-        let form = script.form(held.functions.are_used());
-        let (master, asking) = to;
+        let held = store.hold(&outgoing.links.runtime, &route.link).await?;
+        let form = outgoing.script.form(held.functions.are_used());
         Ok(Self {
             store,
-            runtime,
-            link,
-            script,
-            call,
-            master,
+            outgoing,
+            route,
             asking,
             held,
             form,
@@ -68,7 +139,8 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    pub(super) async fn reply(&mut self) -> Result<Answered, Failed> {
+    /// Sends the call until it is answered in the form in which the server runs it.
+    async fn reply(&mut self) -> Result<Answered, Failed> {
         loop {
             if self.form == Form::Function && self.held.functions.are_missing() {
                 if !self.load().await? {
@@ -90,14 +162,19 @@ impl<'a> Attempt<'a> {
     async fn send(&mut self) -> Answered {
         let Self {
             store,
-            runtime,
-            link,
-            call,
+            outgoing,
+            route,
             asking,
             ..
         } = *self;
-        let command = self.script.in_form(&call.command, self.form);
-        let (mut connection, since) = (self.held.connection.clone(), self.held.switches);
+        let Outgoing {
+            links,
+            script,
+            call,
+            ..
+        } = outgoing;
+        let command = script.in_form(&call.command, self.form);
+        let mut connection = self.held.connection.clone();
         // Futures are large, and would be copied on their way into each other.
         let sending = pin!(store.send(
             &mut connection,
@@ -105,8 +182,8 @@ impl<'a> Attempt<'a> {
             asking,
             &mut self.written
         ));
-        let sending = pin!(store.source.unless_switched(since, sending));
-        store.in_time(runtime, link, sending).await
+        let sending = pin!(store.source.unless_switched(self.held.switches, sending));
+        store.in_time(&links.runtime, &route.link, sending).await
     }
 
     /// In which other form the call is sent after this error, if so. It has not run.
@@ -119,8 +196,8 @@ impl<'a> Attempt<'a> {
                 return Some(Form::Digest);
             }
             // A function is refused as a whole, also where it would write nothing, or at OOM only free.
-            Form::Function if failure::refuses_writes(error) => return Some(Form::Digest),
-            Form::Digest if failure::is_no_script(error) => return Some(Form::Full),
+            Form::Function if errors::refuses_writes(error) => return Some(Form::Digest),
+            Form::Digest if errors::is_no_script(error) => return Some(Form::Full),
             _ => return None,
         }
         Some(Form::Function)
@@ -138,19 +215,254 @@ impl<'a> Attempt<'a> {
             self.form = Form::Digest;
             return Ok(true);
         }
+        let runtime = &self.outgoing.links.runtime;
         let loading = self
             .store
-            .load_library(self.runtime, self.link, &self.held, self.master)
+            .load_library(runtime, self.route, &self.held)
             .await;
         self.form = match loading {
             Some(Loading::Done) => Form::Function,
             Some(Loading::NotNow | Loading::Never) => Form::Digest,
             Some(Loading::Lost) => {
-                self.held = self.store.hold(self.runtime, self.link).await?;
-                self.script.form(self.held.functions.are_used())
+                self.held = self.store.hold(runtime, &self.route.link).await?;
+                self.outgoing.script.form(self.held.functions.are_used())
             }
             None => return Ok(false),
         };
         Ok(true)
+    }
+}
+
+impl RedisStore {
+    /// Sends a call; with `asking`, to a node that is getting the slot of its keys. If that is set, waits until it is
+    /// durable. Returns the reply, and why the call does not count.
+    async fn send(
+        &self,
+        connection: &mut Connection,
+        (command, slot): (&redis::Cmd, Option<u16>),
+        asking: bool,
+        written: &mut bool,
+    ) -> Result<(redis::Value, Option<RedisError>), RedisError> {
+        let durability = self.limits.durability;
+        if !asking && durability.is_none() {
+            return noting(pin!(connection.send(command)), written)
+                .await
+                .map(|reply| (reply, None));
+        }
+        let ask = redis::cmd("ASKING");
+        let mut together: Vec<&redis::Cmd> = Vec::from_iter(asking.then_some(&ask));
+        together.push(command);
+        // WAIT is for what its connection has written. A call that finds the lease held writes nothing, although another
+        // connection wrote it. So each call is followed by a write.
+        let after =
+            durability.map(|durability| (durability::mark(command, asking), durability.command()));
+        if let Some((mark, wait)) = &after {
+            together.extend(asking.then_some(&ask));
+            together.extend([mark, wait]);
+        }
+        let mut replies = noting(
+            pin!(connection.send_together(&together, asking.into())),
+            written,
+        )
+        .await?
+        .into_iter();
+        let reply = next(&mut replies)?;
+        let Some((durability, (_, wait))) = durability.zip(after) else {
+            return Ok((reply, None));
+        };
+        if asking {
+            next(&mut replies)?;
+        }
+        // The call has run, so an error from here on must not look as if it had not.
+        let marked = next(&mut replies);
+        let mut acked = next(&mut replies);
+        let is_enough = |acked: &redis::Value| durability.check(acked.clone()).is_ok();
+        // Who has waited in vain for less need not wait for more.
+        if let Err(error) = marked
+            && acked.as_ref().is_ok_and(is_enough)
+        {
+            let others = self.other_marks(&error, (command, slot), asking);
+            acked = mark_again(connection, &others, &wait, error).await;
+        }
+        let missing = match acked {
+            Ok(acked) => durability.check(acked).err(),
+            Err(error) => Some(durability.failed(&error)),
+        };
+        Ok((reply, missing.map(errors::not_durable)))
+    }
+
+    /// What is to be written instead of a mark that failed so, and whether that has to ask first.
+    fn other_marks(
+        &self,
+        error: &RedisError,
+        (command, slot): (&redis::Cmd, Option<u16>),
+        asking: bool,
+    ) -> Vec<(bool, redis::Cmd)> {
+        if errors::is_out_of_memory(error) {
+            return vec![(asking, durability::mark_when_full(command, asking))];
+        }
+        // A node that passes on the slot has the keys of the call, but takes no new one.
+        let is_moving = errors::redirect(error).is_some();
+        let beside = is_moving
+            .then(|| self.marks_beside(slot))
+            .into_iter()
+            .flatten();
+        beside.map(|mark| (false, mark)).collect()
+    }
+
+    /// Writes to other slots of the master of a slot: few, since these may be on their way too.
+    fn marks_beside(&self, slot: Option<u16>) -> Vec<redis::Cmd> {
+        let prefix = format!("{}:", self.base.prefix);
+        let master = self.source.master(slot);
+        slots::prefixes(&prefix)
+            .filter(|(_, other)| Some(*other) != slot && self.source.master(Some(*other)) == master)
+            .map(|(prefix, _)| durability::mark_at(prefix.as_bytes(), "wait"))
+            .take(3)
+            .collect()
+    }
+}
+
+/// Writes another mark after one that failed with `error`, and waits until it is durable. It tries one after the other.
+async fn mark_again(
+    connection: &mut Connection,
+    others: &[(bool, redis::Cmd)],
+    wait: &redis::Cmd,
+    error: RedisError,
+) -> Result<redis::Value, RedisError> {
+    let ask = redis::cmd("ASKING");
+    let mut acked = Err(error);
+    for (asking, mark) in others {
+        let again: Vec<_> = asking
+            .then_some(&ask)
+            .into_iter()
+            .chain([mark, wait])
+            .collect();
+        let replies = connection.send_together(&again, (*asking).into()).await;
+        acked = replies.and_then(|replies| acked_by(&mut replies.into_iter()));
+        if acked.is_ok() {
+            break;
+        }
+    }
+    acked
+}
+
+/// Takes the replies to a mark, and to the wait for it.
+fn acked_by(replies: &mut impl Iterator<Item = redis::Value>) -> Result<redis::Value, RedisError> {
+    next(replies)?;
+    next(replies)
+}
+
+/// Takes the next reply of several calls.
+fn next(replies: &mut impl Iterator<Item = redis::Value>) -> Result<redis::Value, RedisError> {
+    match replies.next() {
+        Some(redis::Value::ServerError(error)) => Err(RedisError::from(error)),
+        reply => Ok(reply.unwrap_or(redis::Value::Nil)),
+    }
+}
+
+/// Awaits a reply. Sets `written` to whether anything was probably written: a connection that has ended fails at once, without
+/// writing. But the thread may have stood still within the first poll, while the call ran and then the connection ended.
+pub(super) async fn noting<T>(
+    mut reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
+    written: &mut bool,
+) -> Result<T, RedisError> {
+    let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context))).await;
+    *written = !matches!(&first, Poll::Ready(Err(error)) if error.is_io_error());
+    match first {
+        Poll::Ready(reply) => reply,
+        Poll::Pending => reply.await,
+    }
+}
+
+impl RedisStore {
+    /// Loads the library on the server of a connection, in a task of its own: callers share it, and none waits for the future
+    /// of another. `None`: there was no answer in time.
+    async fn load_library(
+        &self,
+        runtime: &Handle,
+        route: &Route,
+        held: &Arc<Ready>,
+    ) -> Option<Loading> {
+        let mut loading = {
+            let mut loading = lock(&held.functions.loading);
+            loading
+                .get_or_insert_with(|| self.begin_to_load(runtime, route, held))
+                .clone()
+        };
+        let ended = async {
+            loading
+                .wait_for(Option::is_some)
+                .await
+                .ok()
+                .and_then(|ended| *ended)
+        };
+        // Without an end, the task was dropped with its runtime.
+        self.in_time(runtime, &route.link, pin!(ended))
+            .await
+            .map(|ended| ended.unwrap_or(Loading::Lost))
+    }
+
+    fn begin_to_load(
+        &self,
+        runtime: &Handle,
+        route: &Route,
+        held: &Arc<Ready>,
+    ) -> watch::Receiver<Option<Loading>> {
+        let (done, loading) = watch::channel(None);
+        let held = Arc::clone(held);
+        let link = Arc::clone(&route.link);
+        let mut connection = held.connection.clone();
+        let address = self.source.address_in_pool(route.master);
+        let limit = self.limits.timeout;
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg(&self.library.text);
+        let telemetry = self.telemetry.clone();
+        runtime.spawn(async move {
+            let loaded = timeout(limit, connection.send_at(address, &load)).await;
+            // A call that misses the library later loads it again.
+            *lock(&held.functions.loading) = None;
+            let why = loaded
+                .as_ref()
+                .ok()
+                .and_then(|loaded| loaded.as_ref().err().map(ToString::to_string));
+            let ended = match loaded {
+                Ok(Ok(_)) => Loading::Done,
+                Ok(Err(error)) => functions::ended(error),
+                Err(_) => Loading::NotNow,
+            };
+            match ended {
+                Loading::Done => held.functions.found(),
+                Loading::NotNow => held.functions.pause(),
+                Loading::Never => held.functions.forbid(),
+                Loading::Lost => link.close(Some(&held)),
+            }
+            if link.has_refused_to_load(ended) {
+                telemetry.without_functions(&why.unwrap_or_default());
+            }
+            done.send_replace(Some(ended));
+        });
+        loading
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "cluster")]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_mark_or_of_the_wait_is_one_of_the_call() {
+        let error = || match redis::parse_redis_value(b"-ERR x\r\n") {
+            Ok(error @ Value::ServerError(_)) => error,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            acked_by(&mut [Value::Okay, Value::Int(2)].into_iter()).unwrap(),
+            Value::Int(2)
+        );
+        assert!(acked_by(&mut [error(), Value::Int(2)].into_iter()).is_err());
+        assert!(acked_by(&mut [Value::Okay, error()].into_iter()).is_err());
     }
 }

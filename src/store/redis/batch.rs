@@ -1,21 +1,19 @@
-//! A batch: operations that leave together. Each reply arrives in the batch once; each caller decodes its own part
-//! in its own task.
+//! A batch: operations that leave together, the script calls that they become, and the replies to these calls. Each reply
+//! arrives in the batch once; each caller decodes its own part in its own task.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
+use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::budget::{Budget, Weight};
-use super::client::RedisClient;
-use super::plan::Call;
-use super::reply::Reply;
-use crate::Error;
-use crate::error::Cause;
+use crate::error::{Cause, Error};
 use crate::store::key::Key;
 use crate::store::notifier::Push;
-use crate::store::operation::{Garbled, Operation};
+use crate::store::operation::{END, Fields, Garbled, Operation, Repeat};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
 
 type Replies = Box<[OnceLock<Result<Reply, Error>>]>;
@@ -25,7 +23,6 @@ pub(super) struct Batch<O: Operation> {
     state: Mutex<State<O>>,
     /// The replies by call. Set when the batch departs.
     replies: OnceLock<Replies>,
-    pub(super) client: Arc<RedisClient<O>>,
     /// The budget that the waiting operations use.
     budget: Arc<Budget>,
     /// When its first operation began to wait.
@@ -142,12 +139,69 @@ impl<O: Operation> State<O> {
         self.items.push(item);
         self.items.len() - 1
     }
+
+    /// Gives the operations of a run, whose first place this is, their parts of the reply.
+    fn land_run(
+        &mut self,
+        first: Place,
+        indices: &[usize],
+        replies: Option<&Replies>,
+        landing: &mut Landing<O>,
+        wakers: &mut SmallVec<[Waker; 32]>,
+    ) {
+        let Self { items, left, .. } = self;
+        // The operations without a caller come last. So they have the latest grants, which can be taken back.
+        let mut later = match *left {
+            0 => indices.len(),
+            _ => indices
+                .iter()
+                .filter(|index| !items[**index].is_gone())
+                .count(),
+        } as u32;
+        let mut nth = 0;
+        let mut orphans = Vec::new();
+        for index in indices {
+            let item = &mut items[*index];
+            landing.owed += usize::from(item.owed);
+            let is_gone = item.is_gone();
+            let counter = if is_gone { &mut later } else { &mut nth };
+            let place = Place {
+                nth: *counter,
+                ..first
+            };
+            *counter += 1;
+            let phase = if O::NOTIFIES || is_gone {
+                let reply = place.reply(replies);
+                let mut decoded = reply
+                    .clone()
+                    .and_then(|reply| place.read(item.operation.take(), reply));
+                // Messages to waiters concern them also if the call itself does not count.
+                landing
+                    .pushes
+                    .extend(decoded.iter_mut().flat_map(O::pushes));
+                let decoded = reply.and_then(confirmed).and(decoded);
+                if is_gone {
+                    orphans.extend(decoded);
+                    continue;
+                }
+                Phase::Decoded(Some(Box::new(decoded)))
+            } else {
+                Phase::Landed(place)
+            };
+            if let Phase::Waiting(waker) = std::mem::replace(&mut item.phase, phase) {
+                wakers.extend(waker);
+            }
+        }
+        if !orphans.is_empty() {
+            let key = items[indices[0]].key.clone();
+            landing.orphans.push((key, orphans));
+        }
+    }
 }
 
 impl<O: Operation> Batch<O> {
     /// Creates a batch with one operation, with capacity for `likely` operations.
     pub(super) fn of(
-        client: &Arc<RedisClient<O>>,
         item: Item<O>,
         bytes: usize,
         budget: &Arc<Budget>,
@@ -166,7 +220,6 @@ impl<O: Operation> Batch<O> {
         Arc::new(Self {
             state: Mutex::new(state),
             replies: OnceLock::new(),
-            client: Arc::clone(client),
             budget: Arc::clone(budget),
             since: Instant::now(),
         })
@@ -211,60 +264,17 @@ impl<O: Operation> Batch<O> {
             let _ = cell.set(reply);
         }
         let mut wakers: SmallVec<[Waker; 32]> = SmallVec::new();
-        let mut at = 0;
         let mut state = self.state();
-        let State { items, left, .. } = &mut *state;
+        let mut at = 0;
         for run in &call.runs {
+            let first = Place {
+                call: number as u32,
+                at,
+                size: run.size as u32,
+                nth: 0,
+            };
             let indices = &order[run.at.clone()];
-            // The operations without a caller come last. So they have the latest grants, which can be taken back.
-            let mut later = match *left {
-                0 => indices.len(),
-                _ => indices
-                    .iter()
-                    .filter(|index| !items[**index].is_gone())
-                    .count(),
-            } as u32;
-            let (mut nth, mut orphans) = (0, Vec::new());
-            for index in indices {
-                let item = &mut items[*index];
-                let place = |nth| Place {
-                    call: number as u32,
-                    at,
-                    size: run.size as u32,
-                    nth,
-                };
-                landing.owed += usize::from(item.owed);
-                let is_gone = item.is_gone();
-                let counter = if is_gone { &mut later } else { &mut nth };
-                let place = place(*counter);
-                *counter += 1;
-                let phase = if O::NOTIFIES || is_gone {
-                    let reply = place.reply(replies);
-                    let mut decoded = reply
-                        .clone()
-                        .and_then(|reply| place.read(item.operation.take(), reply));
-                    // Messages to waiters concern them also if the call itself does not count.
-                    landing
-                        .pushes
-                        .extend(decoded.iter_mut().flat_map(O::pushes));
-                    let decoded = reply.and_then(confirmed).and(decoded);
-                    if is_gone {
-                        orphans.extend(decoded);
-                        continue;
-                    }
-                    Phase::Decoded(Some(Box::new(decoded)))
-                } else {
-                    Phase::Landed(place)
-                };
-                if let Phase::Waiting(waker) = std::mem::replace(&mut item.phase, phase) {
-                    wakers.extend(waker);
-                }
-            }
-            if !orphans.is_empty() {
-                landing
-                    .orphans
-                    .push((items[indices[0]].key.clone(), orphans));
-            }
+            state.land_run(first, indices, replies, &mut landing, &mut wakers);
             at += run.size as u32;
         }
         drop(state);
@@ -274,7 +284,8 @@ impl<O: Operation> Batch<O> {
 
     /// Fails the operations that still wait, or all except reserved ones. Returns how many of them were owed.
     pub(super) fn fail(&self, error: &Error, but_reserved: bool) -> usize {
-        let (mut wakers, mut owed) = (Vec::new(), 0);
+        let mut wakers = Vec::new();
+        let mut owed = 0;
         for item in self
             .state()
             .items
@@ -313,7 +324,8 @@ impl<O: Operation> Batch<O> {
                 Poll::Pending
             }
             Phase::Landed(place) => {
-                let (place, operation) = (*place, item.operation.take());
+                let place = *place;
+                let operation = item.operation.take();
                 item.phase = Phase::Decoded(None);
                 drop(state);
                 Poll::Ready(place.decode(operation, self.replies.get()))
@@ -365,3 +377,153 @@ fn confirmed(reply: &Reply) -> Result<(), Error> {
 fn lost() -> Error {
     Error::unavailable(Cause::Unexpected, "the reply to the operation is missing")
 }
+
+/// One script call. The runs are in the order of its keys.
+pub(super) struct Call {
+    pub(super) command: Cmd,
+    /// The hash slot of its keys on a Cluster.
+    pub(super) slot: Option<u16>,
+    pub(super) runs: Runs,
+    pub(super) repeat: Repeat,
+}
+
+/// Mostly one.
+pub(super) type Runs = SmallVec<[Run; 1]>;
+
+/// Equal operations on one key, next to each other.
+pub(super) struct Run {
+    /// The positions in the order of the plan.
+    pub(super) at: Range<usize>,
+    /// The size in runs, see [`Operation::size`].
+    pub(super) size: usize,
+}
+
+impl Call {
+    /// The size in runs, see [`Operation::size`].
+    pub(super) fn size(&self) -> usize {
+        self.runs.iter().map(|run| run.size).sum()
+    }
+}
+
+/// The server's time, then the fields of the runs: the same number for each run, in the order of the call.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) now: i64,
+    values: Vec<Value>,
+    width: usize,
+    /// Whether the call was sent twice. The other copy may still run later.
+    twice: bool,
+    /// Why the call does not count, although it has run: too few replicas have it.
+    pub(super) unconfirmed: Option<Error>,
+}
+
+impl Reply {
+    /// Parses the reply to a call of `runs` runs: a list, or what costs the server less: numbers in a text, or the time alone.
+    pub(super) fn parse(reply: Value, runs: usize) -> Option<Self> {
+        let values = match reply {
+            Value::Array(values) => values,
+            Value::BulkString(text) => numbers(&text)?,
+            now @ Value::Int(_) => vec![now],
+            _ => return None,
+        };
+        let Some(&Value::Int(now @ 0..END)) = values.first() else {
+            return None;
+        };
+        Some(Self {
+            now,
+            width: (values.len() - 1) / runs.max(1),
+            values,
+            twice: false,
+            unconfirmed: None,
+        })
+    }
+
+    /// Marks the reply as one to a call that was sent twice.
+    pub(super) fn sent_twice(self) -> Self {
+        Self {
+            twice: true,
+            ..self
+        }
+    }
+
+    /// The fields of these runs.
+    pub(super) fn fields(&self, runs: Range<usize>) -> Fields<'_> {
+        let range = 1 + runs.start * self.width..1 + runs.end * self.width;
+        Fields::new(self.values.get(range).unwrap_or_default(), self.twice)
+    }
+}
+
+/// Reads whole numbers with a space between them.
+fn numbers(text: &[u8]) -> Option<Vec<Value>> {
+    let mut values = Vec::with_capacity(8);
+    for word in text.split(|byte| *byte == b' ') {
+        let (sign, digits) = word
+            .strip_prefix(b"-")
+            .map_or((1, word), |digits| (-1, digits));
+        // A number of at most 18 digits fits.
+        if !(1..=18).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        let number = digits
+            .iter()
+            .fold(0, |number, digit| 10 * number + i64::from(digit - b'0'));
+        values.push(Value::Int(sign * number));
+    }
+    Some(values)
+}
+
+/// The number of operations and bytes that may wait in all the queues of a runtime. The operations are in the upper bits of
+/// one number, and their bytes in the lower bits, so that they change together.
+#[derive(Debug)]
+pub(super) struct Budget {
+    waiting: AtomicU64,
+    operations: u64,
+    bytes: u64,
+}
+
+/// The operations and bytes of an operation or a batch, encoded as in [`Budget`].
+pub(super) type Weight = u64;
+
+const BYTES: u32 = 40;
+pub(in crate::store) const MOST_OPERATIONS: usize = 1 << 22;
+pub(in crate::store) const MOST_BYTES: usize = 1 << 38;
+
+/// The bytes that a waiting operation counts besides its key and payload: about the size of its place in a batch.
+const PLACE: usize = 256;
+
+pub(super) fn weight(bytes: usize) -> Weight {
+    (1 << BYTES) | (bytes + PLACE).min(MOST_BYTES) as u64
+}
+
+impl Budget {
+    pub(super) fn new(operations: usize, bytes: usize) -> Self {
+        Self {
+            waiting: AtomicU64::new(0),
+            operations: operations as u64,
+            bytes: bytes as u64,
+        }
+    }
+
+    /// Reserves budget, if there is enough.
+    pub(super) fn take(&self, weight: Weight) -> bool {
+        let before = self.waiting.fetch_add(weight, Ordering::Relaxed);
+        let fits = (before >> BYTES) < self.operations
+            && (before & ((1 << BYTES) - 1)) + (weight & ((1 << BYTES) - 1)) <= self.bytes;
+        if !fits {
+            self.give_back(weight);
+        }
+        fits
+    }
+
+    pub(super) fn give_back(&self, weight: Weight) {
+        self.waiting.fetch_sub(weight, Ordering::Relaxed);
+    }
+
+    /// The number of operations that wait.
+    pub(super) fn operations(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed) >> BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests;

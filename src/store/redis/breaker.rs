@@ -1,4 +1,5 @@
-//! A circuit breaker: after repeated failures calls fail at once, except for occasional probes.
+//! How long to leave a server alone after failures: the circuit breaker of calls, and the pauses between attempts to stay
+//! connected.
 //!
 //! Half-open is a point in time, not a task: the first call after it is the probe. So a runtime that is blocked, or
 //! a caller that goes away during its probe, does not block other callers.
@@ -7,12 +8,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::{Cause, Outage};
+use super::errors::is_outage;
+use crate::error::{Cause, Error, Outage};
+use crate::random;
 use crate::store::BreakerState;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::telemetry::Server;
-use crate::{Error, random};
 
 /// The number of failures in a row that open the breaker.
 const FAILURES: u32 = 3;
@@ -194,96 +196,78 @@ fn pause_after(took: Duration, failures: u32) -> Duration {
     span / 8 + (span * 7 / 8).mul_f64(random::fraction())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// One failure is forgotten for each such time. So a server that closes each subscription at once gets about four new
+/// ones a second.
+const FORGIVEN: Duration = Duration::from_millis(250);
 
-    fn outage() -> Outage {
-        Outage {
-            cause: Cause::TimedOut,
-            text: "too slow".into(),
-            source: None,
-        }
-    }
+/// After a subscription that lasted for this long, the next attempt is made within 25 ms, and earlier failures are
+/// forgotten. So a server that closes each subscription at any time gets about a dozen new ones a second at most.
+const LASTED: Duration = Duration::from_millis(100);
 
-    #[tokio::test(start_paused = true)]
-    async fn opens_after_failures_in_a_row_and_probes_by_time() {
-        let breaker = Breaker::new(Duration::from_secs(2), Server::new("test"));
-        let fail = async || {
-            let sent = Instant::now();
-            tokio::time::advance(Duration::from_millis(1)).await;
-            breaker.failed(sent, &outage(), false);
-        };
-        fail().await;
-        fail().await;
-        assert!(!breaker.succeeded());
-        fail().await;
-        fail().await;
-        assert!(breaker.check().is_ok());
-        fail().await;
-        let error = breaker.check().unwrap_err();
-        assert!(
-            error.is_unavailable() && error.to_string().contains("too slow"),
-            "{error}"
-        );
-        assert_eq!(breaker.state(), BreakerState::Open);
-        tokio::time::advance(PAUSE).await;
-        assert!(breaker.check().is_ok(), "the probe");
-        assert_eq!(breaker.state(), BreakerState::HalfOpen);
-        assert!(breaker.check().is_err(), "one probe at a time");
-        // The probe never ends.
-        tokio::time::advance(Duration::from_secs(2)).await;
-        assert!(breaker.check().is_ok(), "another probe");
-        fail().await;
-        assert!(breaker.check().is_err());
-        tokio::time::advance(2 * PAUSE).await;
-        assert!(breaker.check().is_ok());
-        assert!(breaker.succeeded());
-        assert!(breaker.check().is_ok() && breaker.check().is_ok());
-        assert_eq!(breaker.state(), BreakerState::Closed);
-    }
+/// The pause after the first refusal, and the longest one: it doubles each time. Meanwhile waiters poll.
+const REFUSED: Duration = Duration::from_millis(500);
+const LONGEST_REFUSED: Duration = Duration::from_secs(15);
 
-    #[tokio::test(start_paused = true)]
-    async fn calls_that_fail_together_are_one_failure() {
-        let breaker = Breaker::new(Duration::from_secs(2), Server::new("test"));
-        let sent = Instant::now();
-        tokio::time::advance(Duration::from_millis(1)).await;
-        for _ in 0..100 {
-            breaker.failed(sent, &outage(), false);
-        }
-        assert!(breaker.check().is_ok());
-    }
+/// What came of an attempt to stay connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attempt {
+    /// It was successful for so long.
+    Lasted(Duration),
+    /// The server does not allow it, or does not know it: it will say so again.
+    Refused,
+}
 
-    #[tokio::test(start_paused = true)]
-    async fn a_probe_that_took_long_is_not_repeated_at_once() {
-        let breaker = Breaker::new(Duration::from_secs(2), Server::new("test"));
-        // The first one opens the breaker; the second is a probe, and so on. The pauses have not grown until then.
-        for _ in 0..3 {
-            let sent = Instant::now();
-            tokio::time::advance(Duration::from_secs(2)).await;
-            breaker.failed(sent, &outage(), true);
-            tokio::time::advance(LONGEST_PAUSE / 8 - Duration::from_millis(1)).await;
-            assert!(breaker.check().is_err());
-            tokio::time::advance(LONGEST_PAUSE).await;
-            assert!(breaker.check().is_ok(), "the probe");
-        }
-    }
+impl Attempt {
+    pub(super) const FAILED: Self = Self::Lasted(Duration::ZERO);
 
-    #[test]
-    fn pauses_grow_and_differ() {
-        for failures in [0, 3, 100] {
-            let most = PAUSE
-                .saturating_mul(1 << failures.min(10))
-                .min(LONGEST_PAUSE);
-            let pauses: Vec<_> = (0..20).map(|_| pause(failures)).collect();
-            assert!(
-                pauses.iter().all(|pause| (most / 8..=most).contains(pause)),
-                "{pauses:?}"
-            );
-            assert!(
-                pauses.iter().any(|pause| *pause < most / 2)
-                    && pauses.iter().any(|pause| *pause > most / 2)
-            );
+    /// A failed attempt.
+    pub(super) fn of(outage: &Outage) -> Self {
+        if is_outage(outage.cause) {
+            Self::FAILED
+        } else {
+            Self::Refused
         }
     }
 }
+
+/// The recent failures, for the pauses between attempts.
+#[derive(Default)]
+pub(super) struct Failures {
+    count: u32,
+    last: Option<Instant>,
+    /// The last pause after a refusal.
+    refused: Duration,
+}
+
+impl Failures {
+    /// Waits before the next attempt.
+    pub(super) async fn pause(&mut self, attempt: Attempt) {
+        tokio::time::sleep(self.next(attempt)).await;
+    }
+
+    fn next(&mut self, attempt: Attempt) -> Duration {
+        let refused = std::mem::take(&mut self.refused);
+        match attempt {
+            Attempt::Lasted(lasted) if lasted >= LASTED => {
+                *self = Self::default();
+                return pause(0);
+            }
+            Attempt::Refused => {
+                self.refused = (2 * refused).clamp(REFUSED, LONGEST_REFUSED);
+                return self.refused.mul_f64(1.0 - random::fraction() / 4.0);
+            }
+            Attempt::Lasted(_) => {}
+        }
+        let since = self.last.map_or(Duration::MAX, |last| last.elapsed());
+        let forgiven = since.as_millis() / FORGIVEN.as_millis();
+        self.count = self
+            .count
+            .saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX))
+            + 1;
+        self.last = Some(Instant::now());
+        pause(self.count + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests;

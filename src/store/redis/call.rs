@@ -1,68 +1,33 @@
-//! A call to the server. It is sent once, except where it cannot have run or its operation may run twice. The caller waits
-//! for the reply within the timeout. The outcome updates the state of the connection and the breaker.
+//! The usual way of a call: it asks the breaker, sends the call once, and waits for the reply within the timeout. The outcome
+//! updates the state of the connection and the breaker.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis::{self, RedisError};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
-use super::attempt::Attempt;
-use super::failure::{self, Redirect};
-use super::link::{Link, Ready};
-use super::plan::Call;
-use super::reply::Reply;
-use super::runtime::{Route, RuntimeLinks};
-use super::{Loaded, RedisStore};
-use crate::Error;
-use crate::error::{Cause, Outage};
+use super::RedisStore;
+use super::attempt::{Failed, Outgoing};
+use super::batch::{Call, Reply};
+use super::errors;
+use super::library::Loaded;
+use super::link::{Link, Ready, Route, RuntimeLinks};
+use super::retry::Copies;
+use crate::error::{Cause, Error, Outage};
 use crate::store::operation::Repeat;
 use crate::sync::lock;
 
 /// After this time without a reply, the connection may have been closed because it was idle.
 pub(super) const IDLE: Duration = Duration::from_secs(1);
 
-/// The first pause before a call to a slot that is being moved is sent again. Each further pause is twice as long.
-const MOVING: Duration = Duration::from_millis(2);
-
-/// How many redirections of a call are followed: to the master, to the node that is getting the slot, and as many again for
-/// a slot that moves meanwhile.
-const REDIRECTIONS: usize = 4;
-
 /// If a timer fires this much too late, the runtime was not running: the reply may have arrived but not been read.
 const LATE: Duration = Duration::from_millis(20);
 
 /// The number of times that all other tasks run before a reply counts as missing.
 const TURNS: usize = 8;
-
-/// The failure of an attempt to run a script.
-pub(super) struct Failed {
-    pub(super) outage: Outage,
-    /// When the call was sent; `None`: there was no connection.
-    pub(super) sent: Option<Instant>,
-    /// Whether anything was probably written.
-    pub(super) written: bool,
-    /// Whether the server answered other calls meanwhile. Then it is slow, but not down.
-    pub(super) answers: bool,
-    pub(super) redirect: Option<Redirect>,
-}
-
-impl Failed {
-    /// Whether the call is sent again: because it cannot have run, or because its operation may run twice. No other
-    /// place sends an operation again.
-    fn is_repeated(&self, repeat: Repeat, was_idle: bool) -> bool {
-        match self.outage.cause {
-            Cause::Disconnected => repeat == Repeat::Safe && (was_idle || !self.written),
-            Cause::MovedMidway => repeat == Repeat::Safe,
-            Cause::Moving => true,
-            _ => false,
-        }
-    }
-}
 
 impl RedisStore {
     /// Runs a script. The call is sent once, with these exceptions:
@@ -87,120 +52,87 @@ impl RedisStore {
         script: &Loaded,
         call: &Call,
     ) -> Result<Reply, Error> {
-        let runtime = &links.runtime;
+        self.check_breaker(route)?;
+        let was_idle = !route.link.answered_within(IDLE);
+        let mut copies = Copies::new(Instant::now(), was_idle);
+        let outgoing = Outgoing {
+            links,
+            route,
+            script,
+            call,
+        };
+        let probed = if was_idle && call.repeat == Repeat::Never {
+            self.probe(&links.runtime, &route.link).await
+        } else {
+            Ok(())
+        };
+        let mut outcome = match probed {
+            Ok(()) => self.attempt(&outgoing, route, false).await,
+            Err(failed) => Err(failed),
+        };
+        // Boxed: the usual call has no room for it.
+        while let Err(failed) = &outcome
+            && let Some(again) = Box::pin(self.retry(&outgoing, &mut copies, failed)).await?
+        {
+            outcome = again;
+        }
+        self.ended(route, &copies, outcome)
+    }
+
+    /// Checks whether a call may be made now.
+    fn check_breaker(&self, route: &Route) -> Result<(), Error> {
         if route.link.has_switched() {
             // The failures were those of the former master.
             route.breaker.half_open();
         }
-        if let Err(error) = route.breaker.check() {
+        route.breaker.check().inspect_err(|_| {
             // There may be a new master, which has a breaker of its own.
             self.source.look_for_masters(None);
-            return Err(error);
-        }
-        let was_idle = !route.link.answered_within(IDLE);
-        let began = Instant::now();
-        let probed = match was_idle && call.repeat == Repeat::Never {
-            true => self.probe(runtime, &route.link).await,
-            false => Ok(()),
-        };
-        let mut outcome = match probed {
-            Ok(()) => {
-                self.attempt(runtime, &route.link, script, call, (route.master, false))
-                    .await
-            }
-            Err(failed) => Err(failed),
-        };
-        let mut twice = false;
-        if let Err(failed) = &outcome
-            && failed.outage.cause == Cause::Disconnected
-            && failed.is_repeated(call.repeat, was_idle)
-        {
-            twice = true;
-            outcome = self
-                .attempt(runtime, &route.link, script, call, (route.master, false))
-                .await;
-        }
-        let (mut pause, mut redirected, mut other, mut refused) = (MOVING, 0, None, None);
-        while let Err(failed) = &outcome {
-            outcome = match (failed.outage.cause, &failed.redirect) {
-                (Cause::Redirected, Some(Redirect { address, ask }))
-                    if redirected < REDIRECTIONS =>
-                {
-                    let Some(master) = self.source.redirected_to(address) else {
-                        break;
-                    };
-                    // The node of ASK does not have the slot yet.
-                    if !ask {
-                        self.source.look_for_masters(None);
-                    }
-                    redirected += 1;
-                    let to = other.insert(links.route(links.number(master, 0)));
-                    if let Err(error) = to.breaker.check() {
-                        self.succeeded(route);
-                        self.telemetry.call(began, false);
-                        return Err(if twice { error.of_last_copy() } else { error });
-                    }
-                    self.attempt(runtime, &to.link, script, call, (to.master, *ask))
-                        .await
-                }
-                (Cause::Redirected, None) => {
-                    self.source.look_for_masters(None);
-                    break;
-                }
-                (cause @ (Cause::Moving | Cause::MovedMidway), _)
-                    if failed.is_repeated(call.repeat, was_idle)
-                        && began.elapsed() + pause < self.limits.timeout =>
-                {
-                    twice |= cause == Cause::MovedMidway;
-                    refused = self.refused.note(call.slot, &failed.outage, refused);
-                    let paused = {
-                        let _inside = runtime.enter();
-                        tokio::time::sleep(pause)
-                    };
-                    paused.await;
-                    (pause, redirected, other) = (2 * pause, 0, None);
-                    self.attempt(runtime, &route.link, script, call, (route.master, false))
-                        .await
-                }
-                _ => break,
-            };
-        }
+        })
+    }
+
+    /// Notes how a call has ended: what that says of its connection, and for the breaker.
+    fn ended(
+        &self,
+        route: &Route,
+        copies: &Copies,
+        outcome: Result<Reply, Failed>,
+    ) -> Result<Reply, Error> {
         let is_current = self.source.is_current(route.master);
         if !is_current {
             // It was left, but this call may have connected to it again.
             route.link.close(None);
         }
-        if other.is_some() {
+        if copies.other.is_some() {
             // The master that redirected the call has answered.
             self.succeeded(route);
         }
         // The node of ASK may have no slots yet.
-        let counts = other.is_some() || is_current;
-        let last = other.as_deref().unwrap_or(route);
-        match outcome {
+        let counts = copies.other.is_some() || is_current;
+        let last = copies.other.as_deref().unwrap_or(route);
+        let failed = match outcome {
             Ok(reply) => {
                 self.succeeded(last);
-                self.telemetry.call(began, reply.unconfirmed.is_none());
-                Ok(if twice { reply.sent_twice() } else { reply })
+                self.telemetry
+                    .call(copies.began, reply.unconfirmed.is_none());
+                return Ok(if copies.twice {
+                    reply.sent_twice()
+                } else {
+                    reply
+                });
             }
-            Err(Failed {
-                outage,
-                sent,
-                answers,
-                ..
-            }) => {
-                if answers || !failure::is_outage(outage.cause) {
-                    self.succeeded(last);
-                } else if counts {
-                    last.link.failed();
-                    last.breaker
-                        .failed(sent.unwrap_or(began), &outage, sent.is_none());
-                }
-                self.telemetry.call(began, false);
-                let error = Error::from(outage);
-                Err(if twice { error.of_last_copy() } else { error })
-            }
+            Err(failed) => failed,
+        };
+        let Failed { outage, sent, .. } = failed;
+        if failed.answers || !errors::is_outage(outage.cause) {
+            self.succeeded(last);
+        } else if counts {
+            last.link.failed();
+            last.breaker
+                .failed(sent.unwrap_or(copies.began), &outage, sent.is_none());
         }
+        self.telemetry.call(copies.began, false);
+        Err(copies.error(outage.into()))
     }
 
     /// Notes that the server has answered. If this ends an outage, all other runtimes probe the server with their
@@ -240,54 +172,6 @@ impl RedisStore {
         })
     }
 
-    /// Sends a call once, and again if the server does not know the function or the script, or refuses the function.
-    async fn attempt(
-        &self,
-        runtime: &Handle,
-        link: &Arc<Link>,
-        script: &Loaded,
-        call: &Call,
-        to: (usize, bool),
-    ) -> Result<Reply, Failed> {
-        let mut attempt = Attempt::begin(self, runtime, link, script, call, to).await?;
-        let sent = Instant::now();
-        let reply = attempt.reply().await?;
-        let Attempt {
-            held,
-            form,
-            written,
-            ..
-        } = attempt;
-        let mut redirect = None;
-        let outage = match reply {
-            Some(Ok((reply, unconfirmed))) => match Reply::parse(reply, call.size()) {
-                Some(mut reply) => {
-                    link.answered();
-                    reply.unconfirmed = unconfirmed.map(|error| failure::outage(error).into());
-                    return Ok(reply);
-                }
-                None => {
-                    let text = script.unexpected(form);
-                    failure::of(Cause::Unexpected, text)
-                }
-            },
-            Some(Err(error)) => {
-                redirect = failure::redirect(&error);
-                failure::outage(error)
-            }
-            None => self.timed_out(),
-        };
-        let failed = self.failed(link, &held, sent, outage);
-        if failure::is_outage(failed.outage.cause) {
-            self.source.look_for_masters(Some(held.connection.clone()));
-        }
-        Err(Failed {
-            written,
-            redirect,
-            ..failed
-        })
-    }
-
     /// Notes that a call has failed, and closes its connection if that is lost.
     pub(super) fn failed(
         &self,
@@ -298,7 +182,7 @@ impl RedisStore {
     ) -> Failed {
         // A server that has answered an earlier call since then is slow, not down.
         let answers = outage.cause == Cause::TimedOut && link.answered_since(sent).is_some();
-        if !failure::is_outage(outage.cause) {
+        if !errors::is_outage(outage.cause) {
             link.answered();
         }
         if self.source.is_lost(outage.cause) && !answers {
@@ -314,7 +198,7 @@ impl RedisStore {
     }
 
     pub(super) fn timed_out(&self) -> Outage {
-        failure::of(
+        errors::of(
             Cause::TimedOut,
             format!("no reply within {:?}", self.limits.timeout),
         )
@@ -331,8 +215,10 @@ impl RedisStore {
         link: &Link,
         mut reply: Pin<&mut impl Future<Output = T>>,
     ) -> Option<T> {
-        let (sent, timeout) = (Instant::now(), self.limits.timeout);
-        let (mut deadline, mut was_late) = (sent + timeout, false);
+        let sent = Instant::now();
+        let timeout = self.limits.timeout;
+        let mut deadline = sent + timeout;
+        let mut was_late = false;
         loop {
             // The caller may be polled outside of its runtime by now.
             let elapsed = {
@@ -344,7 +230,8 @@ impl RedisStore {
                 reply = &mut reply => return Some(reply),
                 () = elapsed => {}
             }
-            let (now, late) = (Instant::now(), deadline.elapsed());
+            let now = Instant::now();
+            let late = deadline.elapsed();
             let progress = link
                 .answered_since(sent)
                 .map(|last| (last + timeout).min(sent + 4 * timeout));
@@ -369,87 +256,15 @@ impl RedisStore {
     }
 }
 
-/// Awaits a reply. Sets `written` to whether anything was probably written: a connection that has ended fails at once, without
-/// writing. But the thread may have stood still within the first poll, while the call ran and then the connection ended.
-pub(super) async fn noting<T>(
-    mut reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
-    written: &mut bool,
-) -> Result<T, RedisError> {
-    let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context))).await;
-    *written = !matches!(&first, Poll::Ready(Err(error)) if error.is_io_error());
-    match first {
-        Poll::Ready(reply) => reply,
-        Poll::Pending => reply.await,
-    }
-}
+/// A call under way. At its end it closes what it may have connected after the store was shut down.
+pub(super) struct UnderWay<'a>(pub(super) &'a RedisStore, pub(super) &'a RuntimeLinks);
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A thread can stand still between giving a call to the connection and looking for the reply. Meanwhile the call runs and
-    /// the connection ends, and then the first poll finds the error.
-    #[test]
-    fn what_may_run_once_is_not_sent_again_whatever_the_first_poll_says() {
-        for (written, was_idle) in [(false, false), (false, true), (true, false), (true, true)] {
-            let outage = failure::of(Cause::Disconnected, "the connection has ended");
-            let sent = Some(Instant::now());
-            let failed = Failed {
-                outage,
-                sent,
-                written,
-                answers: false,
-                redirect: None,
-            };
-            assert!(
-                !failed.is_repeated(Repeat::Never, was_idle),
-                "{written} {was_idle}"
-            );
-            assert_eq!(
-                failed.is_repeated(Repeat::Safe, was_idle),
-                !written || was_idle
-            );
-        }
-    }
-
-    /// Whatever waits for the first copy would be left to itself.
-    #[test]
-    fn that_the_last_copy_was_not_sent_says_nothing_of_the_one_before() {
-        for cause in [Cause::NotSent, Cause::BreakerOpen] {
-            let error = Error::unavailable(cause, "no connection");
-            assert!(error.is_not_sent() && !error.clone().of_last_copy().is_not_sent());
-            assert_eq!(error.to_string(), error.of_last_copy().to_string());
-        }
-        assert!(
-            Error::unavailable(Cause::TimedOut, "x")
-                .of_last_copy()
-                .is_timeout()
-        );
-    }
-
-    /// A script may have run in part when it finds that its slot is being moved.
-    #[test]
-    fn a_call_that_was_refused_is_sent_again_if_it_cannot_have_run_or_may_run_twice() {
-        for (cause, never, safe) in [
-            (Cause::Moving, true, true),
-            (Cause::MovedMidway, false, true),
-            (Cause::TimedOut, false, false),
-            (Cause::NotServing, false, false),
-        ] {
-            let outage = failure::of(cause, "x");
-            let failed = Failed {
-                outage,
-                sent: None,
-                written: false,
-                answers: false,
-                redirect: None,
-            };
-            let is_repeated = |repeat| failed.is_repeated(repeat, true);
-            assert_eq!(
-                [Repeat::Never, Repeat::Safe].map(is_repeated),
-                [never, safe],
-                "{cause:?}"
-            );
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let Self(store, links) = self;
+        if store.is_shut_down.load(Ordering::Relaxed) {
+            links.close();
+            store.source.stop();
         }
     }
 }

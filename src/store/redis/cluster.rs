@@ -9,13 +9,13 @@ use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClientBuilder;
 use tokio::time::timeout;
 
+use super::connection::Connection;
 use super::endpoint::{Access, Endpoint};
-use super::failure::disconnected;
+use super::errors::disconnected;
+use super::nodes::{Urls, ask_in_turn};
 use super::slots::{self, Masters, Topology};
-use super::source::Connection;
-use super::urls::{Urls, ask_in_turn};
-use crate::error::Outage;
-use crate::{Error, random};
+use crate::error::{Error, Outage};
+use crate::random;
 
 pub(crate) struct Cluster {
     pub(super) urls: Urls,

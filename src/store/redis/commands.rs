@@ -1,18 +1,22 @@
-//! Commands other than script calls: those that try a connection, and those that ask a master about itself.
+//! Commands other than script calls: `PING`, which tries a connection; and for operators `SCAN`, which lists what is stored,
+//! and `FUNCTION`, which lists and deletes the libraries of functions on each master.
 
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::{self, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::call::{Failed, IDLE};
-use super::link::Link;
-use super::runtime::{Route, RuntimeLinks};
-use super::{RedisStore, UnderWay, failure};
-use crate::Error;
-use crate::error::Outage;
+use super::RedisStore;
+use super::attempt::Failed;
+use super::call::{IDLE, UnderWay};
+use super::errors;
+use super::link::{Link, Route, RuntimeLinks};
+use crate::error::{Cause, Error, Outage};
+use crate::store::Store;
 
 impl RedisStore {
     /// Tries a connection that was idle, so that a call that is sent at most once is not lost with it. If there is none, it
@@ -26,14 +30,15 @@ impl RedisStore {
         if link.answered_within(IDLE) {
             return Ok(());
         }
-        let (sent, ping) = (Instant::now(), redis::cmd("PING"));
+        let sent = Instant::now();
+        let ping = redis::cmd("PING");
         let mut connection = held.connection.clone();
         match self
             .in_time(runtime, link, pin!(connection.send(&ping)))
             .await
         {
             Some(Ok(_)) => link.answered(),
-            Some(Err(error)) => drop(self.failed(link, &held, sent, failure::outage(error))),
+            Some(Err(error)) => drop(self.failed(link, &held, sent, errors::outage(error))),
             None => return Err(self.failed(link, &held, sent, self.timed_out())),
         }
         Ok(())
@@ -44,7 +49,8 @@ impl RedisStore {
         self: &Arc<Self>,
         runtime: &Handle,
     ) -> Result<Duration, Error> {
-        let (links, ping) = (self.links(runtime), redis::cmd("PING"));
+        let links = self.links(runtime);
+        let ping = redis::cmd("PING");
         let mut outcome = None;
         // One master of a Cluster that answers is enough.
         for master in self.source.numbers() {
@@ -108,14 +114,168 @@ impl RedisStore {
                 }
                 return Ok((reply, sent.elapsed()));
             }
-            Some(Err(error)) => failure::outage(error),
+            Some(Err(error)) => errors::outage(error),
             None => self.timed_out(),
         };
         let Failed { outage, .. } = self.failed(&route.link, &held, sent, outage);
-        if failure::is_outage(outage.cause) && !held.connection.is_cluster() {
+        if errors::is_outage(outage.cause) && !held.connection.is_cluster() {
             route.breaker.failed(sent, &outage, false);
             self.source.look_for_masters(None);
         }
         Err(outage)
     }
 }
+
+/// How many keys the server looks at in one call: about 0.3 ms of its time.
+const LOOKED_AT: usize = 1000;
+
+/// How far a scan has come: through which masters, and where in the current one.
+#[derive(Clone, Debug, Default)]
+pub(in crate::store) struct Position {
+    done: Vec<usize>,
+    /// The current master, and its cursor.
+    at: Option<(usize, u64)>,
+}
+
+impl Position {
+    /// Returns the position for the next call, and leaves the one for the case that it fails or is dropped: the current
+    /// master is then scanned again from its first key. It may be another server by then, whose cursors differ.
+    pub(in crate::store) fn take(&mut self) -> Self {
+        Self {
+            done: self.done.clone(),
+            at: self.at.take(),
+        }
+    }
+}
+
+impl RedisStore {
+    /// Returns the next names that match a pattern; `None` at the end.
+    pub(in crate::store) async fn scan(
+        self: &Arc<Self>,
+        runtime: &Handle,
+        position: &mut Position,
+        pattern: &str,
+    ) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        let next = || self.next_master(&position.done).map(|master| (master, 0));
+        let Some((master, cursor)) = position.at.take().or_else(next) else {
+            return Ok(None);
+        };
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor)
+            .arg("MATCH")
+            .arg(pattern)
+            .arg("COUNT")
+            .arg(LOOKED_AT);
+        let (cursor, names) =
+            read(self.ask_master(runtime, master, &scan).await?).ok_or_else(|| {
+                Error::unavailable(
+                    Cause::Unexpected,
+                    "SCAN returned something other than a cursor and names",
+                )
+            })?;
+        match cursor {
+            0 => position.done.push(master),
+            cursor => position.at = Some((master, cursor)),
+        }
+        Ok(Some(names))
+    }
+}
+
+fn read(reply: Value) -> Option<(u64, Vec<Vec<u8>>)> {
+    let Value::Array(reply) = reply else {
+        return None;
+    };
+    let [Value::BulkString(cursor), Value::Array(names)] = <[Value; 2]>::try_from(reply).ok()?
+    else {
+        return None;
+    };
+    let name = |name| {
+        if let Value::BulkString(name) = name {
+            Some(name)
+        } else {
+            None
+        }
+    };
+    let cursor = std::str::from_utf8(&cursor).ok()?.parse().ok()?;
+    Some((cursor, names.into_iter().map(name).collect::<Option<_>>()?))
+}
+
+/// Matches the names of the libraries of all versions.
+const NAMES: &str = "td_*";
+
+/// A library of functions that a version of this crate has loaded on a server. See
+/// [`Operator::libraries`](crate::operator::Operator::libraries).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Library {
+    /// `td_` and 16 digits of the digest of its text.
+    pub name: String,
+    /// The address of the server.
+    pub server: String,
+    /// Whether this process uses it: it is of the same version and features of this crate.
+    pub is_own: bool,
+    master: usize,
+}
+
+impl Store {
+    pub(crate) async fn libraries(&self) -> Result<Vec<Library>, Error> {
+        let Some(store) = self.on_redis() else {
+            return Ok(Vec::new());
+        };
+        let list = |store: Arc<RedisStore>, runtime: Handle| async move {
+            store.libraries(&runtime).await
+        };
+        store.anywhere(list).await?
+    }
+
+    pub(crate) async fn delete_library(&self, library: &Library) -> Result<(), Error> {
+        let Some(store) = self.on_redis() else {
+            return Ok(());
+        };
+        let master = library.master;
+        let mut delete = redis::cmd("FUNCTION");
+        delete.arg("DELETE").arg(&library.name);
+        let ask = |store: Arc<RedisStore>, runtime: Handle| async move {
+            store.ask_master(&runtime, master, &delete).await
+        };
+        store.anywhere(ask).await?.map(drop)
+    }
+}
+
+impl RedisStore {
+    async fn libraries(self: &Arc<Self>, runtime: &Handle) -> Result<Vec<Library>, Error> {
+        let mut list = redis::cmd("FUNCTION");
+        list.arg("LIST").arg("LIBRARYNAME").arg(NAMES);
+        let mut done = Vec::new();
+        let mut found = Vec::new();
+        while let Some(master) = self.next_master(&done) {
+            let names = names(self.ask_master(runtime, master, &list).await?).ok_or_else(|| {
+                Error::unavailable(
+                    Cause::Unexpected,
+                    "FUNCTION LIST returned something other than libraries with names",
+                )
+            })?;
+            let in_pool = self.source.address_in_pool(master);
+            let server = in_pool.unwrap_or_else(|| self.source.to_master(master).to_string());
+            found.extend(names.into_iter().map(|name| Library {
+                is_own: name == self.library.name,
+                server: server.clone(),
+                name,
+                master,
+            }));
+            done.push(master);
+        }
+        found.sort_by(|one, other| (&one.name, &one.server).cmp(&(&other.name, &other.server)));
+        Ok(found)
+    }
+}
+
+fn names(reply: Value) -> Option<Vec<String>> {
+    let libraries: Vec<HashMap<String, Value>> = redis::from_redis_value(reply).ok()?;
+    let name = |mut library: HashMap<String, Value>| {
+        redis::from_redis_value(library.remove("library_name")?).ok()
+    };
+    libraries.into_iter().map(name).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,14 @@
-//! Servers that are given by URLs, and how a connection to one of them is made.
+//! One server that a URL names: the settings of its connections, and how a connection to it is made.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "cluster")]
 use redis::PushInfo;
 use redis::aio::{MultiplexedConnection, PubSub};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     ProtocolVersion, ToRedisArgs,
@@ -13,10 +16,10 @@ use redis::{
 #[cfg(feature = "cluster")]
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::failure::{no_connection, outage};
-use super::tcp::Tcp;
-use crate::Error;
-use crate::error::{Cause, Outage};
+use super::errors::connecting::no_connection;
+use super::errors::outage;
+use crate::error::{Cause, Error, Outage};
+use crate::setters::in_range;
 use crate::store::credentials::{Credentials, ProvideCredentials};
 
 /// The settings that all servers of a store share.
@@ -227,41 +230,68 @@ pub(super) fn prepare_tls() {
     crate::store::tls::prepare();
 }
 
-#[cfg(test)]
-#[cfg(all(feature = "cluster", feature = "rustls"))]
-mod tests {
-    use super::*;
+/// The times that the options of a socket may have.
+const ALLOWED: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
-    #[tokio::test]
-    async fn credentials_take_the_place_of_those_in_the_url() {
-        let client = async |credentials: Option<Credentials>| {
-            let credentials =
-                credentials.map(|credentials| Arc::new(credentials) as Arc<dyn ProvideCredentials>);
-            let access = Access {
-                credentials,
-                ..Access::default()
-            };
-            let client = Endpoint::new("redis://u:p@a", &access)
-                .unwrap()
-                .client(None)
-                .await
-                .ok()
-                .unwrap();
-            let settings = client.get_connection_info().redis_settings();
-            (
-                settings.username().map(str::to_owned),
-                settings.password().map(str::to_owned),
-            )
-        };
-        let pair = |user: &str, password: &str| (Some(user.to_owned()), Some(password.to_owned()));
-        assert_eq!(client(None).await, pair("u", "p"));
-        assert_eq!(
-            client(Some(Credentials::password("q"))).await,
-            pair("u", "q")
-        );
-        assert_eq!(
-            client(Some(Credentials::new("v", "q"))).await,
-            pair("v", "q")
-        );
+/// The options of the sockets that a store makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tcp {
+    /// Whether a call leaves although the server has not acknowledged the one before.
+    pub(crate) nodelay: bool,
+    /// After how long without traffic the peer is probed.
+    pub(crate) keepalive: Option<Duration>,
+    /// How long sent data may be unacknowledged.
+    pub(crate) user_timeout: Option<Duration>,
+}
+
+impl Default for Tcp {
+    fn default() -> Self {
+        Self {
+            nodelay: true,
+            keepalive: Some(Duration::from_secs(15)),
+            user_timeout: Some(Duration::from_secs(10)),
+        }
     }
 }
+
+impl Tcp {
+    pub(super) fn settings(&self) -> Result<TcpSettings, Error> {
+        for (what, span) in [
+            ("tcp_keepalive", self.keepalive),
+            ("tcp_user_timeout", self.user_timeout),
+        ] {
+            in_range(what, ALLOWED, "1 s to 1 hour", span)?;
+        }
+        // The system would cut off the rest.
+        if let Some(idle) = self.keepalive.filter(|idle| idle.subsec_nanos() > 0) {
+            return Err(Error::invalid(format!(
+                "tcp_keepalive must be whole seconds, is {idle:?}"
+            )));
+        }
+        let mut settings = TcpSettings::default().set_nodelay(self.nodelay);
+        if let Some(idle) = self.keepalive {
+            settings = settings.set_keepalive(probed(idle));
+        }
+        #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+        if let Some(timeout) = self.user_timeout {
+            settings = settings.set_user_timeout(timeout);
+        }
+        Ok(settings)
+    }
+}
+
+/// The system sends the probes in whole seconds.
+fn probed(idle: Duration) -> TcpKeepalive {
+    let keepalive = TcpKeepalive::new().with_time(idle);
+    #[cfg(any(
+        target_os = "android",
+        target_os = "linux",
+        target_os = "macos",
+        target_os = "windows"
+    ))]
+    let keepalive = keepalive.with_interval((idle / 3).max(Duration::from_secs(1)));
+    keepalive
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,25 +1,20 @@
-//! Whether a server has functions, and how the library is loaded there.
+//! Whether a server has functions, and what its answers say of the library.
 //!
 //! A new connection asks once, by a call of the library that names no operation. A server that does not know the library has
 //! functions, and gets the library with the first call that needs it. After all other refusals, and where a proxy closes the
 //! connection, calls go as scripts.
 
-use std::pin::pin;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{self, RedisError};
-use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::RedisStore;
-use super::failure;
+use super::errors;
 use super::library::Library;
-use super::link::{Link, Ready};
 use crate::error::{Cause, Outage};
-use crate::sync::lock;
 
 /// For how long calls go as scripts after the library could not be loaded, because of something that passes.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,7 +28,7 @@ pub(super) struct Functions {
     /// Until when calls go as scripts, in ms since it was made; 0: they do not.
     paused: AtomicU64,
     made: Instant,
-    loading: Mutex<Option<watch::Receiver<Option<Loading>>>>,
+    pub(super) loading: Mutex<Option<watch::Receiver<Option<Loading>>>>,
 }
 
 /// How loading the library has ended.
@@ -57,6 +52,11 @@ impl Functions {
     /// The server does not know the library.
     pub(super) fn miss(&self) {
         self.is_missing.store(true, Ordering::Relaxed);
+    }
+
+    /// The library was loaded.
+    pub(super) fn found(&self) {
+        self.is_missing.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn are_missing(&self) -> bool {
@@ -97,10 +97,9 @@ pub(super) enum Has {
 
 impl From<Has> for Functions {
     fn from(has: Has) -> Self {
-        let (are_there, is_missing) = (has != Has::None, has == Has::Functions);
         Self {
-            are_there: AtomicBool::new(are_there),
-            is_missing: AtomicBool::new(is_missing),
+            are_there: AtomicBool::new(has != Has::None),
+            is_missing: AtomicBool::new(has == Has::Functions),
             paused: AtomicU64::new(0),
             made: Instant::now(),
             loading: Mutex::default(),
@@ -128,7 +127,7 @@ pub(super) fn told(answer: Result<redis::Value, RedisError>) -> (Has, Option<Out
     {
         return (Has::Library, None);
     }
-    let outage = failure::outage(error);
+    let outage = errors::outage(error);
     match outage.cause {
         // What passes says nothing of functions.
         Cause::NotServing | Cause::Redirected | Cause::Moving => (Has::Library, None),
@@ -146,92 +145,21 @@ pub(super) fn is_unknown(error: &RedisError) -> bool {
 /// Whether the server denies functions, or has none: since this connection was made, that has changed.
 pub(super) fn are_refused(error: &RedisError) -> bool {
     let names_it = |text: &str| text.contains("fcall") || text.contains("FCALL");
-    failure::is_denied(error) && error.detail().is_some_and(names_it)
+    errors::is_denied(error) && error.detail().is_some_and(names_it)
 }
 
 /// What an error of loading means.
-fn ended(error: RedisError) -> Loading {
+pub(super) fn ended(error: RedisError) -> Loading {
     if error
         .detail()
         .is_some_and(|text| text.contains("already exists"))
     {
         return Loading::Done;
     }
-    match failure::outage(error).cause {
+    match errors::outage(error).cause {
         Cause::NotServing | Cause::Redirected | Cause::Moving | Cause::TimedOut => Loading::NotNow,
         Cause::Disconnected => Loading::Lost,
         _ => Loading::Never,
-    }
-}
-
-impl RedisStore {
-    /// Loads the library on the server of a connection, in a task of its own: callers share it, and none waits for the future
-    /// of another. `None`: there was no answer in time.
-    pub(super) async fn load_library(
-        &self,
-        runtime: &Handle,
-        link: &Arc<Link>,
-        held: &Arc<Ready>,
-        master: usize,
-    ) -> Option<Loading> {
-        let mut loading = {
-            let mut loading = lock(&held.functions.loading);
-            loading
-                .get_or_insert_with(|| self.begin_to_load(runtime, link, held, master))
-                .clone()
-        };
-        let ended = async {
-            loading
-                .wait_for(Option::is_some)
-                .await
-                .ok()
-                .and_then(|ended| *ended)
-        };
-        // Without an end, the task was dropped with its runtime.
-        self.in_time(runtime, link, pin!(ended))
-            .await
-            .map(|ended| ended.unwrap_or(Loading::Lost))
-    }
-
-    fn begin_to_load(
-        &self,
-        runtime: &Handle,
-        link: &Arc<Link>,
-        held: &Arc<Ready>,
-        master: usize,
-    ) -> watch::Receiver<Option<Loading>> {
-        let (done, loading) = watch::channel(None);
-        let (held, link, mut connection) =
-            (Arc::clone(held), Arc::clone(link), held.connection.clone());
-        let (address, limit) = (self.source.address_in_pool(master), self.limits.timeout);
-        let mut load = redis::cmd("FUNCTION");
-        load.arg("LOAD").arg(&self.library.text);
-        let telemetry = self.telemetry.clone();
-        runtime.spawn(async move {
-            let loaded = timeout(limit, connection.send_at(address, &load)).await;
-            // A call that misses the library later loads it again.
-            *lock(&held.functions.loading) = None;
-            let why = loaded
-                .as_ref()
-                .ok()
-                .and_then(|loaded| loaded.as_ref().err().map(ToString::to_string));
-            let ended = match loaded {
-                Ok(Ok(_)) => Loading::Done,
-                Ok(Err(error)) => ended(error),
-                Err(_) => Loading::NotNow,
-            };
-            match ended {
-                Loading::Done => held.functions.is_missing.store(false, Ordering::Relaxed),
-                Loading::NotNow => held.functions.pause(),
-                Loading::Never => held.functions.forbid(),
-                Loading::Lost => link.close(Some(&held)),
-            }
-            if link.has_refused_to_load(ended) {
-                telemetry.without_functions(&why.unwrap_or_default());
-            }
-            done.send_replace(Some(ended));
-        });
-        loading
     }
 }
 

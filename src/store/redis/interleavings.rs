@@ -14,14 +14,11 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::Instant;
 
 use super::RedisStore;
-use super::batch::{Batch, Item, Landing, Phase};
+use super::batch::{Batch, Budget, Item, Landing, Phase, Reply, weight};
 use super::breaker::Breaker;
-use super::budget::{Budget, weight};
-use super::client::RedisClient;
-use super::future::Step;
+use super::command::Plan;
 use super::link::Link;
-use super::plan::Plan;
-use super::reply::Reply;
+use super::queue::{RedisClient, Step};
 use crate::error::{Cause, Outage};
 use crate::store::operation::{
     Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,
@@ -133,8 +130,8 @@ fn client() -> Arc<RedisClient<Ask>> {
     }
 }
 
-/// A batch of one operation, and its budget.
-fn batch() -> (Arc<Batch<Ask>>, Arc<Budget>) {
+/// A batch of one operation, its client, and its budget.
+fn batch() -> (Arc<RedisClient<Ask>>, Arc<Batch<Ask>>, Arc<Budget>) {
     let budget = Arc::new(Budget::new(10, 1 << 20));
     let weight = weight(1);
     assert!(budget.take(weight));
@@ -147,12 +144,11 @@ fn batch() -> (Arc<Batch<Ask>>, Arc<Budget>) {
         reserved: false,
         phase: Phase::Waiting(None),
     };
-    (Batch::of(&client(), item, 1, &budget, 1), budget)
+    (client(), Batch::of(item, 1, &budget, 1), budget)
 }
 
 /// Sends the batch and answers its call with 7, if an operation still needs it.
-fn answer(batch: &Batch<Ask>) -> Option<Landing<Ask>> {
-    let client = &batch.client;
+fn answer(client: &RedisClient<Ask>, batch: &Batch<Ask>) -> Option<Landing<Ask>> {
     let plan = Plan::new(&client.script, &client.keys, &batch.depart().items);
     batch.departs(plan.calls.len());
     let reply = || Reply::parse(Value::Array(vec![Value::Int(1), Value::Int(7)]), 1).unwrap();
@@ -164,10 +160,10 @@ fn answer(batch: &Batch<Ask>) -> Option<Landing<Ask>> {
 /// A caller that polls while its reply arrives gets it, even if another task polled before.
 pub(crate) fn a_reply_wakes_the_task_that_polled_last() {
     check(|| {
-        let (batch, _) = batch();
+        let (client, batch, _) = batch();
         let answers = {
             let batch = batch.clone();
-            spawn(move || drop(answer(&batch)))
+            spawn(move || drop(answer(&client, &batch)))
         };
         let first = batch.poll(0, &mut Context::from_waker(Waker::noop()));
         let reply = match first {
@@ -182,11 +178,11 @@ pub(crate) fn a_reply_wakes_the_task_that_polled_last() {
 /// If a caller goes away while its reply arrives, the reply is taken back once, and the budget is given back once.
 pub(crate) fn a_reply_without_a_caller_is_taken_back_once() {
     check(|| {
-        let (batch, budget) = batch();
+        let (client, batch, budget) = batch();
         let answers = {
             let batch = batch.clone();
             spawn(move || {
-                let landing = answer(&batch)?;
+                let landing = answer(&client, &batch)?;
                 Some(
                     landing
                         .orphans

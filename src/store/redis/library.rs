@@ -1,10 +1,16 @@
-//! The library of functions that each server loads once, and the same text for servers without functions.
+//! The library of functions that each server loads once, the same text for servers without functions, and how a call names
+//! either of them.
 //!
 //! It is one text, joined from the files of the enabled features in `lua/`. Its name has the digest of the text, so that the
 //! libraries of several versions and feature sets live side by side. It registers two functions: one for operations that only
 //! read. The operation is an argument. A server without functions gets the pieces that a call needs, and a line that calls them.
 
+use std::borrow::Cow;
+#[cfg(test)]
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+
+use redis::{self, Cmd};
 
 use crate::store::operation::{Rights, Script, lua};
 
@@ -89,7 +95,7 @@ const SERVE: &str = lua!("serve");
 /// How many digits of the digest the name has.
 const DIGITS: usize = 16;
 
-/// On a Cluster, a waiter is told on a channel of its own node, whose slot is not that of the keys.
+/// On a Cluster, a waiter is woken on a channel of its own node, whose slot is not that of the keys.
 const WRITES: &str = "'allow-cross-slot-keys'";
 
 /// Lua code that takes the place of the server's clock in tests.
@@ -168,7 +174,7 @@ fn joined(clock: Clock, is_wanted: impl Fn(&str) -> bool) -> String {
     let pieces = wanted.map(|(name, text)| format!("local {name} = {{}}\ndo\n{text}end\n"));
     let text = [&*BASE.concat(), &pieces.collect::<String>(), SERVE].concat();
     #[cfg(test)]
-    let text = super::script::mutants::applied(text);
+    let text = super::tests::mutants::applied(text);
     match clock {
         Some(clock) => {
             let text = text.replace(lua!("clock"), &other(clock));
@@ -193,6 +199,123 @@ fn other(clock: &str) -> String {
          end\n\
          local function clock() return now_of_test end\n"
     )
+}
+
+/// About the bytes of a key or an argument.
+const TEXT: usize = 40;
+
+/// What runs an operation, with the clock of a store.
+pub(crate) struct Loaded {
+    pub(super) name: String,
+    script: Script,
+    clock: Clock,
+    function: String,
+    /// Made on first use.
+    text: OnceLock<Text>,
+    /// How many calls have begun.
+    #[cfg(test)]
+    begun: AtomicUsize,
+}
+
+/// A script as it is sent.
+struct Text {
+    text: String,
+    sha: String,
+}
+
+/// How a call is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Function,
+    /// By the digest of the script.
+    Digest,
+    /// With the text of the script.
+    Full,
+}
+
+impl Loaded {
+    pub(super) fn new(clock: Clock, script: Script, library: &Library) -> Self {
+        let function = library.function(script.rights);
+        Self {
+            name: script.name(),
+            script,
+            clock,
+            function,
+            text: OnceLock::new(),
+            #[cfg(test)]
+            begun: Default::default(),
+        }
+    }
+
+    /// The form of a call to a server with or without functions. With the clock of a test, every second call of an operation
+    /// goes as a script: the tests of agreement hold for both ways, and for states that one has written and the other reads.
+    pub(super) fn form(&self, has_functions: bool) -> Form {
+        #[cfg(test)]
+        let has_functions = has_functions
+            && (self.clock.is_none() || self.begun.fetch_add(1, Relaxed).is_multiple_of(2));
+        if has_functions {
+            Form::Function
+        } else {
+            Form::Digest
+        }
+    }
+
+    /// Starts a call. The caller adds the keys, then the [first arguments](Self::words) and the others: `texts` in all, with
+    /// payloads of `bytes`.
+    pub(super) fn call(&self, keys: usize, texts: usize, bytes: usize) -> Cmd {
+        let mut call = Cmd::with_capacity(5 + texts, 96 + TEXT * texts + bytes);
+        self.begin(&mut call, Form::Function);
+        call.arg(keys);
+        call
+    }
+
+    /// The first arguments of each call.
+    pub(super) fn words(&self) -> &'static [&'static str] {
+        self.script.words
+    }
+
+    fn begin(&self, call: &mut Cmd, form: Form) {
+        match form {
+            Form::Function => call.arg("FCALL").arg(&self.function),
+            Form::Full => call.arg("EVAL").arg(&self.text().text),
+            Form::Digest => call.arg("EVALSHA").arg(&self.text().sha),
+        };
+    }
+
+    /// Returns the same call in another form.
+    pub(super) fn in_form<'a>(&self, call: &'a Cmd, form: Form) -> Cow<'a, Cmd> {
+        if form == Form::Function {
+            return Cow::Borrowed(call);
+        }
+        let mut other = Cmd::new();
+        self.begin(&mut other, form);
+        for argument in call.args_iter().skip(2) {
+            if let redis::Arg::Simple(bytes) = argument {
+                other.arg(bytes);
+            }
+        }
+        Cow::Owned(other)
+    }
+
+    /// What is wrong if the reply to a call of this form is none.
+    pub(super) fn unexpected(&self, form: Form) -> String {
+        let Self { name, function, .. } = self;
+        match form {
+            Form::Function => format!(
+                "the operation {name} returned an unexpected reply: if FUNCTION LIST shows the function {function} in \
+                 another library, delete that one"
+            ),
+            Form::Digest | Form::Full => format!("the script {name} returned an unexpected reply"),
+        }
+    }
+
+    fn text(&self) -> &Text {
+        self.text.get_or_init(|| {
+            let text = self.script.text(self.clock);
+            let sha = redis::Script::new(&text).get_hash().to_owned();
+            Text { text, sha }
+        })
+    }
 }
 
 #[cfg(test)]

@@ -1,20 +1,28 @@
 //! A link: the place of one connection, shared by all calls on a runtime. A failed connection is replaced.
+//!
+//! The links of a runtime are made on first use and dropped with the runtime. A call depends only on the runtime that awaits
+//! it: runtimes share no connection, no queue and no breaker.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::runtime::{Handle, Id};
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-use super::failure::disconnected;
+use super::batch::Budget;
+use super::breaker::Breaker;
+use super::connection::{Connection, ask_version, check_version, version_question};
+use super::errors::disconnected;
 use super::functions::{self, Functions, Loading};
 use super::library::Library;
-use super::source::{Connection, Source};
-use super::version;
+use super::slots::OnMasters;
+use super::source::Source;
 use crate::error::{Cause, Outage};
+use crate::store::BreakerState;
+use crate::store::builder::Limits;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::telemetry::Server;
@@ -22,6 +30,7 @@ use crate::telemetry::Server;
 /// After so many connections in a row that are closed when they are asked for functions, a proxy does not know these.
 const CLOSED: u64 = 2;
 
+/// The place of one connection.
 #[derive(Debug)]
 pub(super) struct Link {
     source: Source,
@@ -266,17 +275,17 @@ impl Link {
         let is_known = closed < CLOSED && self.closed_at_load.load(Ordering::Relaxed) < CLOSED;
         let library = self.library.as_ref().filter(|_| is_known);
         let Some(question) = library.map(|library| functions::question(library)) else {
-            return Ok(Some((version::ask(connection).await?, Functions::none())));
+            return Ok(Some((ask_version(connection).await?, Functions::none())));
         };
         // At first both are asked in one write. A proxy may close the connection at either of them.
         let (version, answer) = if closed == 0 && !connection.is_cluster() {
-            match connection.send_both(&version::question(), &question).await {
-                Ok((told, answer)) => (version::check(told, false)?, answer),
+            match connection.send_both(&version_question(), &question).await {
+                Ok((told, answer)) => (check_version(told, false)?, answer),
                 Err(error) => (None, Err(error)),
             }
         } else {
             (
-                version::ask(connection).await?,
+                ask_version(connection).await?,
                 connection.send(&question).await,
             )
         };
@@ -290,5 +299,208 @@ impl Link {
             self.telemetry.without_functions(&outage.text);
         }
         Ok((!is_closed).then(|| (version, Functions::from(has))))
+    }
+}
+
+/// The link to a master, with its breaker. On a Cluster each master has its own connection, so that one master that is
+/// down or slow concerns no other.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) link: Arc<Link>,
+    pub(super) breaker: Breaker,
+    /// The number of the master.
+    pub(super) master: usize,
+}
+
+/// The connections, breakers and budget of a store on one runtime.
+pub(super) struct RuntimeLinks {
+    pub(super) id: Id,
+    pub(super) runtime: Handle,
+    settings: LinkSettings,
+    /// By master, then by link. There are as many links as `connections`, and one more for bulk operations. Made on
+    /// first use.
+    routes: Mutex<Vec<Option<Arc<Route>>>>,
+    /// The bound on the operations that wait on this runtime.
+    pub(super) budget: Arc<Budget>,
+    /// Closed when the runtime has ended.
+    ends: oneshot::Sender<()>,
+}
+
+/// What all links of a store are made with.
+pub(super) struct LinkSettings {
+    pub(super) source: Source,
+    pub(super) limits: Limits,
+    /// The process that made the store.
+    pub(super) process: u32,
+    pub(super) telemetry: Server,
+    /// `None`: calls are to go as scripts.
+    pub(super) library: Option<Arc<Library>>,
+}
+
+impl RuntimeLinks {
+    /// Makes the links of a runtime. `on_end` runs when that ends.
+    pub(super) fn new(
+        runtime: &Handle,
+        settings: LinkSettings,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Arc<Self> {
+        let (ends, dropped) = oneshot::channel::<()>();
+        let mut watch = EndOfRuntime {
+            dropped,
+            on_end: Some(on_end),
+        };
+        // Ends with the store or with the runtime.
+        runtime.spawn(async move { drop((&mut watch.dropped).await) });
+        let LinkSettings { limits, .. } = settings;
+        let links = Arc::new(Self {
+            id: runtime.id(),
+            runtime: runtime.clone(),
+            settings,
+            routes: Mutex::default(),
+            budget: Arc::new(Budget::new(limits.max_queued, limits.max_queued_bytes)),
+            ends,
+        });
+        if let Some(masters) = links.settings.source.masters() {
+            let weak: Weak<Self> = Arc::downgrade(&links);
+            masters.add(weak);
+        }
+        links
+    }
+
+    /// Whether these are the links of this runtime, and it has not ended. The ids of ended runtimes are reused.
+    pub(super) fn is_of(&self, runtime: Id) -> bool {
+        self.id == runtime && !self.has_ended()
+    }
+
+    /// Whether the runtime has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ends.is_closed()
+    }
+
+    /// Closes the breakers of a runtime that has ended. Tasks that still refer to them make no more calls.
+    pub(super) fn retire(&self) {
+        lock(&self.routes)
+            .iter()
+            .flatten()
+            .for_each(|route| route.breaker.retire());
+    }
+
+    /// Lets the next call on each route pass as a probe, because the server has answered on another runtime.
+    pub(super) fn half_open(&self) {
+        lock(&self.routes)
+            .iter()
+            .flatten()
+            .for_each(|route| route.breaker.half_open());
+    }
+
+    /// Closes the connections.
+    pub(super) fn close(&self) {
+        lock(&self.routes)
+            .iter()
+            .flatten()
+            .for_each(|route| route.link.close(None));
+    }
+
+    /// The number of a route, by master and link. Links are numbered from 0; the last link is the one for bulk
+    /// operations.
+    pub(super) fn number(&self, master: usize, link: usize) -> usize {
+        master * (self.settings.limits.connections + 1) + link
+    }
+
+    pub(super) fn route(&self, number: usize) -> Arc<Route> {
+        let mut routes = lock(&self.routes);
+        if routes.len() <= number {
+            routes.resize(number + 1, None);
+        }
+        if let Some(route) = &routes[number] {
+            return Arc::clone(route);
+        }
+        let LinkSettings {
+            limits,
+            process,
+            telemetry,
+            library,
+            source,
+        } = &self.settings;
+        let master = number / (limits.connections + 1);
+        let link = Link::new(
+            source.to_master(master),
+            limits.connect_timeout,
+            *process,
+            telemetry.clone(),
+            library.clone(),
+        );
+        let route = Arc::new(Route {
+            link: Arc::new(link),
+            breaker: Breaker::new(limits.connect_timeout + limits.timeout, telemetry.clone()),
+            master,
+        });
+        routes[number] = Some(Arc::clone(&route));
+        drop(routes);
+        // It may take the place of a master that has no slots any more.
+        self.leave_former();
+        route
+    }
+
+    /// Closes the connections to masters that have no slots any more, and their breakers: they get no calls that could
+    /// close these.
+    pub(super) fn leave_former(&self) {
+        let routes = lock(&self.routes);
+        for route in routes
+            .iter()
+            .flatten()
+            .filter(|route| !self.settings.source.is_current(route.master))
+        {
+            route.link.close(None);
+            route.breaker.retire();
+        }
+    }
+
+    /// The worst state of its breakers.
+    pub(super) fn breaker(&self) -> BreakerState {
+        let routes = lock(&self.routes);
+        let current = routes
+            .iter()
+            .flatten()
+            .filter(|route| self.settings.source.is_current(route.master));
+        let states = current.map(|route| route.breaker.state());
+        states.max().unwrap_or_default()
+    }
+
+    /// The version of a server to which it is connected.
+    pub(super) fn server_version(&self) -> Option<String> {
+        lock(&self.routes)
+            .iter()
+            .flatten()
+            .find_map(|route| route.link.version())
+    }
+
+    /// Whether calls go as functions; `None` without a connection.
+    pub(super) fn have_functions(&self) -> Option<bool> {
+        lock(&self.routes)
+            .iter()
+            .flatten()
+            .find_map(|route| route.link.has_functions())
+    }
+}
+
+impl OnMasters for RuntimeLinks {
+    fn masters_changed(&self) {
+        self.leave_former();
+    }
+}
+
+/// Dropped when its runtime ends.
+struct EndOfRuntime<F: FnOnce()> {
+    dropped: oneshot::Receiver<()>,
+    on_end: Option<F>,
+}
+
+impl<F: FnOnce()> Drop for EndOfRuntime<F> {
+    fn drop(&mut self) {
+        self.dropped.close();
+        if let Some(on_end) = self.on_end.take() {
+            on_end();
+        }
     }
 }

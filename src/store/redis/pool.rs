@@ -7,9 +7,15 @@ use deadpool::managed::{self, Manager};
 use futures_util::future::BoxFuture;
 use redis::RedisError;
 
+use super::connection::Connection;
 use super::slots::Masters;
-use super::source::Connection;
 use crate::store::background::Background;
+
+/// The commands that a store on a Cluster, or by Sentinels, needs beside those of every store.
+#[cfg(feature = "cluster")]
+pub(super) const OF_CLUSTERS: &str = " +cluster|slots +asking +ssubscribe +spublish";
+#[cfg(feature = "sentinel")]
+pub(super) const OF_SENTINELS: &str = " +role +select";
 
 /// A pool. No idle connection is taken from it, because such a connection is driven by the runtime that made it.
 pub(crate) struct Pool {
@@ -73,7 +79,7 @@ impl Sealed for deadpool_redis::sentinel::Pool {
     fn into_pool(self, _: &Background) -> Arc<Pool> {
         let pool = Pool::new(self, Connection::Server, "the master that Sentinel names");
         Arc::new(Pool {
-            more_commands: super::source::OF_SENTINELS,
+            more_commands: OF_SENTINELS,
             ..pool
         })
     }
@@ -86,7 +92,7 @@ impl Sealed for deadpool_redis::cluster::Pool {
         let pool = Pool::new(self, Connection::Cluster, "the cluster of the pool");
         let masters = Some(Arc::new(Masters::new(home)));
         Arc::new(Pool {
-            more_commands: super::source::OF_CLUSTERS,
+            more_commands: OF_CLUSTERS,
             masters,
             ..pool
         })

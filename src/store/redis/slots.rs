@@ -1,21 +1,27 @@
-//! The hash slot of a key (16384 slots in a Redis Cluster), and the master of a slot.
-
-#[cfg(test)]
-#[cfg(feature = "cluster")]
-mod tests;
+//! The hash slots of a Redis Cluster: the slot of a key, the master of a slot, and the channels by which one master wakes
+//! waiters.
+//!
+//! A message by `PUBLISH` goes to all nodes of a Cluster, one by `SPUBLISH` (Redis 7.0) only to the master and the replicas that
+//! serve the slot of its channel. A script may publish to each channel whose slot its node serves. So the slots are divided
+//! into groups, and each group has a hash tag with a slot in it. A script gets the tag of the group of its keys. A process
+//! subscribes, at each master, to its channels of the groups whose tags are there.
+//!
+//! Where the tag of a group is at another master than a key of the group, or where nobody is subscribed, scripts publish to
+//! all nodes: see `grants.publish` in `lua/grants.lua`. So nothing depends on two processes that know the same masters.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{
+    Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 // Not tokio's: a caller's runtime may have paused its clock, the one that reads the masters has not.
 use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
 
-use super::failure;
-use super::runtime::RuntimeLinks;
-use super::source::Connection;
-use crate::error::{Cause, Outage};
+use super::connection::Connection;
+use super::errors;
+use crate::error::{Cause, Error, Outage};
 use crate::store::background::Background;
 use crate::store::key::hash_tag;
 use crate::sync::lock;
@@ -47,8 +53,14 @@ pub(crate) struct Masters {
     /// Held during a refresh.
     turn: tokio::sync::Mutex<()>,
     last: Mutex<Option<Refresh>>,
-    /// Those of all runtimes, which leave the masters that have no slots any more.
-    links: Mutex<Vec<Weak<RuntimeLinks>>>,
+    /// The links of all runtimes, which leave the masters that have no slots any more.
+    links: Mutex<Vec<Weak<dyn OnMasters>>>,
+}
+
+/// What follows the masters.
+pub(super) trait OnMasters: Send + Sync {
+    /// Slots have moved to other masters.
+    fn masters_changed(&self);
 }
 
 /// The last refresh.
@@ -81,21 +93,20 @@ struct Known {
 
 impl Masters {
     pub(crate) fn new(home: &Background) -> Self {
-        let (known, turn, last, links) = Default::default();
         Self {
-            known,
+            known: RwLock::default(),
             home: home.clone(),
-            turn,
-            last,
-            links,
+            turn: tokio::sync::Mutex::default(),
+            last: Mutex::default(),
+            links: Mutex::default(),
         }
     }
 
     /// Has these links leave the masters that lose their slots.
-    pub(super) fn add(&self, added: &Arc<RuntimeLinks>) {
+    pub(super) fn add(&self, added: Weak<dyn OnMasters>) {
         let mut links = lock(&self.links);
         links.retain(|links| links.strong_count() > 0);
-        links.push(Arc::downgrade(added));
+        links.push(added);
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Known> {
@@ -159,7 +170,7 @@ impl Masters {
         !rests && self.turn.try_lock().is_ok()
     }
 
-    /// Whether the user may not read the masters, as was told a moment ago. No breaker keeps calls from asking again,
+    /// Whether the user may not read the masters, as a node has just answered. No breaker prevents calls from asking again,
     /// since the nodes are up.
     pub(super) fn are_denied(&self) -> bool {
         let denied = |last: &Refresh| {
@@ -186,7 +197,9 @@ impl Masters {
     where
         A: Future<Output = Result<Topology, Outage>> + Send + 'static,
     {
-        let (masters, reader, began) = (Arc::clone(self), Arc::clone(self), Instant::now());
+        let masters = Arc::clone(self);
+        let reader = Arc::clone(self);
+        let began = Instant::now();
         let task = self
             .home
             .handle()
@@ -203,7 +216,7 @@ impl Masters {
                 },
                 Err(error) => error.to_string().into(),
             };
-            masters.ended(LONGEST_PAUSE, Some(failure::of(Cause::NotSent, why)));
+            masters.ended(LONGEST_PAUSE, Some(errors::of(Cause::NotSent, why)));
         }
     }
 
@@ -237,7 +250,7 @@ impl Masters {
         self.ended(pause, outage);
         if changed {
             let links: Vec<_> = lock(&self.links).iter().filter_map(Weak::upgrade).collect();
-            links.iter().for_each(|links| links.leave_former());
+            links.iter().for_each(|links| links.masters_changed());
         }
     }
 }
@@ -247,9 +260,9 @@ pub(super) async fn ask(connection: &mut Connection, own: &str) -> Result<Topolo
     let told = connection
         .send(cmd("CLUSTER").arg("SLOTS"))
         .await
-        .map_err(failure::outage)?;
+        .map_err(errors::outage)?;
     parse(&told, own).ok_or_else(|| {
-        failure::of(
+        errors::of(
             Cause::NotServing,
             format!("the node at {own:?} names no masters"),
         )
@@ -276,7 +289,8 @@ fn parse(told: &Value, own: &str) -> Option<Topology> {
         else {
             return None;
         };
-        let (first, last) = (usize::try_from(*first).ok()?, usize::try_from(*last).ok()?);
+        let first = usize::try_from(*first).ok()?;
+        let last = usize::try_from(*last).ok()?;
         if last >= usize::from(SLOTS) || first > last {
             return None;
         }
@@ -319,7 +333,7 @@ impl Known {
             })
     }
 
-    /// Takes over what a node told. Returns whether anything has changed.
+    /// Takes over the masters that a node has named. Returns whether anything has changed.
     fn learn(&mut self, told: Topology) -> bool {
         let mut by_slot = vec![NONE; usize::from(SLOTS)];
         for (first, last, address) in told {
@@ -330,3 +344,91 @@ impl Known {
         changed
     }
 }
+
+/// The calls that a node refuses because their slot is being moved, while they are sent again and again: the slot of each, and
+/// why it was refused last. Almost always empty.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Refused(Arc<Mutex<Vec<(u16, Outage)>>>);
+
+/// Such a call. It ends when this value is dropped.
+pub(super) struct Refusal {
+    calls: Arc<Mutex<Vec<(u16, Outage)>>>,
+    slot: u16,
+}
+
+impl Refused {
+    /// Notes that a call was refused. `before`: its earlier refusal.
+    pub(super) fn note(
+        &self,
+        slot: Option<u16>,
+        why: &Outage,
+        before: Option<Refusal>,
+    ) -> Option<Refusal> {
+        drop(before);
+        let slot = slot?;
+        lock(&self.0).push((slot, why.clone()));
+        Some(Refusal {
+            calls: Arc::clone(&self.0),
+            slot,
+        })
+    }
+
+    /// Why a call for a slot is refused at the moment.
+    pub(in crate::store) fn why(&self, slot: u16) -> Option<Error> {
+        let calls = lock(&self.0);
+        calls
+            .iter()
+            .find(|(refused, _)| *refused == slot)
+            .map(|(_, why)| why.clone().into())
+    }
+}
+
+impl Drop for Refusal {
+    fn drop(&mut self) {
+        let mut calls = lock(&self.calls);
+        if let Some(position) = calls.iter().position(|(slot, _)| *slot == self.slot) {
+            calls.swap_remove(position);
+        }
+    }
+}
+
+/// The number of groups. More would make the subscription longer; with fewer, more keys are in groups that two masters share.
+const GROUPS: u16 = 256;
+
+const PER_GROUP: u16 = SLOTS / GROUPS;
+
+/// The tag of each group, and its slot. Each tag is the first number with a slot in the group.
+static TAGS: LazyLock<Vec<(String, u16)>> = LazyLock::new(|| {
+    let mut tags = vec![None; GROUPS.into()];
+    // All are found below 500.
+    for number in 0..1000 {
+        let tag = number.to_string();
+        let slot = slot(tag.as_bytes());
+        let group = tags.get_mut(usize::from(slot / PER_GROUP));
+        group
+            .into_iter()
+            .for_each(|group| *group = group.take().or(Some((tag.clone(), slot))));
+    }
+    tags.into_iter().flatten().collect()
+});
+
+/// The prefix of the channels for a slot, given that of all channels. Without a slot, that is the same.
+pub(super) fn prefix(channels: &str, slot: Option<u16>) -> Option<String> {
+    let group = slot? / PER_GROUP;
+    let (tag, _) = TAGS.get(usize::from(group))?;
+    Some(tagged(channels, tag))
+}
+
+fn tagged(channels: &str, tag: &str) -> String {
+    format!("{channels}{{{tag}}}:")
+}
+
+/// The prefixes of the channels, or keys, of all groups, and their slots.
+pub(super) fn prefixes(channels: &str) -> impl Iterator<Item = (String, u16)> {
+    TAGS.iter()
+        .map(move |(tag, slot)| (tagged(channels, tag), *slot))
+}
+
+#[cfg(test)]
+#[cfg(feature = "cluster")]
+mod tests;

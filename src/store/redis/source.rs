@@ -1,29 +1,29 @@
-//! Makes connections: to one server, to a cluster, or to the master that Sentinel names.
+//! Where a store connects: to one server, to a Cluster, or to the master that Sentinels name.
 
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-#[cfg(feature = "cluster")]
-use redis::cluster_async::ClusterConnection;
-#[cfg(feature = "cluster")]
-use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
-use redis::{Cmd, Pipeline, RedisError, Value};
+use redis::RedisError;
 use tokio::time::timeout;
 
 #[cfg(feature = "cluster")]
 use super::cluster::Cluster;
+use super::connection::{Connection, NODE_TIMEOUT};
 #[cfg(feature = "cluster")]
 use super::endpoint::is_tls;
 use super::endpoint::{Access, Endpoint, prepare_tls};
-use super::failure::no_connection;
+use super::errors::connecting::no_connection;
+use super::errors::{self, is_outage};
+#[cfg(feature = "cluster")]
+use super::pool::OF_CLUSTERS;
+#[cfg(feature = "sentinel")]
+use super::pool::OF_SENTINELS;
 use super::pool::Pool;
 #[cfg(feature = "sentinel")]
-use super::sentinels::Sentinels;
-use super::slots::{Masters, Topology};
-use crate::error::{Cause, Outage};
+use super::sentinel::Sentinels;
+use super::slots::{self, Masters, Topology};
+use crate::error::{Cause, Error, Outage};
 use crate::store::key::RedisKey;
 
 /// Makes connections.
@@ -40,19 +40,9 @@ pub(crate) enum Source {
     Sentinel(Arc<Sentinels>),
 }
 
-/// A connection that many calls share.
-#[derive(Clone)]
-pub(crate) enum Connection {
-    Server(MultiplexedConnection),
-    /// To all its masters.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(not(feature = "pools"), allow(dead_code))]
-    Cluster(ClusterConnection),
-}
-
 impl Source {
     /// Makes connections to one server.
-    pub(crate) fn url(url: &str, access: &Access) -> Result<Self, crate::Error> {
+    pub(crate) fn url(url: &str, access: &Access) -> Result<Self, Error> {
         Ok(Self::Url(Arc::new(Endpoint::new(url, access)?)))
     }
 
@@ -146,13 +136,13 @@ impl Source {
         if self.is_pool_of_cluster() {
             cause == Cause::Disconnected
         } else {
-            super::failure::is_outage(cause)
+            is_outage(cause)
         }
     }
 
     /// The hash slot of a key; `None` if one server has all keys.
     pub(in crate::store) fn slot(&self, key: impl FnOnce() -> RedisKey) -> Option<u16> {
-        self.masters().map(|_| super::slots::slot(&key()))
+        self.masters().map(|_| slots::slot(&key()))
     }
 
     /// The number of the master of a slot.
@@ -198,7 +188,7 @@ impl Source {
         if let Self::Sentinel(sentinels) = self {
             return tokio::select! {
                 biased;
-                () = sentinels.switched(since) => Err(super::failure::another_master()),
+                () = sentinels.switched(since) => Err(errors::another_master()),
                 reply = reply => reply,
             };
         }
@@ -263,109 +253,18 @@ impl Source {
     }
 }
 
-/// How long to wait for a node's answer, because the node may be down.
-pub(super) const NODE_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// The commands that a store on a Cluster, or by Sentinels, needs beside those of every store.
-#[cfg(feature = "cluster")]
-pub(super) const OF_CLUSTERS: &str = " +cluster|slots +asking +ssubscribe +spublish";
-#[cfg(feature = "sentinel")]
-pub(super) const OF_SENTINELS: &str = " +role +select";
-
 const SPEAKS_TLS: &str = "; does the server speak TLS on this port?";
 
 /// Asks a Cluster for its masters.
 async fn told(mut connection: Connection) -> Result<Topology, Outage> {
-    timeout(NODE_TIMEOUT, super::slots::ask(&mut connection, ""))
+    timeout(NODE_TIMEOUT, slots::ask(&mut connection, ""))
         .await
         .unwrap_or_else(|_| {
-            Err(super::failure::of(
+            Err(errors::of(
                 Cause::TimedOut,
                 "the cluster does not name its masters",
             ))
         })
-}
-
-impl Connection {
-    pub(in crate::store) fn is_cluster(&self) -> bool {
-        !matches!(self, Self::Server(_))
-    }
-
-    pub(crate) async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
-        let reply = match self {
-            Self::Server(connection) => connection.req_packed_command(command).await,
-            #[cfg(feature = "cluster")]
-            Self::Cluster(connection) => connection.req_packed_command(command).await,
-        };
-        checked(reply?)
-    }
-
-    /// Sends a command to the node at an address, if the connection leads to several.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
-    pub(super) async fn send_at(
-        &mut self,
-        address: Option<String>,
-        command: &Cmd,
-    ) -> Result<Value, RedisError> {
-        #[cfg(feature = "cluster")]
-        if let Self::Cluster(connection) = self
-            && let Some((host, port)) = address
-                .as_deref()
-                .and_then(|address| address.rsplit_once(':'))
-            && let Ok(port) = port.parse()
-        {
-            let node = SingleNodeRoutingInfo::ByAddress {
-                host: host.into(),
-                port,
-            };
-            return checked(
-                connection
-                    .route_command(command.clone(), RoutingInfo::SingleNode(node))
-                    .await?,
-            );
-        }
-        self.send(command).await
-    }
-
-    /// Sends two commands in one write, and returns the reply to each.
-    pub(super) async fn send_both(
-        &mut self,
-        one: &Cmd,
-        other: &Cmd,
-    ) -> Result<(Result<Value, RedisError>, Result<Value, RedisError>), RedisError> {
-        let mut replies = self
-            .send_together(&[one, other], 0)
-            .await?
-            .into_iter()
-            .map(checked);
-        let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
-        Ok((next(), next()))
-    }
-
-    /// Sends commands in one write. Returns the replies without the first `skip`; each may be an error of the server.
-    pub(super) async fn send_together(
-        &mut self,
-        commands: &[&Cmd],
-        skip: usize,
-    ) -> Result<Vec<Value>, RedisError> {
-        let mut all = Pipeline::with_capacity(commands.len());
-        for command in commands {
-            all.add_command((*command).clone());
-        }
-        let replies = commands.len() - skip;
-        match self {
-            Self::Server(connection) => connection.req_packed_commands(&all, skip, replies).await,
-            #[cfg(feature = "cluster")]
-            Self::Cluster(connection) => connection.req_packed_commands(&all, skip, replies).await,
-        }
-    }
-}
-
-fn checked(reply: Value) -> Result<Value, RedisError> {
-    match reply {
-        Value::ServerError(error) => Err(error.into()),
-        reply => Ok(reply),
-    }
 }
 
 /// Writes the server that it connects to, without a secret.
@@ -392,8 +291,6 @@ impl fmt::Debug for Source {
         fmt::Display::fmt(self, f)
     }
 }
-
-debug!(Connection);
 
 #[cfg(all(test, feature = "cluster", feature = "sentinel"))]
 mod tests {

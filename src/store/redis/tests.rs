@@ -1,6 +1,7 @@
 //! How operations become calls, and replies their answers.
 
 mod calls;
+pub(super) mod mutants;
 mod plans;
 mod queues;
 #[cfg(all(feature = "cluster", feature = "pools"))]
@@ -10,7 +11,7 @@ mod stores;
 use std::sync::Arc;
 
 use super::batch::{Item, Phase};
-use super::client::RedisClient;
+use super::queue::RedisClient;
 use crate::Store;
 use crate::store::operation::{
     Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,

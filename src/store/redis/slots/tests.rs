@@ -1,4 +1,4 @@
-//! The masters of the slots, as they are told, and when they are read.
+//! The masters of the slots, as they are told, and when they are read; the groups of slots that share channels.
 
 use super::*;
 
@@ -80,7 +80,7 @@ async fn masters_are_read_again_after_a_pause_by_one_task_at_a_time() {
     const LONG: Duration = Duration::from_secs(3600);
     let masters = Masters::new(&Background::thread());
     assert!(masters.is_due() && !masters.are_denied());
-    let outage = |cause| Some(failure::of(cause, "x"));
+    let outage = |cause| Some(errors::of(cause, "x"));
     for (pause, outage, is_due, are_denied) in [
         (LONG, None, false, false),
         (LONG, outage(Cause::Denied), false, true),
@@ -117,7 +117,7 @@ async fn pauses_grow_while_nothing_changes() {
     for _ in 0..9 {
         masters
             .read(Instant::now(), async {
-                Err(failure::of(Cause::NotSent, "x"))
+                Err(errors::of(Cause::NotSent, "x"))
             })
             .await;
     }
@@ -197,4 +197,51 @@ async fn runtimes_that_have_ended_are_forgotten() {
     }
     store.links(&tokio::runtime::Handle::current());
     assert_eq!(lock(&store.source.masters().unwrap().links).len(), 1);
+}
+
+#[test]
+fn each_group_has_a_tag_in_it() {
+    assert_eq!(TAGS.len(), usize::from(GROUPS));
+    for (group, (prefix, slot)) in prefixes("td:wake:").enumerate() {
+        assert_eq!(usize::from(slot / PER_GROUP), group);
+        // The names of processes do not change the slot.
+        assert_eq!(
+            super::slot(format!("{prefix}0123456789abcdef").as_bytes()),
+            slot
+        );
+        for of_group in [group * 64, group * 64 + 63] {
+            let of_group = u16::try_from(of_group).unwrap();
+            assert_eq!(
+                super::prefix("td:wake:", Some(of_group)).as_ref(),
+                Some(&prefix)
+            );
+        }
+    }
+    assert_eq!(prefix("td:wake:", None), None);
+}
+
+/// Processes of all versions must name the same channels.
+#[test]
+fn tags_do_not_change() {
+    let some: Vec<_> = [0, 1, 128, 255]
+        .map(|group: usize| TAGS[group].0.clone())
+        .into();
+    assert_eq!(some, ["460", "14", "16", "430"]);
+}
+
+#[test]
+fn a_slot_is_refused_until_the_last_of_its_calls_ends() {
+    let refused = Refused::default();
+    let why = |slot| refused.why(slot).map(|error| error.to_string());
+    let note = |slot, text, before| refused.note(slot, &errors::of(Cause::Moving, text), before);
+    assert!(note(None, "no Cluster", None).is_none());
+    let (first, other) = (note(Some(7), "first", None), note(Some(8), "other", None));
+    let second = note(Some(7), "second", None);
+    let first = note(Some(7), "again", first);
+    assert!(why(7).is_some() && why(8).is_some_and(|why| why.contains("other")));
+    assert_eq!(why(9), None);
+    drop(first);
+    assert!(why(7).is_some());
+    drop((second, other));
+    assert_eq!((why(7), why(8)), (None, None));
 }

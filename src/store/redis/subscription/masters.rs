@@ -1,26 +1,32 @@
-//! A connection to each master of a Cluster.
+//! The subscription at a Cluster: one connection to each master, for the channels of this process that all nodes have, and for
+//! those that only this master has (see [`slots`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use redis::aio::MultiplexedConnection;
+use redis::{Msg, Pipeline, PushInfo, PushKind, RedisError, Value, cmd};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::ear::Ear;
-use super::master::Master;
-use super::{Attempt, Failures};
+use super::connection::{CHECK, CONNECT, Ear, NOT_IN_TIME, Open};
+use crate::error::Outage;
+use crate::store::redis::breaker::{Attempt, Failures};
 use crate::store::redis::cluster::Cluster;
+use crate::store::redis::{errors, slots};
 
 /// How often the masters are looked up. They are also looked up when a connection fails.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Stays subscribed at each master until the future is dropped.
 pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible {
-    let (mut tasks, mut masters) = (JoinSet::new(), HashMap::<String, AbortHandle>::new());
-    let (lost, mut failures) = (Arc::new(Notify::new()), Failures::default());
+    let mut tasks = JoinSet::new();
+    let mut masters = HashMap::<String, AbortHandle>::new();
+    let lost = Arc::new(Notify::new());
+    let mut failures = Failures::default();
     let looked = watch::Sender::new(());
     loop {
         cluster.look_for_masters().await;
@@ -36,10 +42,9 @@ pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible
             });
             for address in addresses {
                 masters.entry(address).or_insert_with_key(|address| {
-                    let (cluster, address) = (Arc::clone(cluster), address.clone());
                     let master = Master {
-                        cluster,
-                        address,
+                        cluster: Arc::clone(cluster),
+                        address: address.clone(),
                         looked: looked.subscribe(),
                         lost: Arc::clone(&lost),
                     };
@@ -53,6 +58,269 @@ pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible
         } else if timeout(LOOK_EVERY, lost.notified()).await.is_ok() {
             // The others may need a moment to elect a new master.
             failures.pause(Attempt::FAILED).await;
+        }
+    }
+}
+
+/// One master.
+struct Master {
+    cluster: Arc<Cluster>,
+    address: String,
+    /// Changes when the masters have been looked up.
+    looked: watch::Receiver<()>,
+    /// Notified when the masters have to be looked up.
+    lost: Arc<Notify>,
+}
+
+/// A connection, the messages on it, and the slots whose channels it is subscribed to.
+struct Subscribed {
+    connection: MultiplexedConnection,
+    pushes: mpsc::UnboundedReceiver<PushInfo>,
+    slots: HashSet<u16>,
+}
+
+impl Subscribed {
+    async fn answers_ping(&mut self) -> bool {
+        let ping = cmd("PING");
+        let answer = timeout(CONNECT, self.connection.send_packed_command(&ping)).await;
+        matches!(answer, Ok(Ok(_)))
+    }
+}
+
+impl Master {
+    /// Stays subscribed until the future is dropped.
+    async fn stay(mut self, ear: Arc<Ear>) {
+        let mut failures = Failures::default();
+        loop {
+            let attempt = self.hear(&ear).await;
+            self.lost.notify_one();
+            failures.pause(attempt).await;
+        }
+    }
+
+    /// Passes the messages on until the connection fails.
+    async fn hear(&mut self, ear: &Ear) -> Attempt {
+        let mut subscribed = match timeout(CONNECT, self.subscribe(ear)).await {
+            Ok(Ok(subscribed)) => subscribed,
+            Ok(Err(outage)) => return ear.failed(&outage),
+            Err(_) => return ear.failed(&errors::disconnected(NOT_IN_TIME)),
+        };
+        let open = Open::new(ear, !subscribed.slots.is_empty());
+        let since = Instant::now();
+        loop {
+            let push = tokio::select! {
+                push = timeout(CHECK, subscribed.pushes.recv()) => push,
+                Ok(()) = self.looked.changed() => match timeout(CONNECT, self.follow(ear, &mut subscribed)).await {
+                    Ok(Ok(true)) => {
+                        open.missed();
+                        continue;
+                    }
+                    Ok(Ok(false)) => continue,
+                    // The connection has no time-outs of its own.
+                    Ok(Err(_)) | Err(_) => break,
+                },
+            };
+            match push {
+                Ok(Some(PushInfo {
+                    kind: PushKind::SUnsubscribe,
+                    ..
+                })) => {
+                    // A slot has moved to another master, and its channels with it.
+                    subscribed.slots.clear();
+                    self.lost.notify_one();
+                }
+                Ok(
+                    Some(PushInfo {
+                        kind: PushKind::Disconnection,
+                        ..
+                    })
+                    | None,
+                ) => break,
+                Ok(Some(push)) => {
+                    if Msg::from_push_info(push)
+                        .is_some_and(|message| !ear.passes_on(&message, true))
+                    {
+                        break;
+                    }
+                }
+                // Nothing has arrived for a long time. Without a ping, a server that vanished would not be noticed.
+                Err(_) if !subscribed.answers_ping().await => break,
+                Err(_) => {}
+            }
+        }
+        ear.closed(open);
+        Attempt::Lasted(since.elapsed())
+    }
+
+    async fn subscribe(&mut self, ear: &Ear) -> Result<Subscribed, Outage> {
+        let (sender, pushes) = mpsc::unbounded_channel();
+        let mut connection = self.cluster.node(&self.address).listen(sender).await?;
+        let channels = ear
+            .channels()
+            .iter()
+            .map(|channel| ("SUBSCRIBE", channel.clone()));
+        let mut subscribed = match subscribe(&mut connection, channels).await {
+            Ok(replies) => match replies
+                .into_iter()
+                .find_map(|reply| reply.extract_error().err())
+            {
+                None => Subscribed {
+                    connection,
+                    pushes,
+                    slots: HashSet::new(),
+                },
+                Some(error) => return Err(errors::outage(error)),
+            },
+            Err(error) => return Err(errors::outage(error)),
+        };
+        self.looked.mark_unchanged();
+        self.follow(ear, &mut subscribed)
+            .await
+            .map_err(errors::outage)?;
+        Ok(subscribed)
+    }
+
+    /// Subscribes to the channels of this master that are missing. Returns whether any were added. Where this is denied,
+    /// or the server has no such channels, it is not tried again: messages come by the others.
+    async fn follow(&self, ear: &Ear, subscribed: &mut Subscribed) -> Result<bool, RedisError> {
+        let (all, process) = ear.shards();
+        let masters = &self.cluster.masters;
+        let is_here = |slot: u16| masters.address(masters.of(slot)).as_ref() == Some(&self.address);
+        let missing = |slot: u16| is_here(slot) && !subscribed.slots.contains(&slot);
+        let missing: Vec<_> = slots::prefixes(all)
+            .filter(|(_, slot)| missing(*slot))
+            .collect();
+        if missing.is_empty() {
+            return Ok(false);
+        }
+        let channels = missing
+            .iter()
+            .map(|(prefix, _)| ("SSUBSCRIBE", format!("{prefix}{process}")));
+        let replies = subscribe(&mut subscribed.connection, channels).await?;
+        let mut added = false;
+        for ((_, slot), reply) in missing.iter().zip(replies) {
+            match reply.extract_error() {
+                // The slot is at another master by now, which is known at the next look.
+                Err(error) if errors::redirect(&error).is_some() => continue,
+                Err(_) => {}
+                Ok(_) => added = true,
+            }
+            subscribed.slots.insert(*slot);
+        }
+        Ok(added)
+    }
+}
+
+/// Sends one command for each channel: each has one reply, which may be an error.
+async fn subscribe(
+    connection: &mut MultiplexedConnection,
+    channels: impl Iterator<Item = (&'static str, String)>,
+) -> Result<Vec<Value>, RedisError> {
+    let mut all = Pipeline::new();
+    for (command, channel) in channels {
+        all.cmd(command).arg(channel);
+    }
+    let count = all.len();
+    connection.send_packed_commands(&all, 0, count).await
+}
+
+#[cfg(test)]
+mod tests {
+    use support::cluster::RedisCluster;
+    use support::program::since_7_0;
+    use support::requires;
+
+    use super::super::connection::tests::{ear, notifier, publishes};
+    use super::*;
+    use crate::store::background::Background;
+    use crate::store::redis::endpoint::Access;
+    use crate::store::redis::slots::Masters;
+
+    async fn cluster_of(servers: &RedisCluster) -> Arc<Cluster> {
+        let masters = Arc::new(Masters::new(&Background::thread()));
+        let cluster = Cluster::new(servers.urls(), &Access::default(), CONNECT, masters).unwrap();
+        cluster.look_for_masters().await;
+        cluster
+    }
+
+    fn master(cluster: &Arc<Cluster>, address: String) -> Master {
+        let (cluster, looked) = (Arc::clone(cluster), watch::channel(()).1);
+        Master {
+            cluster,
+            address,
+            looked,
+            lost: Arc::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_master_is_asked_for_the_channels_of_its_own_slots_once() {
+        requires!(since_7_0());
+        let servers = RedisCluster::start().await;
+        let (cluster, (notifier, ..)) = (cluster_of(&servers).await, notifier());
+        let (masters, ear) = (&cluster.masters, ear(&notifier));
+        let addresses = masters.addresses();
+        assert!(addresses.len() > 1);
+        for address in &addresses {
+            let slots = slots::prefixes("").map(|(_, slot)| slot);
+            let own: HashSet<_> = slots
+                .filter(|slot| masters.address(masters.of(*slot)).as_ref() == Some(address))
+                .collect();
+            let mut master = master(&cluster, address.clone());
+            let mut subscribed = master.subscribe(&ear).await.ok().unwrap();
+            assert!(!own.is_empty() && subscribed.slots == own);
+            assert_eq!(
+                master.follow(&ear, &mut subscribed).await.ok(),
+                Some(false),
+                "nothing is missing"
+            );
+            let one = *own.iter().next().unwrap();
+            subscribed.slots.remove(&one);
+            assert_eq!(master.follow(&ear, &mut subscribed).await.ok(), Some(true));
+            assert_eq!(subscribed.slots, own);
+
+            // All slots are said to be here, and most are not.
+            let (wrong, told) = (cluster_of(&servers).await, address.clone());
+            wrong
+                .masters
+                .refresh(async { Ok(vec![(0, 16383, told)]) })
+                .await;
+            let subscribed = self::master(&wrong, address.clone())
+                .subscribe(&ear)
+                .await
+                .ok()
+                .unwrap();
+            assert_eq!(subscribed.slots, own);
+        }
+        // What is denied is not asked for again.
+        for node in servers.nodes() {
+            node.query::<()>(&["ACL", "SETUSER", "default", "-ssubscribe"])
+                .unwrap();
+        }
+        let subscribed = master(&cluster, addresses[0].clone())
+            .subscribe(&ear)
+            .await
+            .ok()
+            .unwrap();
+        assert!(!subscribed.slots.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_subscription_stays_while_the_master_is_silent() {
+        requires!(since_7_0());
+        let servers = RedisCluster::start().await;
+        let (cluster, (notifier, heard, _)) = (cluster_of(&servers).await, notifier());
+        let ear = ear(&notifier);
+        let address = cluster.masters.addresses().remove(0);
+        let node = servers
+            .nodes()
+            .iter()
+            .find(|node| address.ends_with(&format!(":{}", node.port())))
+            .unwrap();
+        let mut master = master(&cluster, address);
+        tokio::select! {
+            _ = master.hear(&ear) => panic!("it has ended"),
+            () = publishes(node, &notifier, &heard) => {}
         }
     }
 }

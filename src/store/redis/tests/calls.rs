@@ -14,8 +14,8 @@ use tokio::time::{Instant, advance, sleep};
 
 use super::*;
 use crate::error::Cause;
-use crate::store::redis::call::noting;
-use crate::store::redis::failure;
+use crate::store::redis::attempt::noting;
+use crate::store::redis::errors;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -131,7 +131,7 @@ async fn a_connection_is_left_if_it_is_broken_but_not_if_the_server_is_slow() {
             Instant::now() + Duration::from_millis(1)
         };
         link.answered();
-        let failed = store.failed(link, &held, sent, failure::of(cause, "x"));
+        let failed = store.failed(link, &held, sent, errors::of(cause, "x"));
         assert_eq!(
             (failed.answers, link.version().is_some()),
             (answers, is_kept),

@@ -3,7 +3,7 @@
 use redis::Arg;
 
 use super::*;
-use crate::store::redis::plan::Plan;
+use crate::store::redis::command::Plan;
 
 const MOST_PAYLOAD: usize = 64 << 10;
 

@@ -8,7 +8,7 @@ use tokio::time::advance;
 
 use super::*;
 use crate::Error;
-use crate::store::redis::future::{OperationFuture, Step};
+use crate::store::redis::queue::{OperationFuture, Step};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 

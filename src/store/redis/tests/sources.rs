@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::error::Cause;
 use crate::store::BreakerState;
-use crate::store::redis::failure;
+use crate::store::redis::errors;
 
 const URL: &str = "redis://127.0.0.1:1";
 
@@ -62,7 +62,7 @@ async fn an_answer_to_a_ping_leaves_the_breaker_of_a_pool_for_a_cluster_as_it_is
     links
         .route(0)
         .breaker
-        .failed(Instant::now(), &failure::of(Cause::NotSent, "x"), true);
+        .failed(Instant::now(), &errors::of(Cause::NotSent, "x"), true);
     store.ping().await.unwrap();
     assert_ne!(links.breaker(), BreakerState::Closed);
     assert!(links.server_version().is_some(), "each node tells it");

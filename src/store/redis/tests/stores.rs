@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::error::Cause;
-use crate::store::redis::failure;
-use crate::store::redis::future::Step;
+use crate::store::redis::errors;
+use crate::store::redis::queue::Step;
 use crate::store::{Backend, BreakerState};
 
 const SPAN: Duration = Duration::from_secs(1);
@@ -114,7 +114,7 @@ fn the_end_of_a_runtime_fails_its_operations_and_no_others() {
     let links = runtimes
         .each_ref()
         .map(|runtime| client.store.links(runtime.handle()));
-    let outage = failure::of(Cause::NotSent, "x");
+    let outage = errors::of(Cause::NotSent, "x");
     links
         .iter()
         .for_each(|links| links.route(0).breaker.failed(Instant::now(), &outage, true));

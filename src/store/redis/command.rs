@@ -1,51 +1,24 @@
-//! Groups the operations of a batch into script calls.
+//! The script calls for the operations of a batch: which operations leave in one call, and the command of each call.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::batch::Item;
-use super::{Loaded, shards};
+use super::batch::{Call, Item, Run, Runs};
+use super::library::Loaded;
+use super::slots;
 use crate::store::key::KeySpace;
-use crate::store::operation::{Argument, Arguments, Operation, Repeat, packed};
+use crate::store::operation::{Argument, Arguments, Operation, packed};
 
 /// The most bytes that the operations of a call carry besides their keys, unless it is one operation.
 const MOST_PAYLOAD: usize = 64 << 10;
-
-/// One script call. The runs are in the order of its keys.
-pub(super) struct Call {
-    pub(super) command: Cmd,
-    /// The hash slot of its keys on a Cluster.
-    pub(super) slot: Option<u16>,
-    pub(super) runs: Runs,
-    pub(super) repeat: Repeat,
-}
-
-/// Mostly one.
-type Runs = SmallVec<[Run; 1]>;
-
-/// Equal operations on one key, next to each other.
-pub(super) struct Run {
-    /// The positions in the order of the plan.
-    pub(super) at: Range<usize>,
-    /// The size in runs, see [`Operation::size`].
-    pub(super) size: usize,
-}
 
 /// The calls for some operations, and the order of the operations in them. Operations of one group and key keep their order.
 /// The ranges of all runs, one call after the other, have no gaps.
 pub(super) struct Plan {
     pub(super) calls: SmallVec<[Call; 1]>,
     pub(super) order: SmallVec<[usize; 1]>,
-}
-
-impl Call {
-    /// The size in runs, see [`Operation::size`].
-    pub(super) fn size(&self) -> usize {
-        self.runs.iter().map(|run| run.size).sum()
-    }
 }
 
 impl Plan {
@@ -100,7 +73,8 @@ fn groups<O: Operation>(items: &[Item<O>]) -> Vec<usize> {
             .filter(|_| item.is_wanted())
             .and_then(O::group)
     };
-    let (mut numbers, mut last) = (HashMap::new(), None);
+    let mut numbers = HashMap::new();
+    let mut last = None;
     let mut groups: Vec<Option<usize>> = Vec::with_capacity(items.len());
     for item in items {
         let group = own(item);
@@ -146,7 +120,8 @@ impl<O: Operation> Pending<'_, O> {
     /// Returns the runs of the call that begins with the operation at `start`, at least one.
     fn runs(&self, start: usize) -> Runs {
         let first = self.item(start);
-        let (mut room, mut bytes) = (0, 0);
+        let mut room = 0;
+        let mut bytes = 0;
         let mut runs = Runs::new();
         for at in start..self.order.len() {
             let item = self.item(at);
@@ -200,7 +175,8 @@ impl<O: Operation> Pending<'_, O> {
         if let Some((operation, _)) = of_groups.next().or_else(|| operations.clone().next()) {
             operation.shared(&mut Arguments::new(&mut arguments));
         }
-        let (shared, mut bytes) = (arguments.len(), 0);
+        let shared = arguments.len();
+        let mut bytes = 0;
         for (first, run) in operations {
             bytes += first.payload();
             let others = (run.at.start + 1..run.at.end).map(|at| operation(at).unwrap_or(first));
@@ -245,7 +221,7 @@ impl Argument {
             Self::Numbers(numbers) => command.arg(&*packed(*numbers)),
             Self::Word(word) => command.arg(word),
             Self::Text(text) => command.arg(&**text),
-            Self::Channels(all) => match shards::prefix(all, slot) {
+            Self::Channels(all) => match slots::prefix(all, slot) {
                 Some(channels) => command.arg(channels),
                 None => command.arg(&**all),
             },

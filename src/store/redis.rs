@@ -1,54 +1,45 @@
-//! The Redis store: connections, scripts, timeouts and breakers. Nothing outside this folder uses the crate
-//! `redis`.
+//! The Redis store: what all calls to a server share, and its end. Nothing outside of this folder uses the crate `redis`.
+//!
+//! The way of a call: `queue` takes an operation and sends it alone or in a `batch`; `command` makes script calls of a batch;
+//! `call` sends each of them within its time, by one `attempt` or several (`retry`); `link` has the `connection`; and the batch
+//! gives each caller its part of the reply.
 
 mod attempt;
 mod batch;
 mod breaker;
-mod budget;
 mod call;
-pub(crate) mod client;
 #[cfg(feature = "cluster")]
 pub(in crate::store) mod cluster;
-mod commands;
-mod durable;
+mod command;
+pub(in crate::store) mod commands;
+mod connection;
 pub(in crate::store) mod endpoint;
-mod failure;
-mod flusher;
+mod errors;
 mod functions;
-pub(crate) mod future;
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
-pub(in crate::store) mod libraries;
 mod library;
 pub(crate) mod limits;
 mod link;
 pub(crate) mod names;
-mod plan;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+mod nodes;
 pub(crate) mod pool;
-mod refused;
-mod reply;
-mod runtime;
-pub(in crate::store) mod scan;
-mod script;
-pub(in crate::store) mod send_queue;
+pub(crate) mod queue;
+mod retry;
 #[cfg(feature = "sentinel")]
-pub(in crate::store) mod sentinels;
-mod shards;
+pub(in crate::store) mod sentinel;
 #[cfg_attr(
     not(feature = "cluster"),
     allow(dead_code, unused_imports, unused_variables)
 )]
 pub(in crate::store) mod slots;
 pub(crate) mod source;
-pub(in crate::store) mod subscription;
-pub(super) mod tcp;
+mod subscription;
 #[cfg(test)]
 mod tests;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 pub(crate) mod tls;
-#[cfg(any(feature = "cluster", feature = "sentinel"))]
-mod urls;
-mod version;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -59,15 +50,17 @@ use std::time::Duration;
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout};
 
-use self::batch::Batch;
-use self::budget::Budget;
-pub(in crate::store) use self::budget::{MOST_BYTES, MOST_OPERATIONS};
+use self::batch::{Batch, Budget};
+pub(in crate::store) use self::batch::{MOST_BYTES, MOST_OPERATIONS};
+pub(in crate::store) use self::commands as scan; // moved
 pub(super) use self::library::Clock;
-use self::library::Library;
-use self::link::Link;
-use self::refused::Refused;
-use self::runtime::RuntimeLinks;
-pub(super) use self::script::Loaded;
+use self::library::{Library, Loaded};
+use self::link::{Link, LinkSettings, RuntimeLinks};
+pub(crate) use self::queue as client; // moved
+pub(crate) use self::queue as future; // moved
+#[cfg(feature = "sentinel")]
+pub(in crate::store) use self::sentinel as sentinels; // moved
+use self::slots::Refused;
 use self::source::Source;
 use self::subscription::Subscription;
 use super::background::Background;
@@ -77,11 +70,11 @@ use super::notifier::{ALL, Link as Pushes};
 use super::operation::{Operation, Script};
 use super::owed::Owed;
 use super::{Base, BreakerState, Left, StoreStats};
-use crate::Error;
-use crate::error::Cause;
+use crate::error::{Cause, Error};
 use crate::sync::lock;
 use crate::telemetry::Server;
 
+/// A store on Redis.
 pub(crate) struct RedisStore {
     pub(in crate::store) base: Base,
     /// The process that made the store.
@@ -238,7 +231,7 @@ impl RedisStore {
             return links;
         }
         // Not under the lock: if the runtime has ended, its end takes the lock.
-        let fresh = RuntimeLinks::new(self, runtime);
+        let fresh = self.new_links(runtime);
         let mut runtimes = lock(&self.runtimes);
         let ended: Vec<_> = runtimes.extract_if(.., |links| links.has_ended()).collect();
         let links = known(&runtimes);
@@ -248,6 +241,23 @@ impl RedisStore {
         drop(runtimes);
         drop(ended);
         links.unwrap_or(fresh)
+    }
+
+    fn new_links(self: &Arc<Self>, runtime: &Handle) -> Arc<RuntimeLinks> {
+        let settings = LinkSettings {
+            source: self.source.clone(),
+            limits: self.limits,
+            process: self.process,
+            telemetry: self.telemetry.clone(),
+            library: self.limits.functions.then(|| Arc::clone(&self.library)),
+        };
+        let store = Arc::downgrade(self);
+        let id = runtime.id();
+        RuntimeLinks::new(runtime, settings, move || {
+            if let Some(store) = store.upgrade() {
+                store.forget(id);
+            }
+        })
     }
 
     /// Fails a batch whose runtime has ended.
@@ -334,19 +344,7 @@ impl RedisStore {
     }
 }
 
-/// A call under way. At its end it closes what it may have connected after the store was shut down.
-struct UnderWay<'a>(&'a RedisStore, &'a RuntimeLinks);
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        let Self(store, links) = self;
-        if store.is_shut_down.load(Ordering::Relaxed) {
-            links.close();
-            store.source.stop();
-        }
-    }
-}
-
+/// The error of a call whose runtime has ended.
 pub(in crate::store) fn ended() -> Error {
     Error::unavailable(Cause::Ended, "the runtime of the call has ended")
 }

@@ -4,9 +4,6 @@
 //! an interval, since messages can be lost. When they name another master, all connections to the former one are left,
 //! although it may serve for some seconds yet: what it grants meanwhile, the new one does not know.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::HashMap;
 use std::fmt;
 use std::future::pending;
@@ -21,12 +18,12 @@ use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pip
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::endpoint::{Access, Endpoint};
-use super::failure::{self, disconnected};
-use super::subscription::{Attempt, Failures};
-use super::urls::{Urls, ask_in_turn};
-use crate::Error;
-use crate::error::{Cause, Outage};
+use super::breaker::{Attempt, Failures};
+use super::endpoint::{Access, Endpoint, is_tls};
+use super::errors::connecting::no_connection;
+use super::errors::{self, disconnected};
+use super::nodes::{Urls, ask_in_turn};
+use crate::error::{Cause, Error, Outage};
 use crate::store::background::{Background, BackgroundTask};
 
 /// The messages of a Sentinel after which it names another master. The Sentinel that leads a failover sends the first as
@@ -56,12 +53,12 @@ struct Asked {
     named: watch::Sender<Named>,
 }
 
-/// What the Sentinels have told.
+/// The master that the Sentinels have named.
 #[derive(Default)]
 struct Named {
     /// `host:port`; `None`: nothing yet.
     address: Option<Arc<str>>,
-    /// The number of the failover that made it the master. A Sentinel that is behind tells a smaller one.
+    /// The number of the failover that made it the master. A Sentinel that is behind has a smaller one.
     epoch: u64,
     /// When it was last confirmed.
     confirmed: Option<Instant>,
@@ -162,7 +159,8 @@ impl Sentinels {
 
     /// Whether both are certainly the same master and database.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let (one, other) = (&self.asked, &other.asked);
+        let one = &self.asked;
+        let other = &other.asked;
         one.master == other.master
             && one.database() == other.database()
             && one.urls.overlap(&other.urls.infos)
@@ -192,7 +190,7 @@ impl Asked {
             .urls
             .infos
             .iter()
-            .find(|info| super::endpoint::is_tls(info))
+            .find(|info| is_tls(info))
             .unwrap_or(&self.urls.infos[0]);
         let settings = RedisConnectionInfo::default().set_db(self.database());
         let settings = settings.set_protocol(info.redis_settings().protocol());
@@ -211,7 +209,7 @@ impl Asked {
     }
 
     /// Asks one Sentinel after the other until one answers. If none does, the master that was named last is returned: the
-    /// task that follows them has heard of no other.
+    /// task that follows them knows of no other.
     async fn named_master(&self) -> Result<Endpoint, Outage> {
         let ask = |sentinel: Endpoint| async move {
             self.ask(&mut in_time(&sentinel, sentinel.connect()).await?)
@@ -232,7 +230,7 @@ impl Asked {
     async fn stay(&self, sentinel: Endpoint) {
         let mut failures = Failures::default();
         loop {
-            // Calls that need the master tell what is wrong.
+            // The errors of calls that need the master say what is wrong.
             let lasted = self.hear(&sentinel).await.unwrap_or_default();
             failures.pause(Attempt::Lasted(lasted)).await;
         }
@@ -269,7 +267,7 @@ impl Asked {
             .arg(&self.master);
         let asked = both.query_async::<(HashMap<String, String>, (String, String))>(sentinel);
         let (state, (host, port)) = match timeout(LONGEST, asked).await {
-            Ok(told) => told.map_err(|error| failure::no_connection(self, error))?,
+            Ok(told) => told.map_err(|error| no_connection(self, error))?,
             Err(_) => {
                 return Err(disconnected(format!(
                     "no connection to {self}: no answer within {LONGEST:?}"
@@ -334,7 +332,7 @@ async fn check_role(
         Ok(Value::Array(role)) => role.into_iter().next(),
         Ok(_) => None,
         Err(error) => {
-            let outage = failure::outage(error);
+            let outage = errors::outage(error);
             return if outage.cause == Cause::Disconnected {
                 Err(outage)
             } else {
@@ -344,12 +342,10 @@ async fn check_role(
     };
     match role {
         Some(Value::BulkString(role)) if role != b"master" => {
-            let (address, role) = (
-                server.address(),
-                String::from_utf8_lossy(&role).into_owned(),
-            );
+            let address = server.address();
+            let role = String::from_utf8_lossy(&role);
             let text = format!("{address}, which Sentinel names as the master, is a {role}");
-            Err(failure::of(Cause::NotServing, text))
+            Err(errors::of(Cause::NotServing, text))
         }
         _ => Ok(()),
     }
@@ -361,7 +357,8 @@ fn agree(infos: &[ConnectionInfo]) -> Result<(), Error> {
         return Ok(());
     };
     for other in others {
-        let (one, two) = (first.redis_settings(), other.redis_settings());
+        let one = first.redis_settings();
+        let two = other.redis_settings();
         let settings = [
             ("user", one.username() != two.username()),
             ("password", one.password() != two.password()),
@@ -372,7 +369,9 @@ fn agree(infos: &[ConnectionInfo]) -> Result<(), Error> {
             .filter_map(|(what, differs)| differs.then_some(what))
             .collect();
         if !differ.is_empty() {
-            let (what, one, two) = (differ.join(" and "), first.addr(), other.addr());
+            let what = differ.join(" and ");
+            let one = first.addr();
+            let two = other.addr();
             let text = format!(
                 "the URLs of Sentinel must have the same {what}, but {one} and {two} differ"
             );
@@ -398,3 +397,6 @@ impl fmt::Display for Asked {
         )
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,13 @@
-//! Classifies the errors of Redis.
+//! The errors of Redis: what each one means for a call, and what an access control list (ACL) or a renamed command denies.
 
-mod connecting;
-mod denied;
+pub(super) mod connecting;
 
 use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
-pub(super) use self::connecting::no_connection;
-pub(super) use self::denied::is_denied;
 use crate::error::{Cause, Outage};
 
 /// Codes of a server that is up but cannot serve now. An error that a script raises contains the code in its text,
@@ -60,7 +59,7 @@ pub(super) struct Redirect {
 
 pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
     let (address, _) = error.redirect_node()?;
-    // A node that does not know the host leaves it out, or tells `?`. An IPv6 address may begin with a colon.
+    // A node that does not know the host leaves it out, or names `?`. An IPv6 address may begin with a colon.
     if address
         .rsplit_once(':')
         .is_none_or(|(host, _)| host.is_empty() || host == "?")
@@ -78,7 +77,7 @@ pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// An outage that no error of the client library tells.
+/// An outage without an error of the client library.
 pub(super) fn of(cause: Cause, text: impl Into<Cow<'static, str>>) -> Outage {
     Outage {
         cause,
@@ -115,13 +114,13 @@ pub(super) fn outage(error: RedisError) -> Outage {
         Cause::Unexpected
     };
     let text = match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => denied::explained(code, detail),
+        (Some(code), Some(detail)) => explained(code, detail),
         _ => error.to_string(),
     };
     Outage {
         cause,
         text: text.into(),
-        source: denied::source(error),
+        source: source(error),
     }
 }
 
@@ -165,94 +164,91 @@ pub(super) fn is_outage(cause: Cause) -> bool {
     )
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// How errors in scripts begin: up to Redis 7.0, and since 7.2 and in Valkey.
+const IN_SCRIPTS: [&str; 2] = [
+    "The user executing the script can't",
+    "ACL failure in script",
+];
 
-    fn server(code: &str, detail: &str) -> Outage {
-        outage(redis::make_extension_error(
-            code.into(),
-            Some(detail.into()),
-        ))
-    }
+/// Whether the server has no such command, as Redis says it, and then as ApsaraDB, Upstash and Envoy do.
+const UNKNOWN: [&str; 7] = [
+    "unknown command",
+    "unknown subcommand",
+    "Unknown Redis command called from",
+    "Unknown command called from",
+    "not support for",
+    "Command is not available",
+    "unsupported command",
+];
 
-    #[test]
-    fn a_server_that_cannot_serve_is_told_from_one_that_answers_nonsense() {
-        for code in NOT_SERVING {
-            assert_eq!(server(code, "x").cause, Cause::NotServing, "{code}");
-            assert_eq!(
-                server("ERR", &format!("{code} within a script")).cause,
-                Cause::NotServing,
-                "{code}"
-            );
-        }
-        // As Redis 6.2 tells it of a script.
-        let replica = "@user_script: 7: -READONLY You can't write against a read only replica.";
-        assert_eq!(server("ERR", replica).cause, Cause::NotServing);
-        assert_eq!(server("NOPERM", "x").cause, Cause::Denied);
-        assert_eq!(server("ERR", "NOPERM within a script").cause, Cause::Denied);
-        assert_eq!(server(TRYAGAIN, "x").cause, Cause::Moving);
-        let removed = "Script attempted to access a non local key in a cluster node script: 1f, on @user_script:1.";
-        assert_eq!(server("ERR", removed).cause, Cause::MovedMidway);
-        for cause in [Cause::Denied, Cause::Moving, Cause::MovedMidway] {
-            assert!(!is_outage(cause));
-        }
-        assert_eq!(server("WRONGTYPE", "x").cause, Cause::Unexpected);
-        assert_eq!(
-            server("ERR", "user_script:1: BUSYBODY").cause,
-            Cause::Unexpected
-        );
-    }
+/// The commands that only operators need, as the server names them.
+const OF_OPERATORS: [&str; 3] = ["'scan'", "'function|list'", "'function|delete'"];
 
-    #[test]
-    fn a_connection_that_cannot_be_used_is_a_disconnection() {
-        use std::io::ErrorKind::{
-            BrokenPipe, ConnectionRefused, Other, PermissionDenied, TimedOut,
-        };
-        for kind in [BrokenPipe, ConnectionRefused, Other, PermissionDenied] {
-            assert_eq!(
-                outage(std::io::Error::from(kind).into()).cause,
-                Cause::Disconnected,
-                "{kind}"
-            );
-        }
-        assert_eq!(
-            outage(std::io::Error::from(TimedOut).into()).cause,
-            Cause::TimedOut
-        );
-        for kind in [
-            ErrorKind::Parse,
-            ErrorKind::AuthenticationFailed,
-            ErrorKind::ClusterConnectionNotFound,
-        ] {
-            assert_eq!(outage((kind, "x").into()).cause, Cause::Disconnected);
-        }
-        for cause in [
-            Cause::TimedOut,
-            Cause::Disconnected,
-            Cause::NotSent,
-            Cause::NotServing,
-        ] {
-            assert!(is_outage(cause), "{cause:?}");
-        }
-    }
+/// How a proxy of ApsaraDB refuses a script because of its text, and Dragonfly because of its keys.
+const CHECKED: [&str; 2] = ["bad lua script", "tried accessing undeclared key"];
 
-    #[test]
-    fn a_call_is_redirected_to_an_address_that_is_told() {
-        let told = |text: &str| match redis::parse_redis_value(format!("-{text}\r\n").as_bytes()) {
-            Ok(redis::Value::ServerError(error)) => RedisError::from(error),
-            other => panic!("{other:?}"),
-        };
-        let to = |text| redirect(&told(text)).map(|redirect| (redirect.address, redirect.ask));
-        assert_eq!(to("MOVED 5 a:7"), Some(("a:7".into(), false)));
-        assert_eq!(to("ASK 5 a:7"), Some(("a:7".into(), true)));
-        assert_eq!(to("MOVED 5 ::1:7"), Some(("::1:7".into(), false)));
-        for nowhere in ["MOVED 5 ?:7", "MOVED 5 :7", "ERR 5 a:7"] {
-            assert_eq!(to(nowhere), None, "{nowhere}");
-        }
-        assert_eq!(outage(told("MOVED 5 :7")).cause, Cause::Redirected);
-        assert!(
-            is_no_script(&told("NOSCRIPT No matching script.")) && !is_no_script(&told("ERR x"))
-        );
-    }
+/// After this, a server repeats the arguments of a command that it does not know: keys, tokens and passwords.
+const ARGUMENTS: &str = ", with args beginning with";
+
+/// Whether the server denies a command, a key or a channel, or has no such command.
+pub(super) fn is_denied(error: &RedisError) -> bool {
+    // If an error has no code, its first word is taken for one.
+    let text = format!(
+        "{} {}",
+        error.code().unwrap_or_default(),
+        error.detail().unwrap_or_default()
+    );
+    let is_one = |parts: &[&str]| has_one(&text, parts);
+    has_code(error, &["NOPERM"]) || is_one(&IN_SCRIPTS) || is_one(&UNKNOWN) || is_one(&CHECKED)
 }
+
+/// The text without the arguments of a command.
+fn without_arguments(text: &str) -> &str {
+    text.split_once(ARGUMENTS).map_or(text, |(text, _)| text)
+}
+
+/// The error as a source of another, unless it repeats the arguments of a command.
+fn source(error: RedisError) -> Option<Arc<dyn StdError + Send + Sync>> {
+    (!error.to_string().contains(ARGUMENTS)).then(|| Arc::new(error) as _)
+}
+
+/// The text of an error, with what to do if the server denies a command, a key or a channel, or does not write.
+fn explained(code: &str, detail: &str) -> String {
+    let text = format!("{code} {}", without_arguments(detail));
+    let remedy = match code == "NOPERM" || has_one(&text, &IN_SCRIPTS) {
+        true if detail.contains("channel") => "allow the channels `&<prefix>:wake:*`",
+        true if detail.contains("can't access") || detail.contains("access one of the keys") => {
+            KEYS
+        }
+        true if detail.contains("permissions to access a key") => KEYS,
+        true if has_one(detail, &OF_OPERATORS) => "allow the commands of Operator::acl_rule",
+        true => {
+            "allow the commands of Store::acl_rule; on the server, ACL LOG names the one that is missing"
+        }
+        false if has_one(&text, &UNKNOWN) && text.contains("FUNCTION") => {
+            "the server has no functions, or forbids them: calls are scripts, and it keeps no library"
+        }
+        false if has_one(&text, &UNKNOWN) => {
+            "the store needs this command: on the server it is renamed, disabled or missing; see Store::acl_rule"
+        }
+        false if has_one(&text, &CHECKED) => {
+            "a proxy or the server refuses scripts because of their keys: switch its check of \
+             scripts off"
+        }
+        false if text.contains("READONLY ") => {
+            "this is a read-only replica: connect to the primary, not to an address that leads to replicas; after a \
+             failover this passes by itself"
+        }
+        false => return text,
+    };
+    format!("{text} ({remedy})")
+}
+
+const KEYS: &str = "allow the keys `~<prefix>:*`; with exact_names also the names of the locks and `~*:<prefix>:*`";
+
+fn has_one(text: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|part| text.contains(part))
+}
+
+#[cfg(test)]
+mod tests;

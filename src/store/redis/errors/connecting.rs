@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use redis::RedisError;
 
-use super::denied::{source, without_arguments};
+use super::{source, without_arguments};
 use crate::error::{Cause, Outage};
 
 /// Parts of the texts of rustls, OpenSSL and the operating system, and what to do. A Cluster hands on no more than a text.

@@ -1,7 +1,9 @@
-//! What the connections of a subscription share, and how each passes its messages on.
+//! One connection of a subscription: how it passes its messages on, and what it shares with the others of its store.
 
 use std::borrow::Borrow;
+use std::collections::HashSet;
 use std::future::Future;
+use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
 use std::sync::{Mutex, Weak};
 use std::time::Duration;
@@ -10,12 +12,11 @@ use futures_util::StreamExt as _;
 use redis::{Msg, Value};
 use tokio::time::{Instant, timeout};
 
-use super::Attempt;
-use super::duplicates::Duplicates;
 use crate::error::Outage;
 use crate::store::notifier::{News, Notifier, Push};
+use crate::store::redis::breaker::Attempt;
 use crate::store::redis::endpoint::Endpoint;
-use crate::store::redis::failure::disconnected;
+use crate::store::redis::errors::disconnected;
 use crate::sync::lock;
 use crate::telemetry::Server;
 
@@ -27,6 +28,7 @@ pub(super) const CHECK: Duration = Duration::from_secs(15);
 
 pub(super) const NOT_IN_TIME: &str = "no connection in time";
 
+/// What the connections of a subscription share.
 pub(super) struct Ear {
     /// The channel of this process, and that of all processes.
     channels: [String; 2],
@@ -72,7 +74,8 @@ impl Ear {
             Ok(Err(outage)) => return self.failed(&outage),
             Err(_) => return self.failed(&disconnected(NOT_IN_TIME)),
         };
-        let (open, since) = (Open::new(self, false), Instant::now());
+        let open = Open::new(self, false);
+        let since = Instant::now();
         let mut left = pin!(left);
         loop {
             let next = tokio::select! {
@@ -112,11 +115,12 @@ impl Ear {
         let Some(notifier) = self.notifier.upgrade() else {
             return false;
         };
-        let (channel, payload) = (message.get_channel_name(), message.get_payload_bytes());
+        let channel = message.get_channel_name();
+        let payload = message.get_payload_bytes();
         if channel == self.channels[1] {
             notifier.broadcast(payload);
         } else if let Some(push) = Push::parse(payload) {
-            // Other messages may be heard twice: a waiter that has left does not mind.
+            // Other messages may arrive twice: a waiter that has left does not mind.
             let is_grant = matches!(push.news, News::Granted { .. });
             if !several || !is_grant || lock(&self.duplicates).is_new(payload) {
                 notifier.deliver(push);
@@ -125,7 +129,7 @@ impl Ear {
         true
     }
 
-    /// Tells why there is no subscription, if there is none at all.
+    /// Reports why there is no subscription, if there is none at all.
     pub(super) fn failed(&self, outage: &Outage) -> Attempt {
         if *lock(&self.open) == 0 && self.notifier.strong_count() > 0 {
             self.telemetry.subscription_failed(&outage.text);
@@ -174,6 +178,46 @@ impl Drop for Open<'_> {
         {
             notifier.unlink();
         }
+    }
+}
+
+/// How long a grant is remembered, at least. It is more than a grant to a waiter lasts: a copy that comes later is of a
+/// lease that has ended.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// How many grants are remembered, at most twice.
+const MOST: usize = 1 << 18;
+
+/// The recent grants, to recognize those that arrive over several connections: once from each node of a Cluster. No two
+/// of them have the same text: it has the waiter, the expiry in µs, and the fence.
+#[derive(Debug)]
+struct Duplicates {
+    hasher: RandomState,
+    current: HashSet<u64>,
+    previous: HashSet<u64>,
+    since: Instant,
+}
+
+impl Default for Duplicates {
+    fn default() -> Self {
+        Self {
+            hasher: RandomState::new(),
+            current: HashSet::new(),
+            previous: HashSet::new(),
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Duplicates {
+    /// Remembers a grant. Returns whether it has not arrived before.
+    fn is_new(&mut self, grant: &[u8]) -> bool {
+        if self.since.elapsed() > WINDOW || self.current.len() >= MOST {
+            self.previous = std::mem::take(&mut self.current);
+            self.since = Instant::now();
+        }
+        let grant = self.hasher.hash_one(grant);
+        !self.previous.contains(&grant) && self.current.insert(grant)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Servers that are one store together: a Cluster by the URLs of some nodes, or the Sentinels of a master.
+//! Several servers that URLs name, and which are asked in turn: some nodes of a Cluster, or the Sentinels of a master.
 
 use std::time::Duration;
 
@@ -8,8 +8,7 @@ use redis::ConnectionInfo;
 use tokio::time::timeout;
 
 use super::endpoint::{Access, Endpoint};
-use crate::Error;
-use crate::error::Outage;
+use crate::error::{Error, Outage};
 
 /// How long one server alone may take to answer. Then the next one is asked as well.
 const NEXT_AFTER: Duration = Duration::from_millis(250);
@@ -65,7 +64,8 @@ pub(super) async fn ask_in_turn<T, A: Future<Output = Result<T, Outage>>>(
     waits: bool,
     ask: impl Fn(Endpoint) -> A,
 ) -> Result<T, Option<Outage>> {
-    let (mut asked, mut outage) = (FuturesUnordered::new(), None);
+    let mut asked = FuturesUnordered::new();
+    let mut outage = None;
     loop {
         match servers.next() {
             Some(server) => asked.push(ask(server)),
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
     use crate::error::Cause;
-    use crate::store::redis::failure;
+    use crate::store::redis::errors;
 
     /// Asks servers that answer after these times, the last in vain if that is so.
     async fn asked(
@@ -107,7 +107,7 @@ mod tests {
                 .parse::<usize>()
                 .unwrap()]
             {
-                Some(0) => return Err(failure::of(Cause::NotSent, server.address())),
+                Some(0) => return Err(errors::of(Cause::NotSent, server.address())),
                 Some(time) => sleep(Duration::from_millis(time)).await,
                 None => pending().await,
             }

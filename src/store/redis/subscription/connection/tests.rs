@@ -131,3 +131,16 @@ async fn a_subscription_stays_while_the_server_is_silent() {
         () = publishes(&server, &notifier, &heard) => {}
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn each_grant_is_passed_on_once_for_a_while() {
+    let mut seen = Duplicates::default();
+    assert!(seen.is_new(b"a") && seen.is_new(b"b"));
+    assert!(!seen.is_new(b"a") && !seen.is_new(b"b"));
+    tokio::time::advance(WINDOW + Duration::from_millis(1)).await;
+    assert!(!seen.is_new(b"a"), "within the window");
+    tokio::time::advance(WINDOW + Duration::from_millis(1)).await;
+    assert!(seen.is_new(b"c"));
+    assert_eq!((seen.current.len(), seen.previous.len()), (1, 0));
+    assert!(seen.is_new(b"a"));
+}

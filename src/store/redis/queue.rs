@@ -1,0 +1,604 @@
+//! The queues of one kind of operation, and its future: an operation that finds its queue idle is sent at once, from the task
+//! of its caller. Operations that arrive while others are in flight leave together, in a batch.
+//!
+//! Each runtime has its own queues, one for each of its routes. A *flusher* sends the batches: a task on the same runtime that
+//! sends batches until none is left. So no caller depends on another caller's future being polled, or on another runtime.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use derive_where::derive_where;
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream;
+use tokio::runtime::Handle;
+
+use super::batch::{Batch, Budget, Item, Landing, Phase, weight};
+use super::call::UnderWay;
+use super::command::Plan;
+use super::library::Loaded;
+use super::link::{Route, RuntimeLinks};
+use super::{RedisStore, ended};
+use crate::error::Error;
+use crate::store::key::{Key, KeySpace};
+use crate::store::operation::Operation;
+use crate::sync::{Mutex, MutexGuard, Padded, lock};
+
+/// A submitted operation.
+pub(crate) struct OperationFuture<O: Operation>(pub(in crate::store) Step<O>);
+
+pub(in crate::store) enum Step<O: Operation> {
+    /// Not polled yet; `None` after it was sent.
+    Submitted(Option<(Arc<RedisClient<O>>, Key, O)>),
+    Queued(Queued<O>),
+    /// Done; `None` once the reply was taken.
+    Done(Option<Result<O::Reply, Error>>),
+}
+
+/// An operation in a batch.
+pub(in crate::store) struct Queued<O: Operation> {
+    client: Arc<RedisClient<O>>,
+    pub(super) batch: Arc<Batch<O>>,
+    pub(super) index: usize,
+    /// Whether the batch already has the waker of the task that polls next.
+    pub(super) fresh: bool,
+    /// The batch in flight from this task.
+    sending: Option<Sending>,
+}
+
+/// A batch in flight from the task of its caller. If the caller goes away, a spawned task completes it. So a grant
+/// is known and can be taken back.
+struct Sending {
+    sending: Option<BoxFuture<'static, ()>>,
+    runtime: Handle,
+}
+
+impl<O: Operation> Queued<O> {
+    /// An operation that is sent from the task of its caller.
+    fn inline(
+        client: Arc<RedisClient<O>>,
+        inline: Inline<O>,
+        batch: Arc<Batch<O>>,
+        runtime: Handle,
+    ) -> Self {
+        let sent = Arc::clone(&batch);
+        let sending = Box::pin(async move { inline.0.send(&sent).await });
+        Self {
+            client,
+            batch,
+            index: 0,
+            fresh: false,
+            sending: Some(Sending::new(sending, runtime)),
+        }
+    }
+}
+
+impl<O: Operation> Unpin for OperationFuture<O> {}
+
+impl<O: Operation> Future for OperationFuture<O> {
+    type Output = Result<O::Reply, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self(step) = self.get_mut();
+        loop {
+            match step {
+                Step::Submitted(submitted) => {
+                    let Some((client, key, operation)) = submitted.take() else {
+                        return Poll::Pending;
+                    };
+                    let here = Handle::try_current().ok();
+                    let waker = Some(context.waker().clone());
+                    *step = client.submit(here, key, operation, waker, false);
+                }
+                Step::Queued(queued) => {
+                    if let Some(sending) = &mut queued.sending {
+                        ready!(sending.poll(context));
+                        queued.sending = None;
+                    }
+                    // The batch has the waker already.
+                    if std::mem::take(&mut queued.fresh) {
+                        return Poll::Pending;
+                    }
+                    let reply = ready!(queued.batch.poll(queued.index, context));
+                    *step = Step::Done(None);
+                    return Poll::Ready(reply);
+                }
+                Step::Done(reply) => return reply.take().map_or(Poll::Pending, Poll::Ready),
+            }
+        }
+    }
+}
+
+impl<O: Operation> Drop for OperationFuture<O> {
+    fn drop(&mut self) {
+        if let Step::Queued(queued) = &self.0
+            && let Some((key, reply)) = queued.batch.leave(queued.index)
+        {
+            queued.client.take_back(key, &[reply]);
+        }
+    }
+}
+
+impl Sending {
+    fn new(sending: BoxFuture<'static, ()>, runtime: Handle) -> Self {
+        Self {
+            sending: Some(sending),
+            runtime,
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(sending) = &mut self.sending {
+            ready!(sending.as_mut().poll(context));
+            self.sending = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        // A future that has panicked cannot be polled again.
+        if let Some(sending) = self.sending.take()
+            && !std::thread::panicking()
+        {
+            self.runtime.spawn(sending);
+        }
+    }
+}
+
+type Undo<O> = Box<dyn Fn(Key, <O as Operation>::Undo) + Send + Sync>;
+
+/// Sends one kind of operation of one namespace.
+pub(crate) struct RedisClient<O: Operation> {
+    pub(in crate::store) store: Arc<RedisStore>,
+    pub(super) keys: Arc<KeySpace>,
+    pub(super) script: Arc<Loaded>,
+    runtimes: Padded<Mutex<Vec<RuntimeQueues<O>>>>,
+    /// Runs the operations that take back replies whose callers are gone. It hides its client, since the type of the undo
+    /// operation has an undo operation too.
+    undo: OnceLock<Undo<O>>,
+}
+
+impl<O: Operation> RedisClient<O> {
+    pub(crate) fn new(store: Arc<RedisStore>, keys: Arc<KeySpace>) -> Arc<Self> {
+        let script = store.load(O::SCRIPT);
+        Arc::new(Self {
+            store,
+            keys,
+            script,
+            runtimes: Padded::default(),
+            undo: OnceLock::new(),
+        })
+    }
+
+    /// Runs an owed operation without a waiting caller, on the background thread.
+    pub(crate) fn detach(self: &Arc<Self>, key: Key, operation: O) {
+        drop(self.enqueue(None, key, operation, None, true));
+    }
+
+    /// Sends an operation, or adds it to a batch, which leaves before all operations that are submitted there later, even if
+    /// its future is not polled. `here` is the runtime of the caller; without one, the background thread serves it. `waker`:
+    /// of the task that polls the result at once. `owed`: it counts as owed, and its reply has no receiver.
+    pub(in crate::store) fn enqueue(
+        self: &Arc<Self>,
+        here: Option<Handle>,
+        key: Key,
+        operation: O,
+        waker: Option<Waker>,
+        owed: bool,
+    ) -> Step<O> {
+        Arc::clone(self).submit(here, key, operation, waker, owed)
+    }
+
+    /// The same, for a caller that has no use for the client any more.
+    fn submit(
+        self: Arc<Self>,
+        here: Option<Handle>,
+        key: Key,
+        operation: O,
+        waker: Option<Waker>,
+        owed: bool,
+    ) -> Step<O> {
+        // Operations with `IN_ORDER` leave only by a flusher.
+        let can_send = here.is_some() && waker.is_some() && !O::IN_ORDER;
+        let runtime = match here.map_or_else(|| self.store.base.background.handle(), Ok) {
+            Ok(runtime) => runtime,
+            Err(error) => return Step::Done(Some(Err(error))),
+        };
+        let link = self.link_of(&key);
+        let bytes = key.as_bytes().len() + operation.payload();
+        let (mut item, is_bounded) = self.item(key, operation, owed);
+
+        let Some((mut runtimes, at)) = self.queues(&runtime) else {
+            return Step::Done(Some(Err(ended())));
+        };
+        let master = self.store.source.master(item.slot);
+        let number = runtimes[at].links.number(master, link);
+        let (links, queue) = runtimes[at].queue(number);
+        let this = |queue: &SendQueue<O>| QueueRef {
+            client: Arc::clone(&self),
+            links: Arc::clone(links),
+            route: Arc::clone(&queue.route),
+            number,
+        };
+        if can_send && queue.is_idle() {
+            queue.inline = true;
+            let inline = Inline(this(queue));
+            let batch = Batch::of(item, bytes, &links.budget, 1);
+            drop(runtimes);
+            return Step::Queued(Queued::inline(self, inline, batch, runtime));
+        }
+        let fresh = waker.is_some();
+        item.phase = Phase::Waiting(waker);
+        item.weight = if is_bounded { weight(bytes) } else { 0 };
+        if is_bounded && !links.budget.take(item.weight) {
+            let refused = this(queue);
+            drop(runtimes);
+            return Step::Done(Some(Err(refused.overloaded(1))));
+        }
+        self.store.owed.add(usize::from(owed));
+        let half_the_time = self.store.limits.queue_timeout / 2;
+        let (batch, index) = queue.push(item, bytes, &links.budget, half_the_time);
+        let flusher = queue.begins_flusher(index).then(|| this(queue));
+        drop(runtimes);
+        if let Some(queue) = flusher {
+            queue.spawn_flusher();
+        }
+        Step::Queued(Queued {
+            client: self,
+            batch,
+            index,
+            fresh,
+            sending: None,
+        })
+    }
+
+    /// The number of the link for an operation.
+    fn link_of(&self, key: &Key) -> usize {
+        if O::BULK {
+            self.store.limits.connections
+        } else {
+            self.store.link_of(key)
+        }
+    }
+
+    /// Makes the item of an operation, at first as one that is sent from its caller's task: it does not wait and needs no
+    /// waker. Returns also whether the number of such operations that wait is bounded.
+    fn item(&self, key: Key, operation: O, owed: bool) -> (Item<O>, bool) {
+        let store = &*self.store;
+        let reserved = owed || operation.is_reserved();
+        // A user calls: what is connected from now on stays.
+        if !reserved && store.is_shut_down.load(Ordering::Relaxed) {
+            store.is_shut_down.store(false, Ordering::Relaxed);
+        }
+        // Of the reserved operations, those that publish answers of any size are bounded too.
+        let is_bounded = !reserved || operation.payload() > 0;
+        let item = Item {
+            slot: store.source.slot(|| self.keys.key(key.as_bytes())),
+            operation: Some(operation),
+            key,
+            owed,
+            reserved,
+            weight: 0,
+            phase: Phase::Waiting(None),
+        };
+        (item, is_bounded)
+    }
+
+    /// Returns the queues of all runtimes, and the index of those of `runtime`. Operations that wait on ended
+    /// runtimes fail. `None`: `runtime` has ended.
+    fn queues(&self, runtime: &Handle) -> Option<(MutexGuard<'_, Vec<RuntimeQueues<O>>>, usize)> {
+        let id = runtime.id();
+        let find = |runtimes: &[RuntimeQueues<O>]| {
+            runtimes.iter().position(|queues| queues.links.is_of(id))
+        };
+        let mut runtimes = lock(&self.runtimes.0);
+        if let Some(at) = find(&runtimes) {
+            return Some((runtimes, at));
+        }
+        let of_ended: Vec<_> = runtimes
+            .extract_if(.., |queues| queues.links.has_ended())
+            .collect();
+        // Nothing is dropped, woken or spawned under the lock.
+        drop(runtimes);
+        for queues in of_ended {
+            let waiting = queues
+                .by_route
+                .iter()
+                .flatten()
+                .flat_map(|queue| &queue.batches);
+            waiting.for_each(|batch| self.store.fail(batch));
+        }
+        let links = self.store.links(runtime);
+        runtimes = lock(&self.runtimes.0);
+        if find(&runtimes).is_none() {
+            runtimes.push(RuntimeQueues {
+                links,
+                by_route: Vec::new(),
+            });
+        }
+        let at = find(&runtimes)?;
+        Some((runtimes, at))
+    }
+
+    pub(super) fn take_back(&self, key: Key, replies: &[O::Reply]) {
+        let together = if O::UNDONE_ALONE {
+            1
+        } else {
+            replies.len().max(1)
+        };
+        for undo in replies.chunks(together).filter_map(O::undo) {
+            let take_back = self.undo.get_or_init(|| {
+                let client =
+                    RedisClient::<O::Undo>::new(Arc::clone(&self.store), Arc::clone(&self.keys));
+                Box::new(move |key, undo| client.detach(key, undo))
+            });
+            take_back(key.clone(), undo);
+        }
+    }
+}
+
+/// The maximum number of operations in one batch, and of bytes.
+const MOST_OPERATIONS: usize = 1024;
+const MOST_BYTES: usize = 4 << 20;
+
+/// The queues of one runtime, by the numbers of its routes.
+struct RuntimeQueues<O: Operation> {
+    links: Arc<RuntimeLinks>,
+    by_route: Vec<Option<SendQueue<O>>>,
+}
+
+/// The operations that wait to be sent by one route, in batches.
+struct SendQueue<O: Operation> {
+    route: Arc<Route>,
+    /// The waiting batches. The first leaves next.
+    batches: VecDeque<Arc<Batch<O>>>,
+    /// Whether an operation is in flight from the task of its caller.
+    inline: bool,
+    /// The number of running flushers.
+    flushers: usize,
+    /// The number of operations in the last batch.
+    likely: usize,
+}
+
+impl<O: Operation> RuntimeQueues<O> {
+    fn queue(&mut self, number: usize) -> (&Arc<RuntimeLinks>, &mut SendQueue<O>) {
+        if self.by_route.len() <= number {
+            self.by_route.resize_with(number + 1, || None);
+        }
+        let links = &self.links;
+        let queue = self.by_route[number].get_or_insert_with(|| SendQueue {
+            route: links.route(number),
+            batches: VecDeque::new(),
+            inline: false,
+            flushers: 0,
+            likely: 1,
+        });
+        (links, queue)
+    }
+}
+
+impl<O: Operation> SendQueue<O> {
+    /// Whether nothing is in flight and nothing waits.
+    fn is_idle(&self) -> bool {
+        !self.inline && self.flushers == 0 && self.batches.is_empty()
+    }
+
+    /// Whether another flusher is to begin after an operation was added at `index` of its batch. Then it is counted.
+    fn begins_flusher(&mut self, index: usize) -> bool {
+        let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
+        // The first operation of a batch has begun a flusher, or all of them are under way.
+        let begins = index == 0 && self.flushers < most;
+        self.flushers += usize::from(begins);
+        begins
+    }
+
+    /// Adds an operation to a batch. A reserved operation joins the first batch with room. Any other operation
+    /// joins the last batch, unless that has waited for half the queue timeout (`half_the_time`), which means that its runtime
+    /// was blocked.
+    fn push(
+        &mut self,
+        item: Item<O>,
+        bytes: usize,
+        budget: &Arc<Budget>,
+        half_the_time: Duration,
+    ) -> (Arc<Batch<O>>, usize) {
+        let first = if item.reserved {
+            0
+        } else {
+            self.batches.len().saturating_sub(1)
+        };
+        for batch in self.batches.range(first..) {
+            let mut state = batch.state();
+            let count = state.items.len();
+            let most = if item.reserved {
+                2 * MOST_OPERATIONS
+            } else {
+                MOST_OPERATIONS
+            };
+            // With many operations, the clock is not read for each.
+            let looks = !item.reserved && (count < 16 || count.is_multiple_of(64));
+            if count < most
+                && state.bytes + bytes <= MOST_BYTES
+                && !(looks && batch.since.elapsed() >= half_the_time)
+            {
+                return (Arc::clone(batch), state.push(item, bytes));
+            }
+        }
+        let batch = Batch::of(item, bytes, budget, self.likely);
+        self.batches.push_back(Arc::clone(&batch));
+        (batch, 0)
+    }
+}
+
+/// How often a flusher yields before it sends again, so that callers that were just answered can submit their next
+/// operation to the batch. With more yields, throughput does not rise.
+const YIELDS: usize = 2;
+
+/// The number of calls of a batch that are in flight at once.
+const IN_FLIGHT: usize = 64;
+
+/// A reference to a queue, for the tasks that send from it.
+#[derive_where(Clone)]
+struct QueueRef<O: Operation> {
+    client: Arc<RedisClient<O>>,
+    links: Arc<RuntimeLinks>,
+    route: Arc<Route>,
+    number: usize,
+}
+
+impl<O: Operation> QueueRef<O> {
+    /// Sends a batch. The callers of a call get their replies when the reply to the call arrives.
+    async fn send(&self, batch: &Arc<Batch<O>>) {
+        let RedisClient {
+            store,
+            script,
+            keys,
+            ..
+        } = &*self.client;
+        let _under_way = UnderWay(store, &self.links);
+        let plan = {
+            let state = batch.depart();
+            Plan::new(script, keys, &state.items)
+        };
+        store.departs(plan.order.len(), &self.links.budget);
+        batch.departs(plan.calls.len());
+        let send = async |number: usize| {
+            let call = &plan.calls[number];
+            let reply = store.run(&self.links, &self.route, script, call).await;
+            self.deliver(batch.land(number, call, &plan.order, reply));
+        };
+        match plan.calls.len() {
+            0 => {}
+            1 => send(0).await,
+            calls => {
+                let depth = if O::IN_ORDER { 1 } else { IN_FLIGHT };
+                stream::iter(0..calls)
+                    .map(send)
+                    .buffer_unordered(depth)
+                    .collect::<()>()
+                    .await;
+            }
+        }
+    }
+
+    /// Passes on what an arrived reply means for others than its callers.
+    fn deliver(&self, landing: Landing<O>) {
+        let store = &self.client.store;
+        for push in landing.pushes {
+            store.base.notifier.deliver(push);
+        }
+        for (key, orphans) in landing.orphans {
+            self.client.take_back(key, &orphans);
+        }
+        store.owed.done(landing.owed);
+    }
+
+    /// Changes the queue. `None` if its runtime was removed.
+    fn with<R>(&self, change: impl FnOnce(&mut SendQueue<O>) -> R) -> Option<R> {
+        let mut runtimes = lock(&self.client.runtimes.0);
+        let queues = runtimes
+            .iter_mut()
+            .find(|queues| Arc::ptr_eq(&queues.links, &self.links))?;
+        queues.by_route.get_mut(self.number)?.as_mut().map(change)
+    }
+
+    /// Returns the error for operations that the queue refuses.
+    fn overloaded(&self, operations: usize) -> Error {
+        self.client
+            .store
+            .overloaded(&self.route.link, &self.links.budget, operations)
+    }
+
+    /// Spawns a flusher that is already counted.
+    fn spawn_flusher(self) {
+        let runtime = self.links.runtime.clone();
+        runtime.spawn(
+            Flusher {
+                queue: self,
+                batch: None,
+                done: false,
+            }
+            .flush(),
+        );
+    }
+}
+
+/// Marks a queue as idle when the operation that is sent from its caller's task ends for any reason.
+struct Inline<O: Operation>(QueueRef<O>);
+
+impl<O: Operation> Drop for Inline<O> {
+    fn drop(&mut self) {
+        // If others wait, a flusher sends them already.
+        self.0.with(|queue| queue.inline = false);
+    }
+}
+
+/// A task that sends batches until none is left. It is counted while it exists.
+struct Flusher<O: Operation> {
+    queue: QueueRef<O>,
+    /// The batch in flight.
+    batch: Option<Arc<Batch<O>>>,
+    done: bool,
+}
+
+impl<O: Operation> Flusher<O> {
+    async fn flush(mut self) {
+        while let Some(batch) = self.next() {
+            if batch.since.elapsed() > self.queue.client.store.limits.queue_timeout {
+                let operations = batch.state().items.len();
+                batch.fail(&self.queue.overloaded(operations), true);
+            }
+            self.queue.send(self.batch.insert(batch)).await;
+            self.batch = None;
+            for _ in 0..YIELDS {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Arc<Batch<O>>> {
+        self.queue.with(|queue| {
+            let batch = queue.batches.pop_front();
+            match &batch {
+                Some(batch) => queue.likely = batch.state().items.len(),
+                None => {
+                    queue.flushers -= 1;
+                    self.done = true;
+                }
+            }
+            batch
+        })?
+    }
+}
+
+/// If a flusher ends early with its runtime, the operations of its batch fail. If it was the last flusher, the
+/// waiting operations fail too.
+impl<O: Operation> Drop for Flusher<O> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let client = &self.queue.client;
+        if let Some(batch) = &self.batch {
+            client.store.fail(batch);
+        }
+        let waiting = self.queue.with(|queue| {
+            queue.flushers -= 1;
+            if queue.flushers == 0 {
+                std::mem::take(&mut queue.batches)
+            } else {
+                VecDeque::new()
+            }
+        });
+        waiting
+            .iter()
+            .flatten()
+            .for_each(|batch| client.store.fail(batch));
+    }
+}

@@ -1,0 +1,164 @@
+//! What happens to a call that failed: whether it is sent again, where, and when. No other place sends an operation again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::RedisStore;
+use super::attempt::{Failed, Outgoing};
+use super::batch::Reply;
+use super::errors::Redirect;
+use super::link::Route;
+use super::slots::Refusal;
+use crate::error::{Cause, Error};
+use crate::store::operation::Repeat;
+
+/// The first pause before a call to a slot that is being moved is sent again. Each further pause is twice as long.
+const MOVING: Duration = Duration::from_millis(2);
+
+/// How many redirections of a call are followed: to the master, to the node that is getting the slot, and as many again for
+/// a slot that moves meanwhile.
+const REDIRECTIONS: usize = 4;
+
+/// What is known of the copies of a call that were sent so far.
+pub(super) struct Copies {
+    pub(super) began: Instant,
+    /// Whether its connection had been idle before the first copy.
+    was_idle: bool,
+    is_first: bool,
+    /// Whether a copy before the last one may run, or has run in part.
+    pub(super) twice: bool,
+    /// The master to which the last copy was redirected, if it was.
+    pub(super) other: Option<Arc<Route>>,
+    /// How often it was redirected, since it was last sent to its own master.
+    redirected: usize,
+    /// The next pause, if the slot is being moved.
+    pause: Duration,
+    /// That it was refused because of that.
+    refused: Option<Refusal>,
+}
+
+impl Copies {
+    pub(super) fn new(began: Instant, was_idle: bool) -> Self {
+        Self {
+            began,
+            was_idle,
+            is_first: true,
+            twice: false,
+            other: None,
+            redirected: 0,
+            pause: MOVING,
+            refused: None,
+        }
+    }
+
+    /// The error of the last copy, as one of the call.
+    pub(super) fn error(&self, error: Error) -> Error {
+        if self.twice {
+            error.of_last_copy()
+        } else {
+            error
+        }
+    }
+}
+
+impl Failed {
+    /// Whether the call is sent again: because it cannot have run, or because its operation may run twice.
+    pub(super) fn is_repeated(&self, repeat: Repeat, was_idle: bool) -> bool {
+        match self.outage.cause {
+            Cause::Disconnected => repeat == Repeat::Safe && (was_idle || !self.written),
+            Cause::MovedMidway => repeat == Repeat::Safe,
+            Cause::Moving => true,
+            _ => false,
+        }
+    }
+}
+
+impl RedisStore {
+    /// Sends a call again that has failed. Returns what became of this copy; `None`: the failure is final. An error: the breaker
+    /// of the master to which the call was redirected is open.
+    pub(super) async fn retry(
+        &self,
+        outgoing: &Outgoing<'_>,
+        copies: &mut Copies,
+        failed: &Failed,
+    ) -> Result<Option<Result<Reply, Failed>>, Error> {
+        let is_first = std::mem::take(&mut copies.is_first);
+        let is_repeated = failed.is_repeated(outgoing.call.repeat, copies.was_idle);
+        match (failed.outage.cause, &failed.redirect) {
+            // Once: the connection was closed before the call, or is broken.
+            (Cause::Disconnected, _) if is_first && is_repeated => {
+                copies.twice = true;
+                let again = self.attempt(outgoing, outgoing.route, false).await;
+                Ok(Some(again))
+            }
+            (Cause::Redirected, Some(redirect)) if copies.redirected < REDIRECTIONS => {
+                self.follow(outgoing, copies, redirect).await
+            }
+            // The node does not know where the slot is.
+            (Cause::Redirected, None) => {
+                self.source.look_for_masters(None);
+                Ok(None)
+            }
+            (Cause::Moving | Cause::MovedMidway, _)
+                if is_repeated && copies.began.elapsed() + copies.pause < self.limits.timeout =>
+            {
+                let again = self.send_after_pause(outgoing, copies, failed).await;
+                Ok(Some(again))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Sends a call to the master to which another one has redirected it.
+    async fn follow(
+        &self,
+        outgoing: &Outgoing<'_>,
+        copies: &mut Copies,
+        redirect: &Redirect,
+    ) -> Result<Option<Result<Reply, Failed>>, Error> {
+        let Outgoing { links, route, .. } = *outgoing;
+        let Some(master) = self.source.redirected_to(&redirect.address) else {
+            return Ok(None);
+        };
+        // The node of ASK does not have the slot yet.
+        if !redirect.ask {
+            self.source.look_for_masters(None);
+        }
+        copies.redirected += 1;
+        let to = copies.other.insert(links.route(links.number(master, 0)));
+        if let Err(error) = to.breaker.check() {
+            self.succeeded(route);
+            self.telemetry.call(copies.began, false);
+            return Err(copies.error(error));
+        }
+        let again = self.attempt(outgoing, to, redirect.ask).await;
+        Ok(Some(again))
+    }
+
+    /// Sends a call again to its own master, which has refused it since it is moving the slot.
+    async fn send_after_pause(
+        &self,
+        outgoing: &Outgoing<'_>,
+        copies: &mut Copies,
+        failed: &Failed,
+    ) -> Result<Reply, Failed> {
+        let Outgoing { links, call, .. } = *outgoing;
+        copies.twice |= failed.outage.cause == Cause::MovedMidway;
+        let before = copies.refused.take();
+        copies.refused = self.refused.note(call.slot, &failed.outage, before);
+        let paused = {
+            let _inside = links.runtime.enter();
+            tokio::time::sleep(copies.pause)
+        };
+        paused.await;
+        copies.pause *= 2;
+        copies.redirected = 0;
+        copies.other = None;
+        self.attempt(outgoing, outgoing.route, false).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

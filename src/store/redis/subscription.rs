@@ -1,0 +1,88 @@
+//! The subscription of a store: it receives the grants to waiters of this process, and the messages to all processes. At
+//! one server it is one connection. At a Cluster it is a connection to each master, since a message takes up to 50 ms from
+//! one node to another.
+
+mod connection;
+#[cfg(feature = "cluster")]
+mod masters;
+
+use std::future::{pending, ready};
+use std::sync::Arc;
+
+use self::connection::Ear;
+use super::breaker::Failures;
+use super::source::Source;
+use crate::store::background::{Background, BackgroundTask};
+use crate::store::notifier::Notifier;
+use crate::telemetry::Server;
+
+#[derive(Debug)]
+pub(super) struct Subscription {
+    /// Where to subscribe: not a pool.
+    places: Arc<[Source]>,
+    listening: BackgroundTask,
+    telemetry: Server,
+}
+
+impl Subscription {
+    pub(super) fn new(places: Vec<Source>, telemetry: Server) -> Self {
+        Self {
+            places: places.into(),
+            listening: BackgroundTask::default(),
+            telemetry,
+        }
+    }
+
+    /// Whether both are certainly the same place.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let places = self.places.first().zip(other.places.first());
+        places.is_some_and(|(one, other)| one.is_same(other))
+    }
+
+    /// Ends the task. It can be started again.
+    pub(super) fn stop(&self) {
+        self.listening.stop();
+    }
+
+    /// Starts the task, unless it is running.
+    pub(super) fn start(
+        &self,
+        channels: [String; 2],
+        notifier: &Arc<Notifier>,
+        background: &Background,
+    ) {
+        if self.places.is_empty() {
+            return;
+        }
+        self.listening.start(background, || {
+            let ear = Arc::new(Ear::new(
+                channels,
+                Arc::downgrade(notifier),
+                self.telemetry.clone(),
+            ));
+            let places = Arc::clone(&self.places);
+            async move { listen(&places, &ear).await }
+        });
+    }
+}
+
+/// Stays subscribed until the future is dropped. After a failure it tries the next place: almost at once if it was
+/// subscribed for a while, otherwise at growing intervals.
+async fn listen(places: &[Source], ear: &Arc<Ear>) {
+    let mut failures = Failures::default();
+    for place in places.iter().cycle() {
+        let attempt = match place {
+            Source::Pool(_) => pending().await,
+            Source::Url(endpoint) => ear.hear(ready(Ok(&**endpoint)), pending()).await,
+            #[cfg(feature = "cluster")]
+            Source::Cluster(cluster, _) => match masters::listen(cluster, ear).await {},
+            #[cfg(feature = "sentinel")]
+            Source::Sentinel(sentinels) => {
+                let since = sentinels.switches();
+                ear.hear(sentinels.master(), sentinels.switched(since))
+                    .await
+            }
+        };
+        failures.pause(attempt).await;
+    }
+}
