@@ -1,4 +1,4 @@
-//! Acquiring a lease: the call to the store, and the wait for its result.
+//! Acquires a lease: at once, or with a wait. If the caller goes away, the acquire is withdrawn, whatever its state is.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -8,91 +8,25 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::admission::{ALIVE, Admission, Leases};
-use super::handle::Lease;
-use super::key_state::{Standing, Terms};
-use super::kind::{Found, Kind, Query};
-use super::operations::{Answer, Verb, What};
-use super::options::{Holding, LeaseOptions, micros};
-use super::outcome::Outcome;
-use super::token::{Suffix, Token};
-use super::tokens::{Effect, Event, Grant, Release, unexpected};
-use super::validity::{Anchor, Validity};
-use super::waiter::{Waiter, decline};
-use crate::error::{Busy, Cause, Subject, Why};
+use crate::clock;
+use crate::error::{Busy, Cause, Error, Why};
+use crate::lease::handle::Lease;
+use crate::lease::key_state::Standing;
+use crate::lease::kind::{Found, Kind, Outcome, Query};
+use crate::lease::namespace::{Admission, Leases};
+use crate::lease::operations::{Answer, Verb, What};
+use crate::lease::options::{ALIVE, Holding, LeaseOptions};
+use crate::lease::process::event::{Effect, Event, Grant, Release};
+use crate::lease::process::wait::unexpected;
+use crate::lease::token::Token;
+use crate::lease::waiter::{Ask, Got, Received, Wait, Waiter, decline};
+use crate::store::Key;
 use crate::store::timer::until;
+use crate::store::validity::{Anchor, Validity};
 use crate::sync::lock;
-use crate::{Error, Key, clock};
-
-/// The options of one acquire.
-#[derive(Clone, Debug)]
-pub(crate) struct Ask<Q = ()> {
-    pub(crate) subject: Subject,
-    /// The suffix that the kind of lease adds to the token.
-    pub(crate) suffix: Suffix,
-    /// Waiters of lower ranks are served first.
-    pub(crate) rank: i64,
-    /// How to wait; `None`: do not wait.
-    pub(crate) wait: Option<Wait>,
-    /// The query for outcomes of earlier leases.
-    pub(crate) query: Q,
-    /// Whether to acquire in spite of such outcomes. It is reset once the place in the queue is lost.
-    pub(crate) bypass: bool,
-    /// Whether to stop waiting when the store is unavailable.
-    pub(crate) gives_up: bool,
-    /// Refuse a wait that would take too long, where so many waiters are served at once.
-    pub(crate) early: Option<u32>,
-}
-
-impl<Q> Ask<Q> {
-    pub(crate) fn new(
-        query: Q,
-        subject: Subject,
-        suffix: Suffix,
-        rank: i64,
-        wait: Option<Wait>,
-    ) -> Self {
-        Self {
-            subject,
-            suffix,
-            rank,
-            wait,
-            query,
-            bypass: false,
-            gives_up: false,
-            early: None,
-        }
-    }
-
-    fn terms(&self, holding: &Holding) -> Terms {
-        let max_waiters = self.wait.map_or(0, |wait| wait.max_waiters.into());
-        Terms {
-            ttl: micros(holding.options.ttl),
-            max_waiters,
-            rank: self.rank,
-            placed: self.early.is_some(),
-        }
-    }
-}
 
 /// How long the answer to an acquire is awaited, also where the longest wait is shorter.
 const UNANSWERED: Duration = Duration::from_millis(500);
-
-/// How to wait.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
-    /// The longest wait; `None`: no limit.
-    pub(crate) max_wait: Option<Duration>,
-    /// The acquire is refused if this many waiters are in the queue.
-    pub(crate) max_waiters: u32,
-}
-
-impl Wait {
-    pub(crate) const FOR_EVER: Self = Self {
-        max_wait: None,
-        max_waiters: u32::MAX,
-    };
-}
 
 impl<K: Kind> Leases<K> {
     /// Acquires a lease, or finds an outcome of an earlier lease. Fails if the acquire is refused. Cancel safe: if
@@ -244,7 +178,7 @@ impl<K: Kind> Leases<K> {
     /// Acquires a lease, or finds an outcome of an earlier lease, without waiting.
     ///
     /// Such a call has no place in a queue: nothing but its answer concerns it. So it is not among the
-    /// [tokens](super::tokens) of this process before it holds a lease, and needs no waiter.
+    /// [tokens](super::process) of this process before it holds a lease, and needs no waiter.
     async fn ask_at_once(&self, key: Key, ask: &Ask<Query<K>>) -> Result<Got<Found<K>>, Error> {
         if self.holding().is_closed() {
             return Err(Error::interrupted());
@@ -433,18 +367,6 @@ impl<K: Kind> Drop for Leaver<'_, K> {
         offered.into_iter().for_each(decline);
     }
 }
-
-/// The result of an acquire.
-#[derive(Debug)]
-pub(crate) enum Got<F> {
-    /// A lease, and the outcome of an earlier one, if any.
-    Lease(Lease, Option<F>),
-    /// An earlier lease has an outcome that leaves nothing to do.
-    Done(F),
-}
-
-/// The result that a waiter receives; `None`: its place is lost, and it must acquire again.
-pub(super) type Received<F> = Result<Option<Got<F>>, Error>;
 
 /// Withdraws an acquire whose answer nobody receives, when it is dropped.
 pub(super) struct Undo<'a, K: Kind> {

@@ -5,11 +5,10 @@
 
 use hashbrown::HashMap;
 
-use super::kind::{At, Holders};
-use super::outcome::{Completing, Entered};
-use super::queue::{BEHIND, Queue};
-use super::settings::{KeyLimit, Settings, Told};
-use super::token::Token;
+use crate::lease::kind::{At, Completing, Entered, Holders};
+use crate::lease::queue::{BEHIND, Queue};
+use crate::lease::settings::{KeyLimit, Settings, Told};
+use crate::lease::token::Token;
 use crate::store::{Cell, News, Push, Refusal};
 
 /// The state of one key.

@@ -3,11 +3,10 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::key_state::{KeyState, Spans, Standing, Terms, Was};
-use super::kind::{Entry, Found, Kind, LEASES, Query, Scope};
-use super::outcome::{Look, Outcome};
-use super::settings::KeyLimit;
-use super::token::Token;
+use crate::lease::key_state::{KeyState, Spans, Standing, Terms, Was};
+use crate::lease::kind::{Entry, Found, Kind, LEASES, Look, Outcome, Query, Scope};
+use crate::lease::settings::KeyLimit;
+use crate::lease::token::Token;
 use crate::store::{Arguments, Field, Fields, Garbled, Operation, Push, Repeat, Script, function};
 
 /// The arguments that all scripts of a namespace share.

@@ -1,73 +1,29 @@
-//! Carries out what the [step](super::tokens) of a namespace says.
+//! Carries out what the [step](super::process) of a namespace says: sends the calls, and gives waiters their results.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use derive_where::derive_where;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::acquire::{Ask, Got, Received};
-use super::admission::{Admission, State};
-use super::handle::{Keeper, Lease};
-use super::keep;
-use super::key_state::Terms;
-use super::kind::{Found, Kind, Query};
-use super::operations::{Heartbeat, Standings, Verb};
-use super::options::{Holding, Watched, micros};
-use super::outcome::Outcome;
-use super::state::LeaseHandle;
-use super::token::{Suffix, Token};
-use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
-use super::validity::Anchor;
-use super::waiter::Waiter;
-use crate::error::{Busy, Subject, Why};
-use crate::store::{Ids, Link, News, PeriodicTask, Recipient, Signal};
-use crate::sync::lock;
-use crate::{Error, Key, clock};
-
-/// The waiters and leases of this process.
-#[derive_where(Clone)]
-pub(crate) struct Local<K> {
-    pub(super) process: u64,
-    pub(super) ids: Ids,
-    pub(super) kind: PhantomData<fn(K)>,
-}
-
-impl<K> Local<K> {
-    /// Returns a new id, and the token that contains it.
-    pub(super) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
-        let id = self.ids.next();
-        (id, Token::new(self.process, id, &holding.marks, suffix))
-    }
-}
-
-impl<K: Kind> Party for Local<K> {
-    type Waiter = Arc<Waiter<K>>;
-    type Lease = LeaseHandle;
-    type Found = Found<K>;
-
-    fn options(waiter: &Self::Waiter) -> &Arc<Holding> {
-        &waiter.holding
-    }
-
-    fn gives_up(waiter: &Self::Waiter) -> bool {
-        waiter.ask.gives_up
-    }
-
-    fn outlasts(lease: &LeaseHandle) -> bool {
-        lease.state.outlasts()
-    }
-
-    fn token(&mut self, waiter: &Self::Waiter) -> (u64, Token) {
-        Local::token(self, &waiter.holding, &waiter.ask.suffix)
-    }
-
-    fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> LeaseHandle {
-        LeaseHandle::new(grant, &waiter.holding)
-    }
-}
+use crate::clock;
+use crate::error::{Busy, Error, Subject, Why};
+use crate::lease::handle::{Keeper, Lease, LeaseHandle};
+use crate::lease::key_state::Terms;
+use crate::lease::kind::{Found, Kind, Outcome, Query};
+pub(crate) use crate::lease::namespace::Local;
+use crate::lease::namespace::{Admission, State};
+use crate::lease::operations::{Heartbeat, Standings, Verb};
+use crate::lease::options::{Holding, Watched, micros};
+use crate::lease::process::event::{
+    Effect, Effects, Event, Notice, Now, Party, Release, Renewed, Told,
+};
+use crate::lease::release;
+use crate::lease::token::Token;
+use crate::lease::waiter::{Ask, Got, Received};
+use crate::store::validity::Anchor;
+use crate::store::{Key, Link, News, PeriodicTask, Recipient, Signal};
+use crate::sync::lock; // moved
 
 impl<K: Kind> Admission<K> {
     /// The time and the state of the link, for a call that is sent now.
@@ -102,7 +58,7 @@ impl<K: Kind> Admission<K> {
                 .young
                 .iter()
                 .flat_map(|young| lock(young).grown_up(until));
-            grown_up.for_each(|leased| keep::holds(tokens, leased, now));
+            grown_up.for_each(|leased| release::holds(tokens, leased, now));
         }
         let effects = event
             .map(|event| tokens.step(event, now))

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::flows::{CLASSES, Flows, Order, RANKS};
-use super::settings::Settings;
-use super::token::Token;
+use crate::lease::order::{CLASSES, Flows, Order, RANKS};
+use crate::lease::settings::Settings;
+use crate::lease::token::Token;
 use crate::store::{News, Push};
 
 /// A rank, a line of it, and a ticket in that. Lower ones come first.

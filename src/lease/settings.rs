@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::flows::{CLASSES, Order};
-use crate::Store;
+use crate::lease::order::{CLASSES, Order};
+use crate::store::Store;
 use crate::sync::lock;
 
 /// For how long waiters of lower ranks may be served before others, if the settings say nothing, µs.

@@ -29,6 +29,7 @@ mod stats;
 pub(crate) mod timer;
 #[cfg(any(feature = "rustls", feature = "native-tls"))]
 mod tls;
+pub(crate) mod validity;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -1,16 +1,17 @@
 //! Tokens that hold a lease: how it is given to a waiter, renewed, handed on within the process, and released.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::options::LeaseOptions;
-use super::super::validity::Validity;
-use super::entry::{Doubt, accept_within};
-use super::event::By;
-use super::{Effect, Entry, Grant, Held, Party, Release, Renewed, Stage, Tokens, Told};
-use crate::error::Cause;
-use crate::{Error, clock};
+use crate::clock;
+use crate::error::{Cause, Error};
+use crate::lease::options::{Holding, LeaseOptions};
+use crate::lease::process::Tokens;
+use crate::lease::process::entry::{Doubt, Entry, Held, Stage, accept_within};
+use crate::lease::process::event::{By, Effect, Grant, Party, Release, Renewed, Told};
+use crate::store::validity::Validity;
 
 /// A renewal that failed is repeated after the ttl divided by this, or after [`SHORTEST_RETRY`].
 const RETRIES_PER_TTL: u32 = 12;
@@ -80,6 +81,32 @@ impl<P: Party> Tokens<P> {
             lease,
             found,
         });
+    }
+
+    /// Takes over a lease that was acquired without an entry here. It is renewed at `renew`.
+    pub(super) fn holds(
+        &mut self,
+        grant: Grant,
+        lease: P::Lease,
+        options: Arc<Holding>,
+        renew: Option<Instant>,
+    ) {
+        let held = Held {
+            lease,
+            validity: grant.validity,
+            fence: grant.fence,
+            offered: None,
+            ends: options.options.hold_ends(grant.at),
+            renew,
+            is_renewing: false,
+            doubt: Doubt::None,
+        };
+        let id = grant.id;
+        let stage = Stage::Held(held);
+        let mut entry = Entry::new(id, grant.key, grant.token, options, stage);
+        entry.twice = grant.twice;
+        self.insert(id, entry);
+        self.plan(id);
     }
 
     /// Handles a lease that expired before its grant arrived.

@@ -2,22 +2,24 @@
 
 use std::sync::Arc;
 
-use super::acquire::Undo;
-use super::admission::Leases;
-use super::handle::Lease;
-use super::holder::{Exclusive, Holder};
-use super::key_state::{KeyState, Spans};
-use super::kind::{Holders as _, Kind as _, LEASES};
-use super::operations::WRONG_TYPE;
-use super::options::micros;
-use super::token::{Suffix, Token};
-use super::tokens::{Grant, unexpected};
-use super::validity::{Anchor, Validity};
-use crate::error::{Busy, Cause, Subject, Why};
+use crate::clock;
+use crate::error::{Busy, Cause, Error, Subject, Why};
+use crate::lease::acquire::Undo;
+use crate::lease::handle::Lease;
+use crate::lease::holders::{Exclusive, Holder};
+use crate::lease::key_state::{KeyState, Spans};
+use crate::lease::kind::{Holders as _, Kind as _, LEASES};
+use crate::lease::namespace::Leases;
+use crate::lease::operations::WRONG_TYPE;
+use crate::lease::options::micros;
+use crate::lease::process::event::Grant;
+use crate::lease::process::wait::unexpected;
+use crate::lease::token::{Suffix, Token};
+use crate::store::validity::{Anchor, Validity};
 use crate::store::{
-    Arguments, Cell, Client, Fields, Garbled, Namespace, Operation, Push, Repeat, Script, function,
+    Arguments, Cell, Client, Fields, Garbled, Key, Namespace, Operation, Push, Repeat, Script,
+    function,
 };
-use crate::{Error, Key, clock};
 
 /// The most keys in one step. It locks as many keys in about 0.3 ms.
 pub(crate) const MOST_KEYS: usize = 32;

@@ -6,20 +6,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::key_state::Standing;
-use super::super::operations::{Answer, What};
-use super::super::options::LeaseOptions;
-use super::super::token::Token;
-use super::super::validity::Anchor;
-use super::entry::Doubt;
-use super::event::By;
-use super::{
-    Effect, Effects, Entry, Event, Grant, Held, Line, Notice, Now, Party, Release, Slot, Stage,
-    Tokens, Told,
-};
-use crate::error::Cause;
-use crate::store::{Link, Refusal, Signal};
-use crate::{Error, Key, clock};
+use crate::clock;
+use crate::error::{Cause, Error};
+use crate::lease::key_state::Standing;
+use crate::lease::operations::{Answer, What};
+use crate::lease::options::LeaseOptions;
+use crate::lease::process::entry::{Entry, Line, Stage};
+use crate::lease::process::event::{By, Effect, Notice, Now, Party, Release, Told};
+use crate::lease::process::{Slot, Tokens};
+use crate::lease::token::Token;
+use crate::store::validity::Anchor;
+use crate::store::{Key, Link, Refusal};
 
 /// How long waiters that join a line wait for the future that sends its acquire. After that, a copy is sent in the
 /// background: that future may not be polled.
@@ -35,105 +32,7 @@ const MARGIN: Duration = Duration::from_millis(2);
 const MOST_TOKENS: usize = 256;
 
 impl<P: Party> Tokens<P> {
-    /// Handles an event. The effects must be carried out in their order.
-    pub(crate) fn step(&mut self, event: Event<P>, now: Now) -> Effects<P> {
-        self.now = now;
-        match event {
-            Event::Arrives { key, waiter } => self.arrives(key, waiter),
-            Event::Leaves {
-                key,
-                waiter,
-                id,
-                unanswered,
-            } => self.leaves(&key, &waiter, id, unanswered),
-            Event::Answered {
-                id,
-                sent,
-                answer,
-                polled,
-            } => self.answered(id, sent, answer, polled),
-            Event::Failed {
-                id,
-                error,
-                is_final,
-            } => self.failed(id, &error, is_final),
-            Event::Pushed { id, news } => self.pushed(id, news),
-            Event::Stands {
-                sent,
-                now: server,
-                soonest,
-                each,
-            } => {
-                let anchor = Anchor {
-                    sent: sent.at,
-                    now: server,
-                };
-                each.into_iter().for_each(|(id, standing)| {
-                    self.stands(id, standing, anchor, sent.link, soonest)
-                });
-            }
-            Event::Unanswered { ids, error } => {
-                ids.into_iter().for_each(|id| self.unanswered(id, &error))
-            }
-            Event::Holds {
-                grant,
-                lease,
-                options,
-                renew,
-            } => {
-                let Grant {
-                    key,
-                    token,
-                    id,
-                    fence,
-                    twice,
-                    validity,
-                    at,
-                    ..
-                } = grant;
-                let (offered, is_renewing, doubt) = (None, false, Doubt::None);
-                let ends = options.options.hold_ends(at);
-                let held = Held {
-                    lease,
-                    validity,
-                    fence,
-                    offered,
-                    ends,
-                    renew,
-                    is_renewing,
-                    doubt,
-                };
-                let mut entry = Entry::new(id, key, token, options, Stage::Held(held));
-                entry.twice = twice;
-                self.insert(id, entry);
-                self.plan(id);
-            }
-            Event::Accepted { id, fence } => self.accepted(id, fence),
-            Event::Renewed {
-                id,
-                renewed,
-                scheduled,
-            } => self.renewed(id, renewed, scheduled),
-            Event::Lost { id, fence } => self.lost(id, fence, true),
-            Event::Ends {
-                release,
-                id,
-                fence,
-                detached,
-            } => self.ends(release, id, fence, detached),
-            Event::Forgotten { id, fence } => self.forgotten(id, fence),
-            Event::Releases(release) => self.release(release),
-            Event::Withdraws(release) => self.withdraw(release),
-            Event::Released { owed, result } => self.released(owed, &result),
-            Event::Signal(Signal::Due) => self.run_due(),
-            Event::Signal(Signal::Relinked) => self.relinked(),
-            Event::Signal(Signal::Hurry) => self.hurry(),
-            Event::Signal(Signal::ShutDown) => self.shut_down(),
-        }
-        std::mem::take(&mut self.effects)
-    }
-
-    fn arrives(&mut self, key: Key, waiter: P::Waiter) {
+    pub(super) fn arrives(&mut self, key: Key, waiter: P::Waiter) {
         let cohort = P::options(&waiter).options.cohorts;
         if cohort
             && let Some(id) = self.lines.get(&key).copied()
@@ -189,7 +88,13 @@ impl<P: Party> Tokens<P> {
         id
     }
 
-    fn leaves(&mut self, key: &Key, waiter: &P::Waiter, id: Option<u64>, unanswered: bool) {
+    pub(super) fn leaves(
+        &mut self,
+        key: &Key,
+        waiter: &P::Waiter,
+        id: Option<u64>,
+        unanswered: bool,
+    ) {
         // A waiter without an entry of its own is in the line that it joined.
         let own = id.filter(|id| self.entries.contains_key(id));
         let Some(id) = own.or_else(|| self.lines.get(key).copied()) else {
@@ -214,7 +119,7 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    fn answered(
+    pub(super) fn answered(
         &mut self,
         id: u64,
         sent: Now,
@@ -332,6 +237,20 @@ impl<P: Party> Tokens<P> {
         }
     }
 
+    /// Handles the answer to a heartbeat. The next lease ends at `soonest`, by the server's clock, which says `now`.
+    pub(super) fn all_stand(
+        &mut self,
+        sent: Now,
+        now: i64,
+        soonest: i64,
+        each: Vec<(u64, Standing)>,
+    ) {
+        let anchor = Anchor { sent: sent.at, now };
+        for (id, standing) in each {
+            self.stands(id, standing, anchor, sent.link, soonest);
+        }
+    }
+
     /// Handles the state of one waiter, from a heartbeat.
     fn stands(&mut self, id: u64, standing: Standing, anchor: Anchor, link: Link, soonest: i64) {
         let Some(entry) = self.entries.get_mut(&id) else {
@@ -367,7 +286,7 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Handles a failed heartbeat of a waiter: it sends another one soon, or stops waiting.
-    fn unanswered(&mut self, id: u64, error: &Error) {
+    pub(super) fn unanswered(&mut self, id: u64, error: &Error) {
         let Some(entry) = self.entries.get(&id) else {
             return;
         };
@@ -383,7 +302,7 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Handles a failed acquire.
-    fn failed(&mut self, id: u64, error: &Error, is_final: bool) {
+    pub(super) fn failed(&mut self, id: u64, error: &Error, is_final: bool) {
         let repeats = self.rules.is_remote && !is_final && error.is_away();
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
@@ -462,7 +381,7 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    fn run_due(&mut self) {
+    pub(super) fn run_due(&mut self) {
         let mut heartbeats = HashMap::<Key, Vec<(u64, Token)>>::new();
         while let Some((due, slot)) = self
             .due
@@ -544,7 +463,7 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Sends the heartbeats of all that wait for a message: now, or soon if no messages arrive now.
-    fn relinked(&mut self) {
+    pub(super) fn relinked(&mut self) {
         let waits = |entry: &Entry<P>| {
             entry
                 .due
@@ -566,6 +485,6 @@ impl<P: Party> Tokens<P> {
 }
 
 /// The error for an answer that says nothing.
-pub(in super::super) fn unexpected() -> Error {
+pub(crate) fn unexpected() -> Error {
     Error::unavailable(Cause::Unexpected, "the reply belongs to another operation")
 }

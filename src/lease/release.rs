@@ -9,20 +9,21 @@ use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::admission::{ALIVE, Admission, State};
-use super::handle::Keeper;
-use super::key_state::Was;
-use super::kind::Kind;
-use super::operations::{Answer, StateOf, What};
-use super::options::{Holding, micros};
-use super::perform::Local;
-use super::state::{LeaseHandle, LeaseState};
-use super::tokens::{Effect, Event, Grant, Now, Release, Tokens, first_renewal, unexpected};
-use super::young::Leased;
+use crate::clock;
+use crate::error::Error;
+use crate::lease::handle::{Keeper, LeaseHandle, LeaseState};
+use crate::lease::key_state::Was;
+use crate::lease::kind::Kind;
+use crate::lease::namespace::{Admission, Leased, Local, State};
+use crate::lease::operations::{Answer, StateOf, What};
+use crate::lease::options::{ALIVE, Holding, micros};
+use crate::lease::process::Tokens;
+use crate::lease::process::event::{Effect, Event, Grant, Now, Release};
+use crate::lease::process::hold::first_renewal;
+use crate::lease::process::wait::unexpected;
 use crate::store::Cells;
 use crate::store::background::Background;
 use crate::sync::lock;
-use crate::{Error, clock};
 
 impl<K: Kind> Admission<K> {
     /// Takes in a lease that was acquired at once.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::token::Token;
+use crate::lease::token::Token;
 
 /// The number of ranks: the classes, and one for waiters that want no permit.
 pub(super) const RANKS: usize = 9;

@@ -7,13 +7,13 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::super::key_state::Standing;
-use super::super::operations::Answer;
-use super::super::options::{Holding, micros};
-use super::super::token::Token;
-use super::super::validity::{Anchor, Validity};
-use crate::store::{Link, Refusal, Signal};
-use crate::{Error, Key};
+use crate::error::Error;
+use crate::lease::key_state::Standing;
+use crate::lease::operations::Answer;
+use crate::lease::options::{Holding, micros};
+use crate::lease::token::Token;
+use crate::store::validity::{Anchor, Validity};
+use crate::store::{Key, Link, Refusal, Signal};
 
 /// The outside of [`Tokens`](super::Tokens): the waiters, the leases and the names of tokens. In the model
 /// these are plain numbers.

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Effect, Party, Release, Slot, Tokens};
-use crate::Error;
+use crate::error::Error;
+use crate::lease::process::event::{Effect, Party, Release};
+use crate::lease::process::{Slot, Tokens};
 
 /// How long the caller's runtime has to send a release. After that it is sent again, each time after twice the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
