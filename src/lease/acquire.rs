@@ -16,7 +16,7 @@ use crate::lease::kind::{Found, Kind, Outcome, Query};
 use crate::lease::namespace::{Admission, Leases};
 use crate::lease::operations::{Answer, Verb, What};
 use crate::lease::options::{ALIVE, Holding, LeaseOptions};
-use crate::lease::process::event::{Effect, Event, Grant, Release};
+use crate::lease::process::event::{Effect, Event, Grant, Now, Release};
 use crate::lease::process::wait::unexpected;
 use crate::lease::token::Token;
 use crate::lease::waiter::{Ask, Got, Received, Wait, Waiter, decline};
@@ -69,19 +69,8 @@ impl<K: Kind> Leases<K> {
         let admission = &self.admission;
         let began = Instant::now();
         let (waiter, received) = Waiter::new(self.holding(), ask.clone());
-        // It joins the line of its process, or sends an acquire of its own.
-        let mut sent = None;
-        let mut effects = admission.step(|now| {
-            sent = Some(now);
-            Some(Event::Arrives {
-                key: key.clone(),
-                waiter: Arc::clone(&waiter),
-            })
-        });
-        let (id, token) = match effects.pop() {
-            Some(Effect::Acquire { id, token, .. }) => (Some(id), Some(token)),
-            _ => (None, None),
-        };
+        let own = admission.arrives(key, &waiter);
+        let id = own.as_ref().map(|(id, ..)| *id);
         let is_unanswered = id.is_some();
         let mut leaver = Leaver {
             admission,
@@ -93,15 +82,11 @@ impl<K: Kind> Leases<K> {
             is_over: false,
         };
         let call = async {
-            let (Some(token), Some(sent)) = (token, sent) else {
+            let Some((_, token, sent)) = own else {
                 return pending().await;
             };
-            (
-                sent,
-                admission
-                    .ask(key.clone(), token, self.holding(), &waiter.ask)
-                    .await,
-            )
+            let answer = admission.ask(key.clone(), token, self.holding(), &waiter.ask);
+            (sent, answer.await)
         };
         tokio::pin!(call);
         let late = until(deadline);
@@ -183,10 +168,12 @@ impl<K: Kind> Leases<K> {
         if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
-        let (admission, options) = (&self.admission, self.options());
+        let admission = &self.admission;
+        let options = self.options();
         let (id, token) = admission.token(self.holding(), &ask.suffix);
         if let Some(cells) = admission.namespace.cells() {
-            let (scene, terms) = (&admission.scene, ask.terms(self.holding()));
+            let scene = &admission.scene;
+            let terms = ask.terms(self.holding());
             let step = |state: &mut _, now| {
                 scene.acquire(state, &token, Some(&ask.query), ask.bypass, terms, now)
             };
@@ -237,7 +224,8 @@ impl<K: Kind> Leases<K> {
         }: Answer<Found<K>>,
         (sent, at): (Instant, Instant),
     ) -> Result<Got<Found<K>>, Error> {
-        let (admission, options) = (&self.admission, self.options());
+        let admission = &self.admission;
+        let options = self.options();
         match what {
             What::Acquired(Standing::Held { expiry, fence }) => {
                 let until = Anchor { sent, now }.until(expiry, options.ttl, options.drift);
@@ -272,6 +260,23 @@ impl<K: Kind> Leases<K> {
 }
 
 impl<K: Kind> Admission<K> {
+    /// Lets a waiter join the line of its process. If there is none, returns the acquire that the waiter sends itself: its
+    /// id, its token, and the time at which it is sent.
+    fn arrives(self: &Arc<Self>, key: &Key, waiter: &Arc<Waiter<K>>) -> Option<(u64, Token, Now)> {
+        let mut sent = None;
+        let mut effects = self.step(|now| {
+            sent = Some(now);
+            Some(Event::Arrives {
+                key: key.clone(),
+                waiter: Arc::clone(waiter),
+            })
+        });
+        match effects.pop() {
+            Some(Effect::Acquire { id, token, .. }) => Some((id, token, sent?)),
+            _ => None,
+        }
+    }
+
     /// Returns the refusal for a place in the queue that is not served before the deadline, by how long leases were held of
     /// late, if the options say so.
     fn too_late(
@@ -284,7 +289,8 @@ impl<K: Kind> Admission<K> {
             return None;
         };
         // The place of a waiter that was there before is not known.
-        let (at_once, now) = (ask.early.filter(|_| !answer.twice)?, Instant::now());
+        let at_once = ask.early.filter(|_| !answer.twice)?;
+        let now = Instant::now();
         let held = self.hold_time.recent(now)?;
         let turns = u32::try_from(before.max(0))
             .unwrap_or(u32::MAX)
@@ -357,7 +363,8 @@ impl<K: Kind> Drop for Leaver<'_, K> {
         // The order matters: an offered lease is handed on to the waiters that remain.
         self.received.close();
         let offered = self.received.try_recv();
-        let (key, waiter) = (self.key.clone(), Arc::clone(self.waiter));
+        let key = self.key.clone();
+        let waiter = Arc::clone(self.waiter);
         self.admission.handle(Event::Leaves {
             key,
             waiter,

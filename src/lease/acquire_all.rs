@@ -89,11 +89,10 @@ impl AcquireAll {
             }
             state.grant(now, self.spans);
             if state.holders.used() > 0 {
-                let (soonest, before) = (
-                    state.holders.soonest(now),
-                    Holder::<true, ()>::counted(&state.queue, 0),
-                );
-                return All::Refused { soonest, before };
+                return All::Refused {
+                    soonest: state.holders.soonest(now),
+                    before: Holder::<true, ()>::counted(&state.queue, 0),
+                };
             }
         }
         let held = states.iter_mut().zip(&*self.tokens).map(|(state, token)| {
@@ -179,7 +178,8 @@ impl Leases<Exclusive> {
         if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
-        let (admission, options) = (&self.admission, self.options());
+        let admission = &self.admission;
+        let options = self.options();
         let (ids, tokens): (Vec<_>, Vec<_>) = suffixes
             .iter()
             .map(|suffix| admission.token(self.holding(), suffix))
@@ -203,15 +203,7 @@ impl Leases<Exclusive> {
             tokens: tokens.iter().cloned().collect(),
         };
         let sent = clock::now();
-        let answer = match (admission.namespace.cells(), client) {
-            (Some(cells), _) => cells.step_all(keys, |states, now| AllAnswer {
-                now,
-                what: acquire.step(states, now),
-                twice: false,
-            }),
-            (None, Some(client)) => client.run(Key::of(keys), acquire).await,
-            (None, None) => Err(unexpected()),
-        };
+        let answer = self.run_all(client, keys, acquire).await;
         // Without an answer, the acquire may still run. With one, a copy may, if there was one.
         let is_armed = answer
             .as_ref()
@@ -224,13 +216,12 @@ impl Leases<Exclusive> {
         let held = match what {
             All::Held(held) => held,
             All::Refused { soonest, before } => {
-                let retry_after = admission.retry_after(soonest - now, before);
-                return Err(Busy {
+                let busy = Busy {
                     subject: Subject::Lock,
                     why: Why::Taken,
-                    retry_after,
-                }
-                .into());
+                    retry_after: admission.retry_after(soonest - now, before),
+                };
+                return Err(busy.into());
             }
             All::Withdrawn => return Err(unexpected()),
         };
@@ -238,7 +229,8 @@ impl Leases<Exclusive> {
         if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
-        let (at, anchor) = (clock::now(), Anchor { sent, now });
+        let at = clock::now();
+        let anchor = Anchor { sent, now };
         let until = |expiry| anchor.until(expiry, options.ttl, options.drift);
         let validities = held
             .iter()
@@ -252,21 +244,41 @@ impl Leases<Exclusive> {
             .iter()
             .zip(tokens.iter().zip(ids))
             .zip(held.iter().zip(validities));
-        let lease = grants.map(|((key, (token, id)), ((_, fence), validity))| {
-            let (key, token) = (key.clone(), token.clone());
-            let grant = Grant {
-                key,
-                token,
+        let leases = grants.map(|((key, (token, id)), ((_, fence), validity))| {
+            self.lease(Grant {
+                key: key.clone(),
+                token: token.clone(),
                 id,
                 fence: *fence,
                 twice,
                 validity,
                 at,
                 offered: false,
-            };
-            let lease = admission.hold(grant, self.holding());
-            Lease::with(lease, self.keeper())
+            })
         });
-        Ok(lease.collect())
+        Ok(leases.collect())
+    }
+
+    /// Runs the step: in memory, or on the server.
+    async fn run_all(
+        &self,
+        client: Option<&Client<AcquireAll>>,
+        keys: &[Key],
+        acquire: AcquireAll,
+    ) -> Result<AllAnswer, Error> {
+        match (self.admission.namespace.cells(), client) {
+            (Some(cells), _) => cells.step_all(keys, |states, now| AllAnswer {
+                now,
+                what: acquire.step(states, now),
+                twice: false,
+            }),
+            (None, Some(client)) => client.run(Key::of(keys), acquire).await,
+            (None, None) => Err(unexpected()),
+        }
+    }
+
+    fn lease(&self, grant: Grant) -> Lease {
+        let lease = self.admission.hold(grant, self.holding());
+        Lease::with(lease, self.keeper())
     }
 }

@@ -320,7 +320,8 @@ impl Lease {
         let Some(keeper) = self.take_keeper() else {
             return;
         };
-        let (lease, background) = (self.handle(), keeper.background());
+        let lease = self.handle();
+        let background = keeper.background();
         lease.state.retain();
         let thread = background.clone();
         background.spawn(async move {
@@ -464,16 +465,8 @@ impl LeaseHandle {
     pub fn time_left(&self) -> Duration {
         let now = clock::now();
         let mut state = lock(&self.state.state);
-        let State {
-            validity,
-            phase: Phase::Held,
-            ..
-        } = &mut *state
-        else {
-            return Duration::ZERO;
-        };
-        if validity.holds(now) {
-            validity.until() - now
+        if state.phase == Phase::Held && state.validity.holds(now) {
+            state.validity.until() - now
         } else {
             Duration::ZERO
         }
@@ -566,14 +559,10 @@ impl LeaseHandle {
     #[cfg(feature = "http")]
     pub(crate) fn within(&self, around: Option<&Self>) -> Self {
         let slot = match (&self.slot, around) {
-            (
-                Slot::Nowhere,
-                Some(Self {
-                    slot: Slot::Here,
-                    state,
-                }),
-            ) => Slot::Around(Arc::clone(state)),
-            (Slot::Nowhere, Some(Self { slot, .. })) => slot.clone(),
+            (Slot::Nowhere, Some(around)) => match &around.slot {
+                Slot::Here => Slot::Around(Arc::clone(&around.state)),
+                slot => slot.clone(),
+            },
             (slot, _) => slot.clone(),
         };
         Self {
@@ -748,12 +737,10 @@ impl LeaseState {
 
     /// Ends the lease. Its tasks learn of that by [`notify`](Self::notify).
     pub(super) fn end(&self, taken_back: bool) {
-        let State {
-            validity, phase, ..
-        } = &mut *lock(&self.state);
-        validity.end();
+        let mut state = lock(&self.state);
+        state.validity.end();
         if taken_back {
-            *phase = Phase::Ended;
+            state.phase = Phase::Ended;
         }
     }
 
@@ -788,13 +775,11 @@ impl LeaseState {
     /// Ends the lease for this holder. Returns for how long it was held, if that was until now. Its tasks learn of that by
     /// [`notify`](Self::notify).
     pub(super) fn stop(&self, now: Instant) -> Option<Duration> {
-        let State {
-            validity, phase, ..
-        } = &mut *lock(&self.state);
-        let was_held = validity.holds(now);
-        validity.end();
+        let mut state = lock(&self.state);
+        let was_held = state.validity.holds(now);
+        state.validity.end();
         if was_held {
-            *phase = Phase::Ended;
+            state.phase = Phase::Ended;
         }
         was_held.then(|| now - self.grant.at)
     }

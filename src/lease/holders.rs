@@ -248,7 +248,8 @@ impl Ends {
     pub(crate) fn clear(&mut self) {
         self.until.clear();
         self.granted.clear();
-        (self.first, self.used) = (0, 0);
+        self.first = 0;
+        self.used = 0;
     }
 
     pub(crate) fn insert(&mut self, token: &Token, expiry: i64, weight: i64) {

@@ -6,6 +6,7 @@
 use hashbrown::HashMap;
 
 use crate::lease::kind::{At, Completing, Entered, Holders};
+use crate::lease::order::Order;
 use crate::lease::queue::{BEHIND, Queue};
 use crate::lease::settings::{KeyLimit, Settings, Told};
 use crate::lease::token::Token;
@@ -117,12 +118,7 @@ impl<H: Holders> KeyState<H> {
     pub(crate) fn acquire(
         &mut self,
         token: &Token,
-        Terms {
-            ttl,
-            max_waiters,
-            rank,
-            placed,
-        }: Terms,
+        terms: Terms,
         told: Option<&Told>,
         done: Option<bool>,
         now: i64,
@@ -135,14 +131,7 @@ impl<H: Holders> KeyState<H> {
         if done == Some(true) {
             return Standing::Done;
         }
-        // Without waiters, its own settings apply.
-        let mut settings = Settings::default();
-        if self.queue.has_places()
-            && let Some(told) = told
-        {
-            self.queue.settings.take_over(told, now);
-            settings = self.queue.settings.clone();
-        }
+        let settings = self.settings_for(told, now);
         if self.tombstones.get(token).is_some_and(|until| *until > now) {
             return Standing::Withdrawn;
         }
@@ -158,13 +147,13 @@ impl<H: Holders> KeyState<H> {
                 before: self.queue.position(token),
             };
         }
-        let mut before = self.queue.ahead(rank);
+        let rank = terms.rank;
         let length = H::counted(&self.queue, rank);
-        if length > 0 && length >= max_waiters {
+        if length > 0 && length >= terms.max_waiters {
             self.queue.drop_dead(now);
             self.grant(now, spans);
-            before = self.queue.ahead(rank);
         }
+        let mut before = self.queue.ahead(rank);
         let of = At {
             rank,
             settings: &settings,
@@ -172,12 +161,12 @@ impl<H: Holders> KeyState<H> {
         };
         if before == 0
             && self.queue.due(rank, now).is_none()
-            && let Some(fence) = self
-                .holders
-                .hold_if_it_fits(token, now + ttl, of, &self.queue)
+            && let Some(fence) =
+                self.holders
+                    .hold_if_it_fits(token, now + terms.ttl, of, &self.queue)
         {
             return Standing::Held {
-                expiry: now + ttl,
+                expiry: now + terms.ttl,
                 fence,
             };
         }
@@ -188,9 +177,9 @@ impl<H: Holders> KeyState<H> {
             return Standing::Refused { soonest: 0, before };
         }
         let order = H::ORDERED.then(|| H::order(token));
-        if H::counted(&self.queue, rank) >= max_waiters {
+        if H::counted(&self.queue, rank) >= terms.max_waiters {
             let longest = order
-                .filter(|_| max_waiters > 0)
+                .filter(|_| terms.max_waiters > 0)
                 .and_then(|order| self.queue.longest(rank, &order));
             let Some(last) = longest else {
                 return Standing::Refused {
@@ -201,13 +190,39 @@ impl<H: Holders> KeyState<H> {
             self.refuse(&last, Refusal::QueueFull);
             before -= 1;
         }
-        // An old tombstone is out of date, also after the clock was set back.
-        self.tombstones.remove(token);
         if !self.queue.has_places() {
             self.queue.settings = Settings::default();
             told.into_iter()
                 .for_each(|told| self.queue.settings.take_over(told, now));
         }
+        self.wait(token, terms, order, before, now, spans)
+    }
+
+    /// Takes over what a caller says of the limit and the ranks, if there are waiters. Returns the settings for its acquire:
+    /// without waiters, those of its token.
+    fn settings_for(&mut self, told: Option<&Told>, now: i64) -> Settings {
+        match told.filter(|_| self.queue.has_places()) {
+            Some(told) => {
+                self.queue.settings.take_over(told, now);
+                self.queue.settings.clone()
+            }
+            None => Settings::default(),
+        }
+    }
+
+    /// Gives a token a place in the queue, behind `before` waiters if nothing else orders them.
+    fn wait(
+        &mut self,
+        token: &Token,
+        terms: Terms,
+        order: Option<Order>,
+        before: i64,
+        now: i64,
+        spans: Spans,
+    ) -> Standing {
+        let rank = terms.rank;
+        // An old tombstone is out of date, also after the clock was set back.
+        self.tombstones.remove(token);
         let (is_new, place) =
             self.queue
                 .line_up(token.clone(), (rank, order), now + spans.alive, now);
@@ -226,7 +241,7 @@ impl<H: Holders> KeyState<H> {
         }
         Standing::Queued {
             soonest,
-            before: place.filter(|_| placed).unwrap_or(before),
+            before: place.filter(|_| terms.placed).unwrap_or(before),
         }
     }
 
@@ -291,10 +306,8 @@ impl<H: Holders> KeyState<H> {
         enter: impl FnOnce(&mut H, Completing) -> Result<Entered, F>,
     ) -> Result<(bool, u64), F> {
         self.sweep(now);
-        let (is_held, has_waiters) = (
-            self.holders.held(token, now).is_some(),
-            self.queue.has_places(),
-        );
+        let is_held = self.holders.held(token, now).is_some();
+        let has_waiters = self.queue.has_places();
         let entered = enter(
             &mut self.holders,
             Completing {

@@ -191,12 +191,14 @@ impl<K: Kind> Operation for Look<K> {
             return Err(WRONG_TYPE);
         }
         let waiting = fields.integer()?;
-        let (mut list, mut holders) = (fields.list()?, Vec::new());
+        let mut list = fields.list()?;
+        let mut holders = Vec::new();
         while let Ok(token) = list.next() {
             let Field::Text(token) = token else {
                 return Err(Garbled("a token is not a text"));
             };
-            let (ends, fence) = (list.integer()?, list.integer()?);
+            let ends = list.integer()?;
+            let fence = list.integer()?;
             let bytes = std::str::from_utf8(token).is_err().then(|| token.into());
             let holder = Holder::new::<K>(
                 String::from_utf8_lossy(token).into_owned().into(),

@@ -168,10 +168,8 @@ impl<K: Kind> Admission<K> {
         if let Some(completed) = self.complete_in_memory(state, &entry) {
             return then(completed);
         }
-        let (here, operation) = (
-            Handle::try_current().ok(),
-            self.completion(state, entry, false),
-        );
+        let here = Handle::try_current().ok();
+        let operation = self.completion(state, entry, false);
         let key = state.grant.key.clone();
         self.acquire_release
             .send(here, key, operation, |answer| then(completed::<K>(answer)));

@@ -442,7 +442,9 @@ impl<K: Kind> Operation for Heartbeat<K> {
         }
         let mut list = fields.list()?;
         let each = self.tokens.iter().map(|_| {
-            let (status, time, fence) = (list.integer()?, list.integer()?, list.integer()?);
+            let status = list.integer()?;
+            let time = list.integer()?;
+            let fence = list.integer()?;
             Ok(standing(status, time, fence, 0))
         });
         let each = each.collect::<Result<_, _>>()?;

@@ -151,11 +151,11 @@ pub(crate) trait Watched: Send + Sync {
 
 impl Holding {
     pub(crate) fn new(options: LeaseOptions, leases: Leases) -> Self {
-        let (marks, (closed, unseen)) = (Marks::new(&options), watch::channel(false));
+        let (closed, unseen) = watch::channel(false);
         Self {
+            marks: Marks::new(&options),
             options,
             leases,
-            marks,
             closed,
             unseen,
             watched: None,

@@ -46,7 +46,9 @@ impl<K: Kind> Admission<K> {
     ) -> Effects<Local<K>> {
         let mut state = lock(&self.tokens);
         let State { tokens, keep } = &mut *state;
-        let (now, earlier, owed) = (self.now(), tokens.due(), tokens.owed());
+        let now = self.now();
+        let earlier = tokens.due();
+        let owed = tokens.owed();
         let event = event(now);
         let grown_up = match &event {
             Some(Event::Signal(Signal::Due)) => Some(Some(now.at)),
@@ -175,7 +177,8 @@ impl<K: Kind> Admission<K> {
     }
 
     fn send_release(self: &Arc<Self>, here: Option<Handle>, release: &Release, owed: Option<u64>) {
-        let (this, key) = (Arc::clone(self), release.key.clone());
+        let this = Arc::clone(self);
+        let key = release.key.clone();
         let then = move |result| {
             if let Some(owed) = owed {
                 this.handle(Event::Released { owed, result });
@@ -193,14 +196,13 @@ impl<K: Kind> Admission<K> {
     }
 
     fn send_acquire(self: &Arc<Self>, id: u64, key: Key, token: Token, options: &Holding) {
-        let (this, sent) = (Arc::clone(self), self.now());
-        let (verb, ttl) = (
-            Verb::Acquire {
-                query: None,
-                bypass: false,
-            },
-            micros(options.options.ttl),
-        );
+        let this = Arc::clone(self);
+        let sent = self.now();
+        let verb = Verb::Acquire {
+            query: None,
+            bypass: false,
+        };
+        let ttl = micros(options.options.ttl);
         let operation = self.operation(token, verb, Terms::usual(ttl));
         self.acquire_release
             .send(None, key, operation, move |answer| {
@@ -221,7 +223,8 @@ impl<K: Kind> Admission<K> {
     }
 
     fn send_heartbeat(self: &Arc<Self>, key: Key, waiters: Vec<(u64, Token)>) {
-        let (this, sent) = (Arc::clone(self), self.now());
+        let this = Arc::clone(self);
+        let sent = self.now();
         let (ids, tokens) = waiters.into_iter().unzip::<_, _, Vec<_>, _>();
         let limit = self.fleet_limit();
         let heartbeat = Heartbeat {
@@ -245,7 +248,8 @@ impl<K: Kind> Admission<K> {
     }
 
     fn send_renewal(self: &Arc<Self>, lease: LeaseHandle, extends: bool) {
-        let (this, sent) = (Arc::clone(self), clock::now());
+        let this = Arc::clone(self);
+        let sent = clock::now();
         // No renewal makes a lease shorter: a ttl of 0 asks until when it lasts.
         let ttl = if extends {
             micros(lease.state.ttl())
@@ -274,10 +278,8 @@ impl<K: Kind> Admission<K> {
         let renewed = match &answer {
             Ok((_, None)) => Renewed::Gone,
             Ok((now, Some(expiry))) => {
-                let (anchor, drift) = (
-                    Anchor { sent, now: *now },
-                    lease.state.holding.options.drift,
-                );
+                let anchor = Anchor { sent, now: *now };
+                let drift = lease.state.holding.options.drift;
                 Renewed::Valid {
                     sent,
                     until: anchor.until(*expiry, lease.state.ttl(), drift),

@@ -28,7 +28,9 @@ use crate::sync::lock;
 impl<K: Kind> Admission<K> {
     /// Takes in a lease that was acquired at once.
     pub(super) fn hold(self: &Arc<Self>, grant: Grant, holding: &Arc<Holding>) -> LeaseHandle {
-        let (id, at, lease) = (grant.id, grant.at, LeaseHandle::new(grant, holding));
+        let id = grant.id;
+        let at = grant.at;
+        let lease = LeaseHandle::new(grant, holding);
         lease.state.belongs_to_current_work();
         if self.has_outages.load(Ordering::Relaxed) {
             let State { tokens, .. } = &mut *lock(&self.tokens);
@@ -154,7 +156,8 @@ impl<K: Kind> Admission<K> {
 
 /// Lets the tokens have a lease that was acquired at once.
 pub(super) fn holds<K: Kind>(tokens: &mut Tokens<Local<K>>, (lease, renew): Leased, now: Now) {
-    let (grant, options) = (lease.state.grant.clone(), Arc::clone(&lease.state.holding));
+    let grant = lease.state.grant.clone();
+    let options = Arc::clone(&lease.state.holding);
     // Nothing follows but that it becomes due.
     tokens.step(
         Event::Holds {
@@ -200,7 +203,8 @@ impl<K: Kind> Keeper for Admission<K> {
             return Box::pin(ready(Ok(was_held)));
         };
         let (answered, answer) = oneshot::channel();
-        let (operation, here) = (self.release_operation(&release), Handle::try_current().ok());
+        let operation = self.release_operation(&release);
+        let here = Handle::try_current().ok();
         self.acquire_release
             .send(here, release.key, operation, move |answer| {
                 drop(answered.send(answer))

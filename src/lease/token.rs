@@ -101,7 +101,8 @@ impl<'a> Parsed<'a> {
             rest,
         };
         if let Some((ttl, rest)) = rest.strip_prefix('.').and_then(hex) {
-            (parsed.ttl, parsed.rest) = (Some(ttl).filter(|ttl| i64::try_from(*ttl).is_ok()), rest);
+            parsed.ttl = Some(ttl).filter(|ttl| i64::try_from(*ttl).is_ok());
+            parsed.rest = rest;
             parsed.fence_ttl = rest
                 .strip_prefix('~')
                 .and_then(hex)
@@ -292,7 +293,8 @@ impl From<&str> for Token {
                 rest,
                 ..
             } = Parsed::new(token)?;
-            let (ttl, ending) = (ttl?, Ending::parse(rest)?);
+            let ttl = ttl?;
+            let ending = Ending::parse(rest)?;
             let is_all = *Self::written(process, id, ttl, ending) == *token.as_bytes();
             is_all.then_some(Self::Numbers {
                 process,

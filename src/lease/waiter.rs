@@ -108,15 +108,12 @@ impl<K: Kind> Waiter<K> {
         ask: Ask<Query<K>>,
     ) -> (Arc<Self>, oneshot::Receiver<Received<Found<K>>>) {
         let (sender, receiver) = oneshot::channel();
-        let (holding, result) = (Arc::clone(holding), Mutex::new(Some(sender)));
-        (
-            Arc::new(Self {
-                holding,
-                ask,
-                result,
-            }),
-            receiver,
-        )
+        let waiter = Self {
+            holding: Arc::clone(holding),
+            ask,
+            result: Mutex::new(Some(sender)),
+        };
+        (Arc::new(waiter), receiver)
     }
 
     /// Offers a result. Drops it if the waiter has gone away, or was offered another one before.

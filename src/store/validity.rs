@@ -77,7 +77,8 @@ impl Validity {
     pub(crate) fn renewed(&mut self, sent: Instant, until: Instant, now: Instant) -> bool {
         let holds = self.holds(now);
         if holds && self.sent.is_none_or(|last| last <= sent) {
-            (self.until, self.sent) = (until, Some(sent));
+            self.until = until;
+            self.sent = Some(sent);
         }
         holds
     }

@@ -95,17 +95,16 @@ impl<P: Party> Entry<P> {
         holding: Arc<Holding>,
         stage: Stage<P>,
     ) -> Self {
-        let (line, cohort, twice, due) = (Line::default(), false, false, None);
         Self {
             id,
             key,
             token,
             holding,
             stage,
-            line,
-            cohort,
-            twice,
-            due,
+            line: Line::default(),
+            cohort: false,
+            twice: false,
+            due: None,
         }
     }
 
@@ -151,7 +150,8 @@ impl<P: Party> Entry<P> {
 
     /// Returns whether a waiter can get the lease of this token: it must want the same validity.
     pub(super) fn suits(&self, waiter: &P::Waiter) -> bool {
-        let (own, other) = (self.options(), &P::options(waiter).options);
+        let own = self.options();
+        let other = &P::options(waiter).options;
         (own.ttl, own.drift) == (other.ttl, other.drift)
     }
 
@@ -163,14 +163,13 @@ impl<P: Party> Entry<P> {
         at: Instant,
         offered: bool,
     ) -> Grant {
-        let (key, token, validity) = (self.key.clone(), self.token.clone(), validity.clone());
         Grant {
-            key,
-            token,
+            key: self.key.clone(),
+            token: self.token.clone(),
             id: self.id,
             fence,
             twice: self.twice,
-            validity,
+            validity: validity.clone(),
             at,
             offered,
         }
@@ -275,7 +274,8 @@ impl<S> Line<S> {
 
     /// Removes and returns the first waiter, which gets the lease granted to the process now.
     pub(crate) fn granted(&mut self, now: Instant) -> Option<S> {
-        (self.handed, self.since) = (0, Some(now));
+        self.handed = 0;
+        self.since = Some(now);
         self.waiters.pop_front()
     }
 

@@ -193,13 +193,12 @@ impl Release {
         ttl: Duration,
         left: Duration,
     ) -> Self {
-        let (key, token, ttl) = (key.clone(), token.clone(), micros(ttl));
         Self {
-            key,
-            token,
+            key: key.clone(),
+            token: token.clone(),
             withdrawn,
             renews: false,
-            ttl,
+            ttl: micros(ttl),
             left,
         }
     }

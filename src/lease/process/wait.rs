@@ -77,7 +77,8 @@ impl<P: Party> Tokens<P> {
             early: false,
         };
         let mut entry = Entry::new(id, key.clone(), token.clone(), Arc::clone(&options), stage);
-        (entry.line, entry.cohort) = (line, cohort);
+        entry.line = line;
+        entry.cohort = cohort;
         self.insert(id, entry);
         self.effects.push(Effect::Acquire {
             id,
@@ -142,13 +143,8 @@ impl<P: Party> Tokens<P> {
         entry.twice |= answer.twice;
         match standing {
             Standing::Held { expiry, fence } => {
-                self.granted(
-                    id,
-                    By::Answer(anchor),
-                    (expiry, fence),
-                    answer.found,
-                    polled,
-                );
+                let by = By::Answer(anchor);
+                self.granted(id, by, (expiry, fence), answer.found, polled);
             }
             Standing::Queued { soonest, .. } => {
                 entry.stage = Stage::Queued {
@@ -166,21 +162,12 @@ impl<P: Party> Tokens<P> {
                 self.effects.push(Effect::Subscribe);
             }
             Standing::Done => {
-                self.tell(
-                    id,
-                    &answer
-                        .found
-                        .map_or_else(|| Told::Failed(unexpected()), Told::Found),
-                );
+                let found = answer.found.map(Told::Found);
+                self.tell(id, &found.unwrap_or_else(|| Told::Failed(unexpected())));
             }
             Standing::Refused { soonest, before } => {
-                self.tell(
-                    id,
-                    &Told::Refused {
-                        left: soonest - answer.now,
-                        before,
-                    },
-                );
+                let left = soonest - answer.now;
+                self.tell(id, &Told::Refused { left, before });
             }
             // Only this process knows the token. So it was withdrawn here, and the copy of an acquire came late.
             Standing::Withdrawn => self.place_lost(id),
@@ -192,7 +179,8 @@ impl<P: Party> Tokens<P> {
         let LeaseOptions {
             foreign, ask_every, ..
         } = *self.entries.get(&id)?.options();
-        let (now, every) = (self.now.at, self.rules.heartbeat);
+        let now = self.now.at;
+        let every = self.rules.heartbeat;
         // Messages that were sent between the server's answer and the new subscription are lost.
         if self.now.link != link {
             return Some(now);
@@ -270,7 +258,8 @@ impl<P: Party> Tokens<P> {
             Standing::Held { .. } => {}
             Standing::Queued { .. } => {
                 *known = anchor;
-                let (due, next) = (entry.due, self.next_heartbeat(id, anchor, link, soonest));
+                let due = entry.due;
+                let next = self.next_heartbeat(id, anchor, link, soonest);
                 // A message may have made it due earlier.
                 self.set_due(id, [due, next].into_iter().flatten().min());
                 self.set_outage(id, None);
@@ -445,20 +434,16 @@ impl<P: Party> Tokens<P> {
         };
         if !*in_background {
             // The same acquire twice gives the same answer.
-            (*in_background, entry.twice) = (true, true);
+            *in_background = true;
+            entry.twice = true;
         } else if !std::mem::take(failed) {
             return;
         }
-        let (key, token, options) = (
-            entry.key.clone(),
-            entry.token.clone(),
-            Arc::clone(&entry.holding),
-        );
         self.effects.push(Effect::Acquire {
             id,
-            key,
-            token,
-            options,
+            key: entry.key.clone(),
+            token: entry.token.clone(),
+            options: Arc::clone(&entry.holding),
         });
     }
 
