@@ -106,18 +106,7 @@ impl<K: Kind> Leases<K> {
                     leaver.is_unanswered = false;
                     late.set(until(deadline));
                     let Some(id) = id else { continue };
-                    let late = answer.as_ref().ok().and_then(|answer| admission.too_late(ask, answer, deadline));
-                    admission.handle(match answer {
-                        Ok(answer) => {
-                            K::Outcome::asked_at(&mut ask.query, answer.now);
-                            let polled = Some(Arc::clone(&waiter));
-                            Event::Answered { id, sent, answer, polled }
-                        }
-                        Err(error) => Event::Failed { id, error, is_final: false },
-                    });
-                    if let Some(refusal) = late {
-                        return Err(refusal);
-                    }
+                    admission.answered(&waiter, ask, (id, sent), answer, deadline)?;
                 }
                 () = &mut late => match self.over(key, ask, leaver.is_unanswered.then_some(began)) {
                     Some(error) => return Err(error),
@@ -277,6 +266,38 @@ impl<K: Kind> Admission<K> {
         }
     }
 
+    /// Handles the answer to the acquire of a waiter. Fails if its turn would come after the deadline.
+    fn answered(
+        self: &Arc<Self>,
+        waiter: &Arc<Waiter<K>>,
+        ask: &mut Ask<Query<K>>,
+        (id, sent): (u64, Now),
+        answer: Result<Answer<Found<K>>, Error>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Error> {
+        let late = answer
+            .as_ref()
+            .ok()
+            .and_then(|answer| self.too_late(ask, answer, deadline));
+        self.handle(match answer {
+            Ok(answer) => {
+                K::Outcome::asked_at(&mut ask.query, answer.now);
+                Event::Answered {
+                    id,
+                    sent,
+                    answer,
+                    polled: Some(Arc::clone(waiter)),
+                }
+            }
+            Err(error) => Event::Failed {
+                id,
+                error,
+                is_final: false,
+            },
+        });
+        late.map_or(Ok(()), Err)
+    }
+
     /// Returns the refusal for a place in the queue that is not served before the deadline, by how long leases were held of
     /// late, if the options say so.
     fn too_late(
@@ -375,7 +396,7 @@ impl<K: Kind> Drop for Leaver<'_, K> {
     }
 }
 
-/// Withdraws an acquire whose answer nobody receives, when it is dropped.
+/// Withdraws an acquire when it is dropped before its answer was received.
 pub(super) struct Undo<'a, K: Kind> {
     pub(super) admission: &'a Arc<Admission<K>>,
     pub(super) options: &'a LeaseOptions,

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use crate::clock;
 use crate::error::{Busy, Cause, Error, Subject, Why};
 use crate::lease::acquire::Undo;
@@ -213,32 +215,14 @@ impl Leases<Exclusive> {
         };
         arm(&mut undos, is_armed);
         let AllAnswer { now, what, twice } = answer?;
-        let held = match what {
-            All::Held(held) => held,
-            All::Refused { soonest, before } => {
-                let busy = Busy {
-                    subject: Subject::Lock,
-                    why: Why::Taken,
-                    retry_after: admission.retry_after(soonest - now, before),
-                };
-                return Err(busy.into());
-            }
-            All::Withdrawn => return Err(unexpected()),
-        };
+        let held = self.all_held(what, now)?;
         arm(&mut undos, true);
         if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
         let at = clock::now();
         let anchor = Anchor { sent, now };
-        let until = |expiry| anchor.until(expiry, options.ttl, options.drift);
-        let validities = held
-            .iter()
-            .map(|(expiry, _)| Validity::granted(until(*expiry), at));
-        let Some(validities) = validities.collect::<Option<Vec<_>>>() else {
-            let text = "the leases were granted, but expired before the reply arrived";
-            return Err(Error::unavailable(Cause::TimedOut, text));
-        };
+        let validities = self.validities(&held, anchor, at)?;
         arm(&mut undos, false);
         let grants = keys
             .iter()
@@ -275,6 +259,39 @@ impl Leases<Exclusive> {
             (None, Some(client)) => client.run(Key::of(keys), acquire).await,
             (None, None) => Err(unexpected()),
         }
+    }
+
+    /// Returns until when each token holds by the server's clock, and its fence. Fails if not all of them hold.
+    fn all_held(&self, what: All, now: i64) -> Result<Vec<(i64, i64)>, Error> {
+        match what {
+            All::Held(held) => Ok(held),
+            All::Refused { soonest, before } => {
+                let busy = Busy {
+                    subject: Subject::Lock,
+                    why: Why::Taken,
+                    retry_after: self.admission.retry_after(soonest - now, before),
+                };
+                Err(busy.into())
+            }
+            All::Withdrawn => Err(unexpected()),
+        }
+    }
+
+    /// Returns until when each lease is valid here. Fails if one has expired.
+    fn validities(
+        &self,
+        held: &[(i64, i64)],
+        anchor: Anchor,
+        at: Instant,
+    ) -> Result<Vec<Validity>, Error> {
+        let options = self.options();
+        let validity = |(expiry, _): &(i64, i64)| {
+            let until = anchor.until(*expiry, options.ttl, options.drift);
+            Validity::granted(until, at)
+        };
+        let validities = held.iter().map(validity).collect::<Option<Vec<_>>>();
+        let text = "the leases were granted, but expired before the reply arrived";
+        validities.ok_or_else(|| Error::unavailable(Cause::TimedOut, text))
     }
 
     fn lease(&self, grant: Grant) -> Lease {

@@ -65,15 +65,15 @@ pub struct Lease {
     beside: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// A keeper that many leases have. The outer count is that of a [stripe](crate::sync::Stripes) of threads.
+/// A [`Keeper`] that many leases share. The outer count is that of a [stripe](crate::sync::Stripes) of threads.
 pub(super) type CommonKeeper = Arc<Arc<dyn Keeper>>;
 
-/// Who keeps a lease.
+/// What releases a lease.
 enum Kept {
     /// Its namespace.
     Usual(CommonKeeper),
     By(Arc<dyn Keeper>),
-    /// Nobody: it was released.
+    /// Nothing: it was released.
     Released,
 }
 
@@ -592,7 +592,7 @@ impl LeaseHandle {
                 tokio::select! {
                     () = sleep_until(lease.until().min(Instant::now() + LOOK_EVERY)) => {
                         let now = clock::now();
-                        // To ask about a lease that has ended would release it too early.
+                        // To look up a lease that has ended would release it too early.
                         if lease.is_held() {
                             lease.state.watched(since);
                         }
@@ -611,7 +611,7 @@ pub(crate) struct LeaseState {
     pub(crate) holding: Arc<Holding>,
     /// The [stripe](crate::sync::Stripes) of the thread that acquired it.
     pub(super) stripe: usize,
-    /// The text of its token, once somebody has asked for it.
+    /// The text of its token, once it was needed.
     text: OnceLock<Arc<str>>,
     /// The work that it is held for, if that goes on when its callers leave.
     work: OnceLock<WorkMark>,
@@ -674,7 +674,7 @@ impl LeaseState {
         lock(&self.state).slot.is_some()
     }
 
-    /// Wakes who waits for a change.
+    /// Wakes the tasks that wait for a change.
     fn wake(&self) {
         if self.is_watched.load(Ordering::Relaxed) {
             self.changed.notify_waiters();

@@ -33,7 +33,7 @@ pub(crate) struct Terms {
     pub(crate) max_waiters: i64,
     /// Waiters of lower ranks are served first.
     pub(crate) rank: i64,
-    /// Whether the place in the queue is told in the order in which waiters are served. Else it is that in the order of arrival.
+    /// Whether the answer has the place in the order in which waiters are served. Else it has that in the order of arrival.
     pub(crate) placed: bool,
 }
 
@@ -178,16 +178,12 @@ impl<H: Holders> KeyState<H> {
         }
         let order = H::ORDERED.then(|| H::order(token));
         if H::counted(&self.queue, rank) >= terms.max_waiters {
-            let longest = order
-                .filter(|_| terms.max_waiters > 0)
-                .and_then(|order| self.queue.longest(rank, &order));
-            let Some(last) = longest else {
+            if !self.make_room(terms, order) {
                 return Standing::Refused {
                     soonest: self.holders.soonest(now),
                     before,
                 };
-            };
-            self.refuse(&last, Refusal::QueueFull);
+            }
             before -= 1;
         }
         if !self.queue.has_places() {
@@ -208,6 +204,18 @@ impl<H: Holders> KeyState<H> {
             }
             None => Settings::default(),
         }
+    }
+
+    /// Refuses the last waiter of the flow with the most waiters, for a token whose flow has none. Returns whether there is
+    /// such a waiter.
+    fn make_room(&mut self, terms: Terms, order: Option<Order>) -> bool {
+        let last = order
+            .filter(|_| terms.max_waiters > 0)
+            .and_then(|order| self.queue.longest(terms.rank, &order));
+        if let Some(last) = &last {
+            self.refuse(last, Refusal::QueueFull);
+        }
+        last.is_some()
     }
 
     /// Gives a token a place in the queue, behind `before` waiters if nothing else orders them.
@@ -257,7 +265,7 @@ impl<H: Holders> KeyState<H> {
         )
     }
 
-    /// Removes a waiter, and tells it that it is refused.
+    /// Removes a waiter, and sends it the message that it is refused.
     fn refuse(&mut self, token: &Token, why: Refusal) {
         self.queue.leave(token);
         if let Some((_, id)) = token.waiter() {
@@ -297,7 +305,7 @@ impl<H: Holders> KeyState<H> {
         was
     }
 
-    /// Enters an outcome, releases the lease, and tells the waiters to ask again. Returns whether the lease was
+    /// Enters an outcome, releases the lease, and tells the waiters to acquire again. Returns whether the lease was
     /// still held, and how full the filter is now; or why the outcome was not entered, and then nothing is changed.
     pub(crate) fn complete<F>(
         &mut self,
@@ -356,7 +364,7 @@ impl<H: Holders> KeyState<H> {
         let evicted = self.queue.is_evicted();
         for token in tokens {
             if evicted && !self.queue.has_place(token) {
-                // The waiter must ask again.
+                // The waiter must acquire again.
                 self.queue.leave(token);
             } else if self.queue.heartbeat(token, now + spans.alive) {
                 self.keep(now, spans);

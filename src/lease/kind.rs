@@ -169,9 +169,9 @@ pub(crate) trait Outcome<H>: fmt::Debug + Send + Sync + 'static {
     fn payload(_entry: &Self::Entry) -> usize {
         0
     }
-    /// Records when the store was asked (µs by its clock), for an acquire that has to ask again: the first time counts.
+    /// Records when an acquire was answered (µs by the clock of the store), for a caller that has to acquire again: the first time counts.
     fn asked_at(_query: &mut Self::Query, _now: i64) {}
-    /// Returns what an acquire tells the state of the key.
+    /// Returns what an acquire sends to the state of the key.
     fn told(_query: &Self::Query) -> Option<&Told> {
         None
     }
@@ -224,7 +224,7 @@ pub(crate) enum Entered {
     Something,
     /// The same; and how full the filter is now.
     Filled(u64),
-    /// The waiters are told this.
+    /// The waiters get this message.
     Told(Arc<[u8]>),
 }
 

@@ -152,7 +152,7 @@ impl<K> Look<K> {
     }
 }
 
-/// Releases the lease of a token of any process, and tells that process.
+/// Releases the lease of a token of any process, and sends that process a message.
 #[derive(Debug)]
 pub(crate) struct Revoke<K> {
     channels: Arc<str>,

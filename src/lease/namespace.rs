@@ -138,7 +138,7 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Enters an outcome, releases the lease to the store, and tells the waiters to ask again. Returns whether the lease
+    /// Enters an outcome, releases the lease to the store, and tells the waiters to acquire again. Returns whether the lease
     /// was still held, and how full the filter is, for kinds that have one; or why the outcome was not entered. Then nothing
     /// is changed. `again`: it was sent before, and the answer is not known.
     pub(crate) async fn complete(
@@ -276,98 +276,10 @@ impl<K: Kind> Admission<K> {
     }
 }
 
-/// The waiters tell the store of the change, which grants what fits now.
+/// The waiters send heartbeats with the new limit, and the store grants what fits now.
 impl<K: Kind> Watcher for Admission<K> {
     fn limit_changed(self: Arc<Self>) {
         self.handle(Event::Signal(Signal::Relinked));
-    }
-}
-
-/// The waiters and leases of this process.
-#[derive_where(Clone)]
-pub(crate) struct Local<K> {
-    pub(super) process: u64,
-    pub(super) ids: Ids,
-    pub(super) kind: PhantomData<fn(K)>,
-}
-
-impl<K> Local<K> {
-    /// Returns a new id, and the token that contains it.
-    pub(super) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
-        let id = self.ids.next();
-        (id, Token::new(self.process, id, &holding.marks, suffix))
-    }
-}
-
-impl<K: Kind> Party for Local<K> {
-    type Waiter = Arc<Waiter<K>>;
-    type Lease = LeaseHandle;
-    type Found = Found<K>;
-
-    fn options(waiter: &Self::Waiter) -> &Arc<Holding> {
-        &waiter.holding
-    }
-
-    fn gives_up(waiter: &Self::Waiter) -> bool {
-        waiter.ask.gives_up
-    }
-
-    fn outlasts(lease: &LeaseHandle) -> bool {
-        lease.state.outlasts()
-    }
-
-    fn token(&mut self, waiter: &Self::Waiter) -> (u64, Token) {
-        Local::token(self, &waiter.holding, &waiter.ask.suffix)
-    }
-
-    fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> LeaseHandle {
-        LeaseHandle::new(grant, &waiter.holding)
-    }
-}
-
-/// A lease, and when it is renewed, if it is.
-pub(super) type Leased = (LeaseHandle, Option<Instant>);
-
-/// Leases that were acquired at once, until they are renewed for the first time.
-///
-/// Most leases end before that. Until then nobody waits behind them in this process, so they need nothing of the
-/// [tokens](Tokens), and are no more than an entry in a map.
-#[derive(Default)]
-pub(super) struct Young {
-    leases: HashMap<u64, Leased>,
-    /// Not later than the first renewal: leases that have ended do not change it.
-    next: Option<Instant>,
-}
-
-impl Young {
-    /// Returns when the first lease may have to be renewed.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.next
-    }
-
-    pub(super) fn insert(&mut self, id: u64, leased: Leased) {
-        self.next = [self.next, leased.1].into_iter().flatten().min();
-        self.leases.insert(id, leased);
-    }
-
-    pub(super) fn remove(&mut self, id: u64) -> Option<Leased> {
-        self.leases.remove(&id)
-    }
-
-    /// Removes the leases that are to be renewed until `now`, or all.
-    pub(super) fn grown_up(&mut self, now: Option<Instant>) -> Vec<Leased> {
-        if now.is_some_and(|now| self.next.is_none_or(|next| next > now)) {
-            return Vec::new();
-        }
-        let is_grown_up =
-            |due: Option<Instant>| now.is_none_or(|now| due.is_some_and(|due| due <= now));
-        let grown_up = self
-            .leases
-            .extract_if(|_, (_, due)| is_grown_up(*due))
-            .map(|(_, leased)| leased);
-        let grown_up = grown_up.collect();
-        self.next = self.leases.values().filter_map(|(_, due)| *due).min();
-        grown_up
     }
 }
 
@@ -473,6 +385,94 @@ impl<K: Kind> fmt::Debug for Leases<K> {
 }
 
 debug!(Admission<K: Kind>);
+
+/// The waiters and leases of this process.
+#[derive_where(Clone)]
+pub(crate) struct Local<K> {
+    pub(super) process: u64,
+    pub(super) ids: Ids,
+    pub(super) kind: PhantomData<fn(K)>,
+}
+
+impl<K> Local<K> {
+    /// Returns a new id, and the token that contains it.
+    pub(super) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
+        let id = self.ids.next();
+        (id, Token::new(self.process, id, &holding.marks, suffix))
+    }
+}
+
+impl<K: Kind> Party for Local<K> {
+    type Waiter = Arc<Waiter<K>>;
+    type Lease = LeaseHandle;
+    type Found = Found<K>;
+
+    fn options(waiter: &Self::Waiter) -> &Arc<Holding> {
+        &waiter.holding
+    }
+
+    fn gives_up(waiter: &Self::Waiter) -> bool {
+        waiter.ask.gives_up
+    }
+
+    fn outlasts(lease: &LeaseHandle) -> bool {
+        lease.state.outlasts()
+    }
+
+    fn token(&mut self, waiter: &Self::Waiter) -> (u64, Token) {
+        Local::token(self, &waiter.holding, &waiter.ask.suffix)
+    }
+
+    fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> LeaseHandle {
+        LeaseHandle::new(grant, &waiter.holding)
+    }
+}
+
+/// A lease, and when it is renewed, if it is.
+pub(super) type Leased = (LeaseHandle, Option<Instant>);
+
+/// Leases that were acquired at once, until they are renewed for the first time.
+///
+/// Most leases end before that. Until then no waiter of this process is behind them, so they need nothing of the
+/// [tokens](Tokens), and are no more than an entry in a map.
+#[derive(Default)]
+pub(super) struct Young {
+    leases: HashMap<u64, Leased>,
+    /// Not later than the first renewal: leases that have ended do not change it.
+    next: Option<Instant>,
+}
+
+impl Young {
+    /// Returns when the first lease may have to be renewed.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.next
+    }
+
+    pub(super) fn insert(&mut self, id: u64, leased: Leased) {
+        self.next = [self.next, leased.1].into_iter().flatten().min();
+        self.leases.insert(id, leased);
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<Leased> {
+        self.leases.remove(&id)
+    }
+
+    /// Removes the leases that are to be renewed until `now`, or all.
+    pub(super) fn grown_up(&mut self, now: Option<Instant>) -> Vec<Leased> {
+        if now.is_some_and(|now| self.next.is_none_or(|next| next > now)) {
+            return Vec::new();
+        }
+        let is_grown_up =
+            |due: Option<Instant>| now.is_none_or(|now| due.is_some_and(|due| due <= now));
+        let grown_up = self
+            .leases
+            .extract_if(|_, (_, due)| is_grown_up(*due))
+            .map(|(_, leased)| leased);
+        let grown_up = grown_up.collect();
+        self.next = self.leases.values().filter_map(|(_, due)| *due).min();
+        grown_up
+    }
+}
 
 #[cfg(test)]
 mod tests {

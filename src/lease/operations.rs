@@ -88,7 +88,7 @@ pub(crate) enum Verb<Q, E> {
     Acquire { query: Option<Q>, bypass: bool },
     /// `withdraws`: an acquire of the token that runs later is refused.
     Release { withdraws: bool },
-    /// Enters the outcome of a lease, releases the lease, and tells the waiters to ask again. `again`: it was sent before,
+    /// Enters the outcome of a lease, releases the lease, and tells the waiters to acquire again. `again`: it was sent before,
     /// and the answer is not known.
     Complete { entry: E, again: bool },
 }

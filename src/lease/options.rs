@@ -25,7 +25,7 @@ pub(crate) struct LeaseOptions {
     /// How long a lease is held at least, even if it is released earlier.
     pub(crate) at_least_for: Duration,
     pub(crate) drift: Drift,
-    /// How often waiters ask the store if no push would wake them.
+    /// How often waiters send heartbeats if no push would wake them.
     pub(crate) ask_every: Duration,
     /// Whether other libraries may release the lock without a push.
     pub(crate) foreign: bool,
@@ -142,10 +142,10 @@ pub(crate) struct Holding {
     pub(super) watched: Option<Weak<dyn Watched>>,
 }
 
-/// The place of leases for whose loss somebody waits.
+/// The place of leases for whose loss tasks wait.
 pub(crate) trait Watched: Send + Sync {
     /// Sees to it that messages about the loss of a lease arrive. `since`: when this was done last, or the lease was
-    /// granted. If messages may have been missed since, the store is asked.
+    /// granted. If messages may have been missed since, the lease is looked up in the store.
     fn watched(self: Arc<Self>, id: u64, since: Instant);
 }
 
@@ -198,7 +198,7 @@ const GRANT: Duration = Duration::from_millis(1500);
 /// How long a waiter counts as alive after a heartbeat.
 pub(super) const ALIVE: Duration = Duration::from_secs(7);
 
-/// How often a waiter sends a heartbeat: at least once while a grant lasts, so that who waits behind the grant of a dead process
+/// How often a waiter sends a heartbeat: at least once while a grant lasts, so that a waiter behind the grant of a dead process
 /// knows when it lapses. And a little before its end, so that a grant whose message was lost is found in time to renew it.
 const HEARTBEAT: Duration = Duration::from_millis(1350);
 

@@ -250,7 +250,7 @@ impl<K: Kind> Admission<K> {
     fn send_renewal(self: &Arc<Self>, lease: LeaseHandle, extends: bool) {
         let this = Arc::clone(self);
         let sent = clock::now();
-        // No renewal makes a lease shorter: a ttl of 0 asks until when it lasts.
+        // No renewal makes a lease shorter: a ttl of 0 only reads until when it lasts.
         let ttl = if extends {
             micros(lease.state.ttl())
         } else {

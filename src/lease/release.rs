@@ -65,7 +65,7 @@ impl<K: Kind> Admission<K> {
             .is_some()
     }
 
-    /// Ends a lease that was acquired at once. Nobody waits for it here, so it is released to the store.
+    /// Ends a lease that was acquired at once. No waiter of this process is behind it, so it is released to the store.
     fn end_young(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
         if let Some(cells) = self.namespace.cells() {
             return (self.end_in_memory(cells, &lease.state), None);
@@ -239,7 +239,7 @@ impl<K: Kind> Keeper for Admission<K> {
             self.hold_time.note(held);
         }
         if self.remove_young(&lease.state) {
-            // A copy of its acquire may still run, and would hold for nobody.
+            // A copy of its acquire may still run, and would hold a lease without a holder.
             if lease.state.grant.twice {
                 self.handle(Event::Releases(lease.state.release(ALIVE, clock::now())));
             }

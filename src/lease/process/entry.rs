@@ -81,7 +81,7 @@ pub(super) enum Doubt {
     /// None did, or its renewal answers that.
     #[default]
     None,
-    /// The store is asked, without a renewal: none is planned.
+    /// The lease is looked up in the store, without a renewal: none is planned.
     Asks,
     /// The renewal under way may have run before the message was sent: another one follows.
     Again,

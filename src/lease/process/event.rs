@@ -221,7 +221,7 @@ pub(crate) enum Effect<P: Party> {
         key: Key,
         waiters: Vec<(u64, Token)>,
     },
-    /// Renew a lease. `extends`: for its full ttl; otherwise only ask whether it is held.
+    /// Renew a lease. `extends`: for its full ttl; otherwise only look up whether it is held.
     Renew { lease: P::Lease, extends: bool },
     /// A renewal that was sent at `sent` made a lease valid until then.
     Valid {
@@ -248,7 +248,7 @@ pub(crate) enum Effect<P: Party> {
 
 pub(crate) type Effects<P> = SmallVec<[Effect<P>; 2]>;
 
-/// What a waiter is told.
+/// What a waiter learns of its acquire, if it gets no lease.
 #[derive(Clone, Debug)]
 pub(crate) enum Told<F> {
     /// Its place is lost: it must acquire again.
@@ -259,7 +259,7 @@ pub(crate) enum Told<F> {
     Refused { left: i64, before: i64 },
     /// The limit is 0.
     Closed,
-    /// The store could not be asked.
+    /// The call to the store failed.
     Failed(Error),
 }
 

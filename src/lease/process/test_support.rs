@@ -1,4 +1,4 @@
-//! What tests ask of [`Tokens`], and what the model does with it.
+//! What tests read from [`Tokens`], and what the model does with it.
 
 use tokio::time::Instant;
 

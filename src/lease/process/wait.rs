@@ -1,4 +1,4 @@
-//! Tokens that wait: their acquires, their places in the queue, and what they are told.
+//! Tokens that wait: their acquires, their places in the queue, and the results that they get without a lease.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -151,7 +151,7 @@ impl<P: Party> Tokens<P> {
                     anchor,
                     gone: false,
                 };
-                // The announced grant may be older than this answer, so it is asked for.
+                // The announced grant may be older than this answer, so a heartbeat looks it up.
                 let due = if early {
                     Some(self.now.at)
                 } else {
@@ -334,7 +334,7 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Tells all waiters in a line the same, and removes the line: no waiter uses its token any more.
+    /// Gives all waiters in a line the same result, and removes the line: no waiter uses its token any more.
     pub(super) fn tell(&mut self, id: u64, outcome: &Told<P::Found>) {
         self.withdraw_copy(id);
         let Some(mut entry) = self.remove(id) else {
@@ -348,7 +348,7 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Withdraws an acquire that was sent twice, before its token is forgotten: one copy may still run, and would hold or
-    /// wait for nobody.
+    /// wait without a waiter.
     fn withdraw_copy(&mut self, id: u64) {
         if let Some(entry) = self.entries.get(&id).filter(|entry| entry.twice) {
             self.release(entry.release(true, self.rules.alive, self.now.at));
