@@ -119,6 +119,11 @@ impl LeaseOptions {
 }
 
 impl LeaseOptions {
+    /// Returns what the options add to each token.
+    pub(super) fn marks(&self) -> Marks {
+        Marks::new(micros(self.ttl), self.fence_ttl, &self.signature)
+    }
+
     /// Returns when a lease ends that has had its holder since `at`, however often it is renewed.
     pub(super) fn hold_ends(&self, at: Instant) -> Option<Instant> {
         at.checked_add(self.max_hold?)
@@ -153,7 +158,7 @@ impl Holding {
     pub(crate) fn new(options: LeaseOptions, leases: Leases) -> Self {
         let (closed, unseen) = watch::channel(false);
         Self {
-            marks: Marks::new(&options),
+            marks: options.marks(),
             options,
             leases,
             closed,

@@ -16,10 +16,10 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::lease::options::{LeaseOptions, micros};
 use crate::store::hex;
 
 /// The number of characters in the name of a process.
@@ -113,17 +113,11 @@ impl<'a> Parsed<'a> {
 }
 
 impl Marks {
-    pub(crate) fn new(options: &LeaseOptions) -> Self {
-        let LeaseOptions {
-            ttl,
-            fence_ttl,
-            signature,
-            ..
-        } = options;
+    /// `ttl` in µs.
+    pub(super) fn new(ttl: i64, fence_ttl: Option<Duration>, signature: &str) -> Self {
         let fence_ttl = fence_ttl.map(|span| format!("~{:x}", span.as_nanos().div_ceil(1_000_000)));
-        let ttl = micros(*ttl).unsigned_abs();
         Self {
-            ttl,
+            ttl: ttl.unsigned_abs(),
             rest: format!("{}{signature}", fence_ttl.unwrap_or_default()),
         }
     }

@@ -5,9 +5,9 @@
 mod percent;
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::time::Duration;
 
 use super::*;
+use crate::lease::options::LeaseOptions;
 
 const OWN: u64 = 0x0123_4567_89ab_cdef;
 
@@ -247,12 +247,12 @@ fn a_new_token_is_that_of_its_text() {
             .into_iter()
             .chain([("~3e9@app", Some(1_000_500), "@app")])
     {
-        let (fence_ttl, signature) = (micros.map(Duration::from_micros), signature.into());
-        let marks = Marks::new(&LeaseOptions {
-            fence_ttl,
-            signature,
+        let options = LeaseOptions {
+            fence_ttl: micros.map(Duration::from_micros),
+            signature: signature.into(),
             ..LeaseOptions::default()
-        });
+        };
+        let marks = options.marks();
         let endings = endings.map(|(text, ending)| (text, Suffix::from(ending)));
         let suffixes = endings
             .into_iter()
