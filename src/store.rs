@@ -24,6 +24,7 @@ pub(crate) mod redis;
 pub(crate) mod scheduler;
 pub(crate) mod stats;
 pub(crate) mod timer;
+pub(crate) mod validity;
 
 use std::fmt;
 use std::sync::Arc;

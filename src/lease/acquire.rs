@@ -1,4 +1,4 @@
-//! Acquiring a lease: the call to the store, and the wait for its result.
+//! Acquires a lease: at once, or with a wait. If the caller goes away, the acquire is withdrawn, whatever its state is.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -8,91 +8,25 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::admission::{ALIVE, Admission, Leases};
-use super::handle::Lease;
-use super::key_state::{Standing, Terms};
-use super::kind::{Found, Kind, Query};
-use super::operations::{Answer, Verb, What};
-use super::options::{Holding, LeaseOptions, micros};
-use super::outcome::Outcome;
-use super::token::{Suffix, Token};
-use super::tokens::{Effect, Event, Grant, Release, unexpected};
-use super::validity::{Anchor, Validity};
-use super::waiter::{Waiter, decline};
-use crate::error::{Busy, Cause, Subject, Why};
+use crate::clock;
+use crate::error::{Busy, Cause, Error, Why};
+use crate::lease::handle::Lease;
+use crate::lease::key_state::Standing;
+use crate::lease::kind::{Found, Kind, Outcome, Query};
+use crate::lease::namespace::{Admission, Leases};
+use crate::lease::operations::{Answer, Verb, What};
+use crate::lease::options::{ALIVE, Holding, LeaseOptions};
+use crate::lease::process::event::{Effect, Event, Grant, Now, Release};
+use crate::lease::process::wait::unexpected;
+use crate::lease::token::Token;
+use crate::lease::waiter::{Ask, Got, Received, Wait, Waiter, decline};
+use crate::store::Key;
 use crate::store::timer::until;
+use crate::store::validity::{Anchor, Validity};
 use crate::sync::lock;
-use crate::{Error, Key, clock};
-
-/// The options of one acquire.
-#[derive(Clone, Debug)]
-pub(crate) struct Ask<Q = ()> {
-    pub(crate) subject: Subject,
-    /// The suffix that the kind of lease adds to the token.
-    pub(crate) suffix: Suffix,
-    /// Waiters of lower ranks are served first.
-    pub(crate) rank: i64,
-    /// How to wait; `None`: do not wait.
-    pub(crate) wait: Option<Wait>,
-    /// The query for outcomes of earlier leases.
-    pub(crate) query: Q,
-    /// Whether to acquire in spite of such outcomes. It is reset once the place in the queue is lost.
-    pub(crate) bypass: bool,
-    /// Whether to stop waiting when the store is unavailable.
-    pub(crate) gives_up: bool,
-    /// Refuse a wait that would take too long, where so many waiters are served at once.
-    pub(crate) early: Option<u32>,
-}
-
-impl<Q> Ask<Q> {
-    pub(crate) fn new(
-        query: Q,
-        subject: Subject,
-        suffix: Suffix,
-        rank: i64,
-        wait: Option<Wait>,
-    ) -> Self {
-        Self {
-            subject,
-            suffix,
-            rank,
-            wait,
-            query,
-            bypass: false,
-            gives_up: false,
-            early: None,
-        }
-    }
-
-    fn terms(&self, holding: &Holding) -> Terms {
-        let max_waiters = self.wait.map_or(0, |wait| wait.max_waiters.into());
-        Terms {
-            ttl: micros(holding.options.ttl),
-            max_waiters,
-            rank: self.rank,
-            placed: self.early.is_some(),
-        }
-    }
-}
 
 /// How long the answer to an acquire is awaited, also where the longest wait is shorter.
 const UNANSWERED: Duration = Duration::from_millis(500);
-
-/// How to wait.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
-    /// The longest wait; `None`: no limit.
-    pub(crate) max_wait: Option<Duration>,
-    /// The acquire is refused if this many waiters are in the queue.
-    pub(crate) max_waiters: u32,
-}
-
-impl Wait {
-    pub(crate) const FOR_EVER: Self = Self {
-        max_wait: None,
-        max_waiters: u32::MAX,
-    };
-}
 
 impl<K: Kind> Leases<K> {
     /// Acquires a lease, or finds an outcome of an earlier lease. Fails if the acquire is refused. Cancel safe: if
@@ -135,19 +69,8 @@ impl<K: Kind> Leases<K> {
         let admission = &self.admission;
         let began = Instant::now();
         let (waiter, received) = Waiter::new(self.holding(), ask.clone());
-        // It joins the line of its process, or sends an acquire of its own.
-        let mut sent = None;
-        let mut effects = admission.step(|now| {
-            sent = Some(now);
-            Some(Event::Arrives {
-                key: key.clone(),
-                waiter: Arc::clone(&waiter),
-            })
-        });
-        let (id, token) = match effects.pop() {
-            Some(Effect::Acquire { id, token, .. }) => (Some(id), Some(token)),
-            _ => (None, None),
-        };
+        let own = admission.arrives(key, &waiter);
+        let id = own.as_ref().map(|(id, ..)| *id);
         let is_unanswered = id.is_some();
         let mut leaver = Leaver {
             admission,
@@ -159,15 +82,11 @@ impl<K: Kind> Leases<K> {
             is_over: false,
         };
         let call = async {
-            let (Some(token), Some(sent)) = (token, sent) else {
+            let Some((_, token, sent)) = own else {
                 return pending().await;
             };
-            (
-                sent,
-                admission
-                    .ask(key.clone(), token, self.holding(), &waiter.ask)
-                    .await,
-            )
+            let answer = admission.ask(key.clone(), token, self.holding(), &waiter.ask);
+            (sent, answer.await)
         };
         tokio::pin!(call);
         let late = until(deadline);
@@ -187,18 +106,7 @@ impl<K: Kind> Leases<K> {
                     leaver.is_unanswered = false;
                     late.set(until(deadline));
                     let Some(id) = id else { continue };
-                    let late = answer.as_ref().ok().and_then(|answer| admission.too_late(ask, answer, deadline));
-                    admission.handle(match answer {
-                        Ok(answer) => {
-                            K::Outcome::asked_at(&mut ask.query, answer.now);
-                            let polled = Some(Arc::clone(&waiter));
-                            Event::Answered { id, sent, answer, polled }
-                        }
-                        Err(error) => Event::Failed { id, error, is_final: false },
-                    });
-                    if let Some(refusal) = late {
-                        return Err(refusal);
-                    }
+                    admission.answered(&waiter, ask, (id, sent), answer, deadline)?;
                 }
                 () = &mut late => match self.over(key, ask, leaver.is_unanswered.then_some(began)) {
                     Some(error) => return Err(error),
@@ -244,15 +152,17 @@ impl<K: Kind> Leases<K> {
     /// Acquires a lease, or finds an outcome of an earlier lease, without waiting.
     ///
     /// Such a call has no place in a queue: nothing but its answer concerns it. So it is not among the
-    /// [tokens](super::tokens) of this process before it holds a lease, and needs no waiter.
+    /// [tokens](super::process) of this process before it holds a lease, and needs no waiter.
     async fn ask_at_once(&self, key: Key, ask: &Ask<Query<K>>) -> Result<Got<Found<K>>, Error> {
         if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
-        let (admission, options) = (&self.admission, self.options());
+        let admission = &self.admission;
+        let options = self.options();
         let (id, token) = admission.token(self.holding(), &ask.suffix);
         if let Some(cells) = admission.namespace.cells() {
-            let (scene, terms) = (&admission.scene, ask.terms(self.holding()));
+            let scene = &admission.scene;
+            let terms = ask.terms(self.holding());
             let step = |state: &mut _, now| {
                 scene.acquire(state, &token, Some(&ask.query), ask.bypass, terms, now)
             };
@@ -303,7 +213,8 @@ impl<K: Kind> Leases<K> {
         }: Answer<Found<K>>,
         (sent, at): (Instant, Instant),
     ) -> Result<Got<Found<K>>, Error> {
-        let (admission, options) = (&self.admission, self.options());
+        let admission = &self.admission;
+        let options = self.options();
         match what {
             What::Acquired(Standing::Held { expiry, fence }) => {
                 let until = Anchor { sent, now }.until(expiry, options.ttl, options.drift);
@@ -338,6 +249,55 @@ impl<K: Kind> Leases<K> {
 }
 
 impl<K: Kind> Admission<K> {
+    /// Lets a waiter join the line of its process. If there is none, returns the acquire that the waiter sends itself: its
+    /// id, its token, and the time at which it is sent.
+    fn arrives(self: &Arc<Self>, key: &Key, waiter: &Arc<Waiter<K>>) -> Option<(u64, Token, Now)> {
+        let mut sent = None;
+        let mut effects = self.step(|now| {
+            sent = Some(now);
+            Some(Event::Arrives {
+                key: key.clone(),
+                waiter: Arc::clone(waiter),
+            })
+        });
+        match effects.pop() {
+            Some(Effect::Acquire { id, token, .. }) => Some((id, token, sent?)),
+            _ => None,
+        }
+    }
+
+    /// Handles the answer to the acquire of a waiter. Fails if its turn would come after the deadline.
+    fn answered(
+        self: &Arc<Self>,
+        waiter: &Arc<Waiter<K>>,
+        ask: &mut Ask<Query<K>>,
+        (id, sent): (u64, Now),
+        answer: Result<Answer<Found<K>>, Error>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Error> {
+        let late = answer
+            .as_ref()
+            .ok()
+            .and_then(|answer| self.too_late(ask, answer, deadline));
+        self.handle(match answer {
+            Ok(answer) => {
+                K::Outcome::asked_at(&mut ask.query, answer.now);
+                Event::Answered {
+                    id,
+                    sent,
+                    answer,
+                    polled: Some(Arc::clone(waiter)),
+                }
+            }
+            Err(error) => Event::Failed {
+                id,
+                error,
+                is_final: false,
+            },
+        });
+        late.map_or(Ok(()), Err)
+    }
+
     /// Returns the refusal for a place in the queue that is not served before the deadline, by how long leases were held of
     /// late, if the options say so.
     fn too_late(
@@ -350,7 +310,8 @@ impl<K: Kind> Admission<K> {
             return None;
         };
         // The place of a waiter that was there before is not known.
-        let (at_once, now) = (ask.early.filter(|_| !answer.twice)?, Instant::now());
+        let at_once = ask.early.filter(|_| !answer.twice)?;
+        let now = Instant::now();
         let held = self.hold_time.recent(now)?;
         let turns = u32::try_from(before.max(0))
             .unwrap_or(u32::MAX)
@@ -423,7 +384,8 @@ impl<K: Kind> Drop for Leaver<'_, K> {
         // The order matters: an offered lease is handed on to the waiters that remain.
         self.received.close();
         let offered = self.received.try_recv();
-        let (key, waiter) = (self.key.clone(), Arc::clone(self.waiter));
+        let key = self.key.clone();
+        let waiter = Arc::clone(self.waiter);
         self.admission.handle(Event::Leaves {
             key,
             waiter,
@@ -434,19 +396,7 @@ impl<K: Kind> Drop for Leaver<'_, K> {
     }
 }
 
-/// The result of an acquire.
-#[derive(Debug)]
-pub(crate) enum Got<F> {
-    /// A lease, and the outcome of an earlier one, if any.
-    Lease(Lease, Option<F>),
-    /// An earlier lease has an outcome that leaves nothing to do.
-    Done(F),
-}
-
-/// The result that a waiter receives; `None`: its place is lost, and it must acquire again.
-pub(super) type Received<F> = Result<Option<Got<F>>, Error>;
-
-/// Withdraws an acquire whose answer nobody receives, when it is dropped.
+/// Withdraws an acquire when it is dropped before its answer was received.
 pub(super) struct Undo<'a, K: Kind> {
     pub(super) admission: &'a Arc<Admission<K>>,
     pub(super) options: &'a LeaseOptions,

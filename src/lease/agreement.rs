@@ -28,28 +28,30 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
-use futures::stream::{self, StreamExt as _};
+use futures::stream;
+use futures::stream::StreamExt as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
-
-use super::key_state::{KeyState, Spans, Terms};
-use super::kind::{Entry, Found, Kind, Query, Scope};
-use super::operations::{AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb, VerbOf, What};
-use super::outcome::Outcome as _;
-use super::settings::{KeyLimit, Rules, Source, Told};
-use super::snapshot::{Look, Revoke};
-use super::token::Token;
-use crate::lease::holder::Exclusive;
-use crate::rw_lock::holders::ReadWrite;
-use crate::single_flight::answer::{self, Flight};
-use crate::store::{Cell as _, Client, Clock, Namespace, Operation, Push};
-use crate::sync::lock;
-use crate::wait_group::holders::Permits;
-use crate::{Key, Store};
 use support::redis_server::RedisServer;
 
 use self::virtual_time::Time;
+use crate::lease::holders::Exclusive;
+use crate::lease::key_state::{KeyState, Spans, Terms};
+use crate::lease::kind::{Entry, Found, Kind, Outcome as _, Query, Scope};
+use crate::lease::look::{Look, Revoke};
+use crate::lease::operations::{
+    AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb, VerbOf, What,
+};
+use crate::lease::settings::{KeyLimit, Rules, Source, Told};
+use crate::lease::token::Token;
+use crate::rw_lock::holders::ReadWrite;
+use crate::single_flight::answer;
+use crate::single_flight::answer::Flight;
+use crate::store::{Cell as _, Client, Clock, Key, Namespace, Operation, Push, Store};
+use crate::sync::lock;
+use crate::wait_group::holders::Permits;
+
 pub(crate) use self::virtual_time::{CLOCK, EXPIRE};
 
 /// Lua numbers are exact up to 2^53.

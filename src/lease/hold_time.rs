@@ -61,10 +61,8 @@ impl HoldTime {
         let held = u64::try_from(held.as_nanos())
             .unwrap_or(u64::MAX / MOST)
             .clamp(1, u64::MAX / MOST);
-        let (old, count) = (
-            average.load(Ordering::Relaxed),
-            leases.load(Ordering::Relaxed),
-        );
+        let old = average.load(Ordering::Relaxed);
+        let count = leases.load(Ordering::Relaxed);
         let new_count = (count + 1).min(MOST);
         let new = old - old / new_count + held / new_count;
         average.store(
@@ -85,7 +83,8 @@ impl HoldTime {
 
     /// Returns the average, if leases were released of late.
     pub(super) fn recent(&self, now: Instant) -> Option<Duration> {
-        let (average, now) = (self.average()?, self.micros(now));
+        let average = self.average()?;
+        let now = self.micros(now);
         let is_new = &self.noted.0.is_new;
         if is_new.load(Ordering::Relaxed) && is_new.swap(false, Ordering::Relaxed) {
             self.seen_at.store(now, Ordering::Relaxed);
@@ -97,15 +96,15 @@ impl HoldTime {
 
     /// Whether a caller that would be refused is let through. What it finds out counts for half.
     pub(super) fn probes(&self, now: Instant) -> bool {
-        let (now, probed_at) = (self.micros(now), self.probed_at.load(Ordering::Relaxed));
+        let now = self.micros(now);
+        let probed_at = self.probed_at.load(Ordering::Relaxed);
         let last = self.seen_at.load(Ordering::Relaxed).max(probed_at);
         if Duration::from_micros(now.saturating_sub(last)) < PROBE_EVERY {
             return false;
         }
-        let (order, failure) = (Ordering::Relaxed, Ordering::Relaxed);
         let is_mine = self
             .probed_at
-            .compare_exchange(probed_at, now, order, failure)
+            .compare_exchange(probed_at, now, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
         if is_mine {
             self.noted.0.leases.store(1, Ordering::Relaxed);

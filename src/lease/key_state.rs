@@ -5,11 +5,11 @@
 
 use hashbrown::HashMap;
 
-use super::kind::{At, Holders};
-use super::outcome::{Completing, Entered};
-use super::queue::{BEHIND, Queue};
-use super::settings::{KeyLimit, Settings, Told};
-use super::token::Token;
+use crate::lease::kind::{At, Completing, Entered, Holders};
+use crate::lease::order::Order;
+use crate::lease::queue::{BEHIND, Queue};
+use crate::lease::settings::{KeyLimit, Settings, Told};
+use crate::lease::token::Token;
 use crate::store::{Cell, News, Push, Refusal};
 
 /// The state of one key.
@@ -33,7 +33,7 @@ pub(crate) struct Terms {
     pub(crate) max_waiters: i64,
     /// Waiters of lower ranks are served first.
     pub(crate) rank: i64,
-    /// Whether the place in the queue is told in the order in which waiters are served. Else it is that in the order of arrival.
+    /// Whether the answer has the place in the order in which waiters are served. Else it has that in the order of arrival.
     pub(crate) placed: bool,
 }
 
@@ -118,12 +118,7 @@ impl<H: Holders> KeyState<H> {
     pub(crate) fn acquire(
         &mut self,
         token: &Token,
-        Terms {
-            ttl,
-            max_waiters,
-            rank,
-            placed,
-        }: Terms,
+        terms: Terms,
         told: Option<&Told>,
         done: Option<bool>,
         now: i64,
@@ -136,14 +131,7 @@ impl<H: Holders> KeyState<H> {
         if done == Some(true) {
             return Standing::Done;
         }
-        // Without waiters, its own settings apply.
-        let mut settings = Settings::default();
-        if self.queue.has_places()
-            && let Some(told) = told
-        {
-            self.queue.settings.take_over(told, now);
-            settings = self.queue.settings.clone();
-        }
+        let settings = self.settings_for(told, now);
         if self.tombstones.get(token).is_some_and(|until| *until > now) {
             return Standing::Withdrawn;
         }
@@ -159,13 +147,13 @@ impl<H: Holders> KeyState<H> {
                 before: self.queue.position(token),
             };
         }
-        let mut before = self.queue.ahead(rank);
+        let rank = terms.rank;
         let length = H::counted(&self.queue, rank);
-        if length > 0 && length >= max_waiters {
+        if length > 0 && length >= terms.max_waiters {
             self.queue.drop_dead(now);
             self.grant(now, spans);
-            before = self.queue.ahead(rank);
         }
+        let mut before = self.queue.ahead(rank);
         let of = At {
             rank,
             settings: &settings,
@@ -173,12 +161,12 @@ impl<H: Holders> KeyState<H> {
         };
         if before == 0
             && self.queue.due(rank, now).is_none()
-            && let Some(fence) = self
-                .holders
-                .hold_if_it_fits(token, now + ttl, of, &self.queue)
+            && let Some(fence) =
+                self.holders
+                    .hold_if_it_fits(token, now + terms.ttl, of, &self.queue)
         {
             return Standing::Held {
-                expiry: now + ttl,
+                expiry: now + terms.ttl,
                 fence,
             };
         }
@@ -189,26 +177,60 @@ impl<H: Holders> KeyState<H> {
             return Standing::Refused { soonest: 0, before };
         }
         let order = H::ORDERED.then(|| H::order(token));
-        if H::counted(&self.queue, rank) >= max_waiters {
-            let longest = order
-                .filter(|_| max_waiters > 0)
-                .and_then(|order| self.queue.longest(rank, &order));
-            let Some(last) = longest else {
+        if H::counted(&self.queue, rank) >= terms.max_waiters {
+            if !self.make_room(terms, order) {
                 return Standing::Refused {
                     soonest: self.holders.soonest(now),
                     before,
                 };
-            };
-            self.refuse(&last, Refusal::QueueFull);
+            }
             before -= 1;
         }
-        // An old tombstone is out of date, also after the clock was set back.
-        self.tombstones.remove(token);
         if !self.queue.has_places() {
             self.queue.settings = Settings::default();
             told.into_iter()
                 .for_each(|told| self.queue.settings.take_over(told, now));
         }
+        self.wait(token, terms, order, before, now, spans)
+    }
+
+    /// Takes over what a caller says of the limit and the ranks, if there are waiters. Returns the settings for its acquire:
+    /// without waiters, those of its token.
+    fn settings_for(&mut self, told: Option<&Told>, now: i64) -> Settings {
+        match told.filter(|_| self.queue.has_places()) {
+            Some(told) => {
+                self.queue.settings.take_over(told, now);
+                self.queue.settings.clone()
+            }
+            None => Settings::default(),
+        }
+    }
+
+    /// Refuses the last waiter of the flow with the most waiters, for a token whose flow has none. Returns whether there is
+    /// such a waiter.
+    fn make_room(&mut self, terms: Terms, order: Option<Order>) -> bool {
+        let last = order
+            .filter(|_| terms.max_waiters > 0)
+            .and_then(|order| self.queue.longest(terms.rank, &order));
+        if let Some(last) = &last {
+            self.refuse(last, Refusal::QueueFull);
+        }
+        last.is_some()
+    }
+
+    /// Gives a token a place in the queue, behind `before` waiters if nothing else orders them.
+    fn wait(
+        &mut self,
+        token: &Token,
+        terms: Terms,
+        order: Option<Order>,
+        before: i64,
+        now: i64,
+        spans: Spans,
+    ) -> Standing {
+        let rank = terms.rank;
+        // An old tombstone is out of date, also after the clock was set back.
+        self.tombstones.remove(token);
         let (is_new, place) =
             self.queue
                 .line_up(token.clone(), (rank, order), now + spans.alive, now);
@@ -227,7 +249,7 @@ impl<H: Holders> KeyState<H> {
         }
         Standing::Queued {
             soonest,
-            before: place.filter(|_| placed).unwrap_or(before),
+            before: place.filter(|_| terms.placed).unwrap_or(before),
         }
     }
 
@@ -243,7 +265,7 @@ impl<H: Holders> KeyState<H> {
         )
     }
 
-    /// Removes a waiter, and tells it that it is refused.
+    /// Removes a waiter, and sends it the message that it is refused.
     fn refuse(&mut self, token: &Token, why: Refusal) {
         self.queue.leave(token);
         if let Some((_, id)) = token.waiter() {
@@ -283,7 +305,7 @@ impl<H: Holders> KeyState<H> {
         was
     }
 
-    /// Enters an outcome, releases the lease, and tells the waiters to ask again. Returns whether the lease was
+    /// Enters an outcome, releases the lease, and tells the waiters to acquire again. Returns whether the lease was
     /// still held, and how full the filter is now; or why the outcome was not entered, and then nothing is changed.
     pub(crate) fn complete<F>(
         &mut self,
@@ -292,10 +314,8 @@ impl<H: Holders> KeyState<H> {
         enter: impl FnOnce(&mut H, Completing) -> Result<Entered, F>,
     ) -> Result<(bool, u64), F> {
         self.sweep(now);
-        let (is_held, has_waiters) = (
-            self.holders.held(token, now).is_some(),
-            self.queue.has_places(),
-        );
+        let is_held = self.holders.held(token, now).is_some();
+        let has_waiters = self.queue.has_places();
         let entered = enter(
             &mut self.holders,
             Completing {
@@ -344,7 +364,7 @@ impl<H: Holders> KeyState<H> {
         let evicted = self.queue.is_evicted();
         for token in tokens {
             if evicted && !self.queue.has_place(token) {
-                // The waiter must ask again.
+                // The waiter must acquire again.
                 self.queue.leave(token);
             } else if self.queue.heartbeat(token, now + spans.alive) {
                 self.keep(now, spans);

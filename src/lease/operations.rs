@@ -3,11 +3,10 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::key_state::{KeyState, Spans, Standing, Terms, Was};
-use super::kind::{Entry, Found, Kind, LEASES, Query, Scope};
-use super::outcome::{Look, Outcome};
-use super::settings::KeyLimit;
-use super::token::Token;
+use crate::lease::key_state::{KeyState, Spans, Standing, Terms, Was};
+use crate::lease::kind::{Entry, Found, Kind, LEASES, Look, Outcome, Query, Scope};
+use crate::lease::settings::KeyLimit;
+use crate::lease::token::Token;
 use crate::store::{Arguments, Field, Fields, Garbled, Operation, Push, Repeat, Script, function};
 
 /// The arguments that all scripts of a namespace share.
@@ -89,7 +88,7 @@ pub(crate) enum Verb<Q, E> {
     Acquire { query: Option<Q>, bypass: bool },
     /// `withdraws`: an acquire of the token that runs later is refused.
     Release { withdraws: bool },
-    /// Enters the outcome of a lease, releases the lease, and tells the waiters to ask again. `again`: it was sent before,
+    /// Enters the outcome of a lease, releases the lease, and tells the waiters to acquire again. `again`: it was sent before,
     /// and the answer is not known.
     Complete { entry: E, again: bool },
 }
@@ -443,7 +442,9 @@ impl<K: Kind> Operation for Heartbeat<K> {
         }
         let mut list = fields.list()?;
         let each = self.tokens.iter().map(|_| {
-            let (status, time, fence) = (list.integer()?, list.integer()?, list.integer()?);
+            let status = list.integer()?;
+            let time = list.integer()?;
+            let fence = list.integer()?;
             Ok(standing(status, time, fence, 0))
         });
         let each = each.collect::<Result<_, _>>()?;

@@ -1,4 +1,4 @@
-//! The options of leases.
+//! The options of leases, and the times and rules that all leases of a namespace share.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -6,10 +6,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::token::Marks;
-use super::validity::Drift;
-use crate::Error;
+use crate::error::Error;
+use crate::lease::key_state::Spans;
+use crate::lease::token::Marks;
 use crate::setters::in_range;
+use crate::store::Store;
+use crate::store::validity::Drift;
 use crate::telemetry::Leases;
 
 /// The options of the leases of one value, such as one [`Mutex`](crate::Mutex).
@@ -23,7 +25,7 @@ pub(crate) struct LeaseOptions {
     /// How long a lease is held at least, even if it is released earlier.
     pub(crate) at_least_for: Duration,
     pub(crate) drift: Drift,
-    /// How often waiters ask the store if no push would wake them.
+    /// How often waiters send heartbeats if no push would wake them.
     pub(crate) ask_every: Duration,
     /// Whether other libraries may release the lock without a push.
     pub(crate) foreign: bool,
@@ -117,6 +119,11 @@ impl LeaseOptions {
 }
 
 impl LeaseOptions {
+    /// Returns what the options add to each token.
+    pub(super) fn marks(&self) -> Marks {
+        Marks::new(micros(self.ttl), self.fence_ttl, &self.signature)
+    }
+
     /// Returns when a lease ends that has had its holder since `at`, however often it is renewed.
     pub(super) fn hold_ends(&self, at: Instant) -> Option<Instant> {
         at.checked_add(self.max_hold?)
@@ -125,7 +132,7 @@ impl LeaseOptions {
 
 /// What the leases of one value in a namespace have in common. There are several equal ones: see [`Leases`].
 ///
-/// [`Leases`]: super::admission::Leases
+/// [`Leases`]: super::namespace::Leases
 #[derive(Clone)]
 pub(crate) struct Holding {
     pub(crate) options: LeaseOptions,
@@ -140,20 +147,20 @@ pub(crate) struct Holding {
     pub(super) watched: Option<Weak<dyn Watched>>,
 }
 
-/// The place of leases for whose loss somebody waits.
+/// The place of leases for whose loss tasks wait.
 pub(crate) trait Watched: Send + Sync {
     /// Sees to it that messages about the loss of a lease arrive. `since`: when this was done last, or the lease was
-    /// granted. If messages may have been missed since, the store is asked.
+    /// granted. If messages may have been missed since, the lease is looked up in the store.
     fn watched(self: Arc<Self>, id: u64, since: Instant);
 }
 
 impl Holding {
     pub(crate) fn new(options: LeaseOptions, leases: Leases) -> Self {
-        let (marks, (closed, unseen)) = (Marks::new(&options), watch::channel(false));
+        let (closed, unseen) = watch::channel(false);
         Self {
+            marks: options.marks(),
             options,
             leases,
-            marks,
             closed,
             unseen,
             watched: None,
@@ -167,6 +174,70 @@ impl Holding {
 }
 
 debug!(Holding, options);
+
+/// The time spans and properties of a namespace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// How long a grant to a waiter lasts at most, until it is renewed.
+    pub(crate) grant: Duration,
+    /// How long a waiter counts as alive after a heartbeat.
+    pub(crate) alive: Duration,
+    /// How often a waiter sends a heartbeat.
+    pub(crate) heartbeat: Duration,
+    /// How long a call takes at most, with the time in the queue.
+    pub(crate) call: Duration,
+    /// A waiter that goes away is withdrawn at once while fewer releases than this are under way.
+    pub(crate) releases: usize,
+    /// Whether the store is in another process, so that calls take time and can fail.
+    pub(crate) is_remote: bool,
+    /// Whether grants count only once replicas have them. A pushed message does not say that, but the answer to a
+    /// heartbeat does.
+    pub(crate) is_durable: bool,
+    /// Whether the kind keeps outcomes, so that a message may follow the loss of a place.
+    pub(crate) has_outcomes: bool,
+}
+
+/// How long a grant to a waiter lasts until it is confirmed.
+const GRANT: Duration = Duration::from_millis(1500);
+
+/// How long a waiter counts as alive after a heartbeat.
+pub(super) const ALIVE: Duration = Duration::from_secs(7);
+
+/// How often a waiter sends a heartbeat: at least once while a grant lasts, so that a waiter behind the grant of a dead process
+/// knows when it lapses. And a little before its end, so that a grant whose message was lost is found in time to renew it.
+const HEARTBEAT: Duration = Duration::from_millis(1350);
+
+/// How long an acquire that was withdrawn is refused if it runs late.
+const TOMBSTONE: Duration = Duration::from_secs(60);
+
+/// Waiters of a namespace that go away are withdrawn at once while fewer releases than this are under way.
+const RELEASES: usize = 16;
+
+/// [`GRANT`], and the time in which the heartbeat that finds the grant, and the renewal that confirms it, become durable.
+fn grant_time(store: &Store) -> Duration {
+    GRANT + 3 * store.durable_within().unwrap_or_default()
+}
+
+pub(super) fn spans(store: &Store) -> Spans {
+    Spans {
+        grant: micros(grant_time(store)),
+        alive: micros(ALIVE),
+        tombstone: micros(TOMBSTONE),
+    }
+}
+
+pub(crate) fn rules(store: &Store, has_outcomes: bool) -> Rules {
+    Rules {
+        grant: grant_time(store),
+        alive: ALIVE,
+        heartbeat: HEARTBEAT,
+        call: store.call_limit(),
+        releases: RELEASES,
+        is_remote: !store.is_in_memory(),
+        is_durable: store.durable_within().is_some(),
+        has_outcomes,
+    }
+}
 
 /// Converts a span to whole µs, rounded up.
 pub(crate) fn micros(span: Duration) -> i64 {
@@ -251,5 +322,28 @@ mod tests {
         // Of the longest spans, twice as much is still a number.
         assert!(micros(Duration::MAX) > micros(1000 * Duration::from_secs(365 * 86_400)));
         assert!(micros(Duration::MAX).checked_mul(2).is_some());
+    }
+
+    /// Grants last longer where they count only once replicas have them.
+    #[test]
+    fn grants_wait_for_replicas() {
+        let builder = || Store::builder().timeout(Duration::from_secs(3));
+        let on_redis = builder().redis("redis://127.0.0.1:1").unwrap();
+        for (store, is_remote) in [(Store::in_memory(), false), (on_redis, true)] {
+            let rules = rules(&store, true);
+            assert_eq!(
+                (rules.grant, rules.is_remote, rules.is_durable),
+                (GRANT, is_remote, false)
+            );
+        }
+        let durable = builder()
+            .replicas(1, Duration::from_millis(100))
+            .redis("redis://127.0.0.1:1")
+            .unwrap();
+        assert!(rules(&durable, true).is_durable);
+        assert_eq!(
+            spans(&durable).grant,
+            micros(GRANT + 3 * durable.durable_within().unwrap())
+        );
     }
 }

@@ -1,73 +1,29 @@
-//! Carries out what the [step](super::tokens) of a namespace says.
+//! Carries out what the [step](super::process) of a namespace says: sends the calls, and gives waiters their results.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use derive_where::derive_where;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::acquire::{Ask, Got, Received};
-use super::admission::{Admission, State};
-use super::handle::{Keeper, Lease};
-use super::keep;
-use super::key_state::Terms;
-use super::kind::{Found, Kind, Query};
-use super::operations::{Heartbeat, Standings, Verb};
-use super::options::{Holding, Watched, micros};
-use super::outcome::Outcome;
-use super::state::LeaseHandle;
-use super::token::{Suffix, Token};
-use super::tokens::{Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told};
-use super::validity::Anchor;
-use super::waiter::Waiter;
-use crate::error::{Busy, Subject, Why};
-use crate::store::{Ids, Link, News, PeriodicTask, Recipient, Signal};
-use crate::sync::lock;
-use crate::{Error, Key, clock};
-
-/// The waiters and leases of this process.
-#[derive_where(Clone)]
-pub(crate) struct Local<K> {
-    pub(super) process: u64,
-    pub(super) ids: Ids,
-    pub(super) kind: PhantomData<fn(K)>,
-}
-
-impl<K> Local<K> {
-    /// Returns a new id, and the token that contains it.
-    pub(super) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
-        let id = self.ids.next();
-        (id, Token::new(self.process, id, &holding.marks, suffix))
-    }
-}
-
-impl<K: Kind> Party for Local<K> {
-    type Waiter = Arc<Waiter<K>>;
-    type Lease = LeaseHandle;
-    type Found = Found<K>;
-
-    fn options(waiter: &Self::Waiter) -> &Arc<Holding> {
-        &waiter.holding
-    }
-
-    fn gives_up(waiter: &Self::Waiter) -> bool {
-        waiter.ask.gives_up
-    }
-
-    fn outlasts(lease: &LeaseHandle) -> bool {
-        lease.state.outlasts()
-    }
-
-    fn token(&mut self, waiter: &Self::Waiter) -> (u64, Token) {
-        Local::token(self, &waiter.holding, &waiter.ask.suffix)
-    }
-
-    fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> LeaseHandle {
-        LeaseHandle::new(grant, &waiter.holding)
-    }
-}
+use crate::clock;
+use crate::error::{Busy, Error, Subject, Why};
+use crate::lease::handle::{Keeper, Lease, LeaseHandle};
+use crate::lease::key_state::Terms;
+use crate::lease::kind::{Found, Kind, Outcome, Query};
+pub(crate) use crate::lease::namespace::Local;
+use crate::lease::namespace::{Admission, State};
+use crate::lease::operations::{Heartbeat, Standings, Verb};
+use crate::lease::options::{Holding, Watched, micros};
+use crate::lease::process::event::{
+    Effect, Effects, Event, Notice, Now, Party, Release, Renewed, Told,
+};
+use crate::lease::release;
+use crate::lease::token::Token;
+use crate::lease::waiter::{Ask, Got, Received};
+use crate::store::validity::Anchor;
+use crate::store::{Key, Link, News, PeriodicTask, Recipient, Signal};
+use crate::sync::lock; // moved
 
 impl<K: Kind> Admission<K> {
     /// The time and the state of the link, for a call that is sent now.
@@ -90,7 +46,9 @@ impl<K: Kind> Admission<K> {
     ) -> Effects<Local<K>> {
         let mut state = lock(&self.tokens);
         let State { tokens, keep } = &mut *state;
-        let (now, earlier, owed) = (self.now(), tokens.due(), tokens.owed());
+        let now = self.now();
+        let earlier = tokens.due();
+        let owed = tokens.owed();
         let event = event(now);
         let grown_up = match &event {
             Some(Event::Signal(Signal::Due)) => Some(Some(now.at)),
@@ -102,7 +60,7 @@ impl<K: Kind> Admission<K> {
                 .young
                 .iter()
                 .flat_map(|young| lock(young).grown_up(until));
-            grown_up.for_each(|leased| keep::holds(tokens, leased, now));
+            grown_up.for_each(|leased| release::holds(tokens, leased, now));
         }
         let effects = event
             .map(|event| tokens.step(event, now))
@@ -219,7 +177,8 @@ impl<K: Kind> Admission<K> {
     }
 
     fn send_release(self: &Arc<Self>, here: Option<Handle>, release: &Release, owed: Option<u64>) {
-        let (this, key) = (Arc::clone(self), release.key.clone());
+        let this = Arc::clone(self);
+        let key = release.key.clone();
         let then = move |result| {
             if let Some(owed) = owed {
                 this.handle(Event::Released { owed, result });
@@ -237,14 +196,13 @@ impl<K: Kind> Admission<K> {
     }
 
     fn send_acquire(self: &Arc<Self>, id: u64, key: Key, token: Token, options: &Holding) {
-        let (this, sent) = (Arc::clone(self), self.now());
-        let (verb, ttl) = (
-            Verb::Acquire {
-                query: None,
-                bypass: false,
-            },
-            micros(options.options.ttl),
-        );
+        let this = Arc::clone(self);
+        let sent = self.now();
+        let verb = Verb::Acquire {
+            query: None,
+            bypass: false,
+        };
+        let ttl = micros(options.options.ttl);
         let operation = self.operation(token, verb, Terms::usual(ttl));
         self.acquire_release
             .send(None, key, operation, move |answer| {
@@ -265,7 +223,8 @@ impl<K: Kind> Admission<K> {
     }
 
     fn send_heartbeat(self: &Arc<Self>, key: Key, waiters: Vec<(u64, Token)>) {
-        let (this, sent) = (Arc::clone(self), self.now());
+        let this = Arc::clone(self);
+        let sent = self.now();
         let (ids, tokens) = waiters.into_iter().unzip::<_, _, Vec<_>, _>();
         let limit = self.fleet_limit();
         let heartbeat = Heartbeat {
@@ -289,8 +248,9 @@ impl<K: Kind> Admission<K> {
     }
 
     fn send_renewal(self: &Arc<Self>, lease: LeaseHandle, extends: bool) {
-        let (this, sent) = (Arc::clone(self), clock::now());
-        // No renewal makes a lease shorter: a ttl of 0 asks until when it lasts.
+        let this = Arc::clone(self);
+        let sent = clock::now();
+        // No renewal makes a lease shorter: a ttl of 0 only reads until when it lasts.
         let ttl = if extends {
             micros(lease.state.ttl())
         } else {
@@ -318,10 +278,8 @@ impl<K: Kind> Admission<K> {
         let renewed = match &answer {
             Ok((_, None)) => Renewed::Gone,
             Ok((now, Some(expiry))) => {
-                let (anchor, drift) = (
-                    Anchor { sent, now: *now },
-                    lease.state.holding.options.drift,
-                );
+                let anchor = Anchor { sent, now: *now };
+                let drift = lease.state.holding.options.drift;
                 Renewed::Valid {
                     sent,
                     until: anchor.until(*expiry, lease.state.ttl(), drift),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::flows::{CLASSES, Flows, Order, RANKS};
-use super::settings::Settings;
-use super::token::Token;
+use crate::lease::order::{CLASSES, Flows, Order, RANKS};
+use crate::lease::settings::Settings;
+use crate::lease::token::Token;
 use crate::store::{News, Push};
 
 /// A rank, a line of it, and a ticket in that. Lower ones come first.
@@ -113,10 +113,8 @@ impl Queue {
 
     /// Returns whether the newest waiter without a flow of a rank is served before the first one.
     fn is_newest_first(&self, rank: i64, now: i64) -> bool {
-        let (after, since) = (
-            self.settings.newest(),
-            self.flows.as_ref().and_then(|flows| flows.waits(rank)),
-        );
+        let after = self.settings.newest();
+        let since = self.flows.as_ref().and_then(|flows| flows.waits(rank));
         after > 0 && since.is_some_and(|since| since <= now && since.saturating_add(after) <= now)
     }
 
@@ -130,7 +128,8 @@ impl Queue {
 
     /// Returns the last waiter of the longest line of a rank, for one whose line is empty: one of two or more.
     pub(crate) fn longest(&self, rank: i64, order: &Order) -> Option<Token> {
-        let (others, flows) = (*self.others.get(rank as usize)?, self.flows.as_ref()?);
+        let others = *self.others.get(rank as usize)?;
+        let flows = self.flows.as_ref()?;
         let is_empty = order
             .flow
             .map_or(others == 0, |flow| !flows.waits_for(rank, flow));
@@ -288,7 +287,8 @@ impl Queue {
 
     /// Returns how many flows up to this one have waiters.
     fn lines_until(&self, rank: i64, line: i64) -> usize {
-        let (mut next, mut count) = (0, 0);
+        let mut next = 0;
+        let mut count = 0;
         while let Some(((_, line, _), _)) = self.range((rank, next, 0), (rank, line + 1, 0)).next()
         {
             (next, count) = (line + 1, count + 1);
@@ -318,7 +318,8 @@ impl Queue {
         if !self.has_places() {
             self.flows = None;
         }
-        let (ahead, of_rank) = (self.ahead(rank), rank as usize);
+        let ahead = self.ahead(rank);
+        let of_rank = rank as usize;
         let lower = if rank > 0 { self.ahead(rank - 1) } else { 0 };
         let is_ordered = order.is_some() && rank < CLASSES;
         if self.counts[of_rank] == 0 && is_ordered {

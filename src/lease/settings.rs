@@ -4,17 +4,17 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::flows::{CLASSES, Order};
-use crate::Store;
+use crate::lease::order::{CLASSES, Order};
+use crate::store::Store;
 use crate::sync::lock;
 
 /// For how long waiters of lower ranks may be served before others, if the settings say nothing, µs.
 const USUAL_AGING: i64 = 10_000_000;
 
-/// How long a limit counts after it was told last, µs.
+/// How long a limit counts after a caller sent it last, µs.
 const FRESH: i64 = 30_000_000;
 
-/// A limit that was told so long ago is stored anew, µs.
+/// A limit that was sent so long ago is stored anew, µs.
 const AGAIN: i64 = 5_000_000;
 
 /// Who sets the limit of a key. The later one counts.
@@ -28,7 +28,7 @@ pub(crate) enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyLimit {
     pub(crate) source: Source,
-    /// Of two of one source the higher version counts, of equal ones the one that was told last.
+    /// Of two of one source the higher version counts, of equal ones the one that was sent last.
     pub(crate) version: i64,
     /// `None`: the setting was undone.
     pub(crate) limit: Option<i64>,
@@ -47,7 +47,7 @@ pub(crate) struct Rules {
     pub(crate) reserved: [i64; CLASSES as usize],
 }
 
-/// What a caller tells the state of a key.
+/// What a caller sends to the state of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) limit: Option<KeyLimit>,
@@ -57,7 +57,7 @@ pub(crate) struct Told {
 /// What a key knows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
-    /// And when it was told last, µs.
+    /// And when it was sent last, µs.
     limit: Option<(KeyLimit, i64)>,
     rules: Option<Rules>,
 }
@@ -149,7 +149,7 @@ pub(crate) struct FleetSet {
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
 }
 
-/// Who has waiters that a change of the limit concerns.
+/// A namespace with waiters that a change of the limit concerns.
 pub(crate) trait Watcher: Send + Sync {
     fn limit_changed(self: Arc<Self>);
 }

@@ -1,13 +1,96 @@
-//! A waiter of this process, and what it is offered.
+//! What a caller asks for, the waiter that stands for it in this process, and how it is answered.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::acquire::{Ask, Got, Received};
-use super::kind::{Found, Kind, Query};
-use super::options::Holding;
+use crate::error::{Error, Subject};
+use crate::lease::handle::Lease;
+use crate::lease::key_state::Terms;
+use crate::lease::kind::{Found, Kind, Query};
+use crate::lease::options::{Holding, micros};
+use crate::lease::token::Suffix;
 use crate::sync::lock;
+
+/// The options of one acquire.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask<Q = ()> {
+    pub(crate) subject: Subject,
+    /// The suffix that the kind of lease adds to the token.
+    pub(crate) suffix: Suffix,
+    /// Waiters of lower ranks are served first.
+    pub(crate) rank: i64,
+    /// How to wait; `None`: do not wait.
+    pub(crate) wait: Option<Wait>,
+    /// The query for outcomes of earlier leases.
+    pub(crate) query: Q,
+    /// Whether to acquire in spite of such outcomes. It is reset once the place in the queue is lost.
+    pub(crate) bypass: bool,
+    /// Whether to stop waiting when the store is unavailable.
+    pub(crate) gives_up: bool,
+    /// Refuse a wait that would take too long, where so many waiters are served at once.
+    pub(crate) early: Option<u32>,
+}
+
+impl<Q> Ask<Q> {
+    pub(crate) fn new(
+        query: Q,
+        subject: Subject,
+        suffix: Suffix,
+        rank: i64,
+        wait: Option<Wait>,
+    ) -> Self {
+        Self {
+            subject,
+            suffix,
+            rank,
+            wait,
+            query,
+            bypass: false,
+            gives_up: false,
+            early: None,
+        }
+    }
+
+    pub(super) fn terms(&self, holding: &Holding) -> Terms {
+        let max_waiters = self.wait.map_or(0, |wait| wait.max_waiters.into());
+        Terms {
+            ttl: micros(holding.options.ttl),
+            max_waiters,
+            rank: self.rank,
+            placed: self.early.is_some(),
+        }
+    }
+}
+
+/// How to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// The longest wait; `None`: no limit.
+    pub(crate) max_wait: Option<Duration>,
+    /// The acquire is refused if this many waiters are in the queue.
+    pub(crate) max_waiters: u32,
+}
+
+impl Wait {
+    pub(crate) const FOR_EVER: Self = Self {
+        max_wait: None,
+        max_waiters: u32::MAX,
+    };
+}
+
+/// The result of an acquire.
+#[derive(Debug)]
+pub(crate) enum Got<F> {
+    /// A lease, and the outcome of an earlier one, if any.
+    Lease(Lease, Option<F>),
+    /// An earlier lease has an outcome that leaves nothing to do.
+    Done(F),
+}
+
+/// The result that a waiter receives; `None`: its place is lost, and it must acquire again.
+pub(super) type Received<F> = Result<Option<Got<F>>, Error>;
 
 /// A waiter. Two are equal if they are the same.
 #[derive(Debug)]
@@ -25,15 +108,12 @@ impl<K: Kind> Waiter<K> {
         ask: Ask<Query<K>>,
     ) -> (Arc<Self>, oneshot::Receiver<Received<Found<K>>>) {
         let (sender, receiver) = oneshot::channel();
-        let (holding, result) = (Arc::clone(holding), Mutex::new(Some(sender)));
-        (
-            Arc::new(Self {
-                holding,
-                ask,
-                result,
-            }),
-            receiver,
-        )
+        let waiter = Self {
+            holding: Arc::clone(holding),
+            ask,
+            result: Mutex::new(Some(sender)),
+        };
+        (Arc::new(waiter), receiver)
     }
 
     /// Offers a result. Drops it if the waiter has gone away, or was offered another one before.

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
 
-use super::state::LeaseHandle;
-use crate::Error;
+use crate::error::Error;
+use crate::lease::handle::LeaseHandle;
 
 /// Watches a lease for the work that is done under it.
 ///

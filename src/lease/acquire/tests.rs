@@ -5,9 +5,11 @@
 use futures::FutureExt as _;
 
 use super::*;
-use crate::lease::holder::Exclusive;
-use crate::store::{Namespace, PeriodicTask as _, Signal};
-use crate::{Store, telemetry};
+use crate::error::Subject;
+use crate::lease::holders::Exclusive;
+use crate::lease::token::Suffix;
+use crate::store::{Namespace, PeriodicTask as _, Signal, Store};
+use crate::telemetry;
 
 fn leases_with(options: LeaseOptions) -> Leases<Exclusive> {
     let store = &Store::in_memory();

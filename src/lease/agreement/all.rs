@@ -7,24 +7,24 @@ use std::sync::{Arc, Mutex};
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
+use support::redis_server::RedisServer;
 
-use super::virtual_time::{self, Time};
-use super::{LATE_IDS, SPANS, Side, States, TTLS, Tried as _, random_step, tokens};
-use crate::lease::all::{self, AcquireAll, All};
-use crate::lease::holder::Exclusive;
+use super::virtual_time::Time;
+use super::{LATE_IDS, SPANS, Side, States, TTLS, Tried as _, random_step, tokens, virtual_time};
+use crate::lease::acquire_all;
+use crate::lease::acquire_all::{AcquireAll, All};
+use crate::lease::holders::Exclusive;
 use crate::lease::key_state::Terms;
 use crate::lease::token::Token;
-use crate::store::{Cell as _, Client, Clock, Namespace};
+use crate::store::{Cell as _, Client, Clock, Key, Namespace, Store};
 use crate::sync::lock;
-use crate::{Key, Store};
-use support::redis_server::RedisServer;
 
 const SEQUENCES: usize = 150;
 const STEPS: usize = 30;
 const KEYS: usize = 3;
 
 fn client(store: &Store) -> Client<AcquireAll> {
-    Namespace::<all::States>::each(&Exclusive::namespace(store))
+    Namespace::<acquire_all::States>::each(&Exclusive::namespace(store))
         .unwrap()
         .client()
 }

@@ -6,22 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use futures::future::join;
+use support::redis_server::RedisServer;
 
-use super::virtual_time::{self, Time};
-use super::{Side, States, Step, Tried};
-use crate::Store;
+use super::virtual_time::Time;
+use super::{Side, States, Step, Tried, virtual_time};
 use crate::dedupe::exact::ExactClaims;
 use crate::dedupe::filtered::FilterClaims;
-use crate::lease::holder::Exclusive;
+use crate::lease::holders::Exclusive;
 use crate::lease::key_state::{Terms, Was};
 use crate::lease::operations::{Verb, VerbOf, What};
 use crate::lease::settings::{Rules, Told};
 use crate::lease::token::Token;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
-use crate::store::Clock;
+use crate::store::{Clock, Store};
 use crate::wait_group::holders::Permits;
-use support::redis_server::RedisServer;
 
 pub(super) const SECOND: i64 = 1_000_000;
 const HOUR: i64 = 3_600 * SECOND;

@@ -6,13 +6,13 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 
 use super::{Tried, agree};
+use crate::BloomFilter;
 use crate::bloom_filter::Probe;
 use crate::dedupe::exact::{Digest, Exact, ExactClaims, Layout};
 use crate::dedupe::filtered::{FilterClaims, Filtered};
 use crate::dedupe::{FilterFull, Found, Memory as _};
 use crate::lease::key_state::KeyState;
-use crate::store::Namespace;
-use crate::{BloomFilter, Key, Store};
+use crate::store::{Key, Namespace, Store};
 
 fn filter(store: &Store) -> BloomFilter {
     let builder = BloomFilter::builder()

@@ -4,16 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use support::redis_server::RedisServer;
+use support::{eventually, patient};
 
 use super::{Side, TTLS};
 use crate::dedupe::Claimed;
-use crate::lease::holder::Exclusive;
+use crate::lease::holders::Exclusive;
 use crate::lease::key_state::{Standing, Terms};
 use crate::lease::operations::{AcquireRelease, Verb, What};
-use crate::{BloomFilter, Dedupe, Mutex, RwLock, SingleFlight, Store, WaitGroup};
-use support::eventually;
-use support::patient;
-use support::redis_server::RedisServer;
+use crate::mutex::Mutex;
+use crate::rw_lock::RwLock;
+use crate::store::Store;
+use crate::wait_group::WaitGroup;
+use crate::{BloomFilter, Dedupe, SingleFlight};
 
 const SOON: Duration = Duration::from_secs(10);
 const DAY: Duration = Duration::from_secs(86_400);

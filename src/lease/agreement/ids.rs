@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::store::{Link, News};
-use crate::{Store, WaitGroup};
-use support::eventually;
-use support::patient;
 use support::redis_server::RedisServer;
+use support::{eventually, patient};
+
+use crate::store::{Link, News, Store};
+use crate::wait_group::WaitGroup;
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::{Side, States, Tried};
-use crate::sync::lock;
-use crate::{Store, StoreBuilder};
 use support::client::Client;
 use support::redis_server::RedisServer;
+
+use super::{Side, States, Tried};
+use crate::StoreBuilder;
+use crate::store::Store;
+use crate::sync::lock;
 
 /// Replaces the clock and `redis.call` in scripts: the test sets the time, keys expire by that time, and published
 /// messages are recorded. Keys that are not in `KEYS` are refused, as some servers do.

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::lease::holder::{FENCES, Holder};
+use crate::lease::holders::{FENCES, Holder};
 use crate::wait_group::holders::PermitHolders;
 
 const SECOND: i64 = 1_000_000;

@@ -1,10 +1,10 @@
 //! No waiter waits for ever. Whatever went wrong before: once no message is under way and nothing more goes wrong,
 //! every waiter is served within a bounded time. No new arrival is needed for that.
 
-use super::super::tokens::Stage;
 use super::Modelled;
 use super::server::Verb;
 use super::world::{Event, World};
+use crate::lease::process::entry::Stage;
 
 impl<H: Modelled> World<H> {
     /// Returns whether all waiters that are polled are served if every message arrives at once and holders release

@@ -5,17 +5,17 @@ use std::hash::{Hash, Hasher};
 
 use tokio::time::Instant;
 
-use super::super::key_state::Standing;
-use super::super::queue::{BEHIND, Queue};
-use super::super::tokens::Stage;
-use super::super::validity::Anchor;
 use super::Modelled;
 use super::client::Client;
 use super::properties::NOTED;
 use super::rules::{Flaw, TICK};
 use super::server::Verb;
 use super::world::{Message, What, World, in_ticks};
+use crate::lease::key_state::Standing;
+use crate::lease::process::entry::Stage;
+use crate::lease::queue::{BEHIND, Queue};
 use crate::store::News;
+use crate::store::validity::Anchor;
 
 /// A state in numbers.
 type Form = Vec<i16>;

@@ -4,21 +4,22 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::super::key_state::Standing;
-use super::super::operations::Answer;
-use super::super::options::Holding;
-use super::super::token::Token;
-use super::super::tokens::{
-    Effect, Effects, Entry, Event, Grant, Notice, Now, Party, Release, Renewed, Stage, Tokens, Told,
-};
-use super::super::validity::{Anchor, Drift, Validity};
 use super::Modelled;
 use super::properties::{FAIR, FENCES, GOOD, PROMPT};
 use super::rules::{Flaw, Rules, TICK, ticks};
 use super::server::Verb;
 use super::world::{Message, What, World};
-use crate::Error;
-use crate::error::Cause;
+use crate::error::{Cause, Error};
+use crate::lease::key_state::Standing;
+use crate::lease::operations::Answer;
+use crate::lease::options::Holding;
+use crate::lease::process::Tokens;
+use crate::lease::process::entry::{Entry, Stage};
+use crate::lease::process::event::{
+    Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told,
+};
+use crate::lease::token::Token;
+use crate::store::validity::{Anchor, Drift, Validity};
 use crate::store::{Link, News, Signal};
 
 /// A line in a process.

@@ -9,7 +9,7 @@
 //!   longer grants as well.
 //! * A grant that outlives the ttl of its waiter, alone: the waiter cuts it to its ttl.
 //! * Beliefs that ignore an earlier end, and renewals whose answers arrive in another order than they were sent: the end
-//!   that the server returns only grows. `lease::validity` has tests of both.
+//!   that the server returns only grows. `store::validity` has tests of both.
 //! * A place that is given away while its waiter is between two tokens: the waiter asks again, at the end of the
 //!   queue.
 
@@ -17,7 +17,7 @@ use super::properties::*;
 use super::rules::Flaw::*;
 use super::rules::{Faults, Rules};
 use super::settings::{NONE, busy, classes, cohort, ending, newest, permits, weighted};
-use crate::lease::holder::Holder;
+use crate::lease::holders::Holder;
 use crate::wait_group::holders::PermitHolders;
 
 /// Each process has a line of its own for each of its waiters.

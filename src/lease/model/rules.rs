@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::key_state::{Spans, Terms};
-use super::super::options::{Holding, LeaseOptions};
-use super::super::settings::{self, Told};
-use super::super::token::Token;
-use super::super::tokens;
 use super::client::DRIFT;
+use crate::lease::key_state::{Spans, Terms};
+use crate::lease::options::{Holding, LeaseOptions};
+use crate::lease::settings::Told;
+use crate::lease::token::Token;
+use crate::lease::{options, settings};
 use crate::telemetry::Leases;
 
 /// All times are whole ticks. A tick is much longer than the grain of [`Drift`](super::super::validity::Drift), so
@@ -273,8 +273,8 @@ impl Rules {
     }
 
     /// The rules of the step of a process.
-    pub(super) fn of_tokens(&self) -> tokens::Rules {
-        tokens::Rules {
+    pub(super) fn of_tokens(&self) -> options::Rules {
+        options::Rules {
             grant: ticks(self.grant),
             alive: ticks(self.alive),
             heartbeat: ticks(1),

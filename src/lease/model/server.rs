@@ -2,13 +2,12 @@
 
 use std::slice;
 
-use super::super::key_state::{KeyState, Standing};
-use super::super::kind::Holders;
-use super::super::outcome::{Completing, Entered};
-use super::super::queue::Queue;
 use super::properties::{DONE, FENCES, ORDER, PLACES};
 use super::rules::{Flaw, Rules, TICK};
 use super::turns::Turns;
+use crate::lease::key_state::{KeyState, Standing};
+use crate::lease::kind::{Completing, Entered, Holders};
+use crate::lease::queue::Queue;
 use crate::store::{Cell as _, Push};
 
 /// The operations of the server.

@@ -2,7 +2,7 @@
 
 use super::properties::{COVERED, EXCLUSION, ORDER};
 use super::rules::{Faults, Rules, SEAT, Seat, Tokens, one_each};
-use crate::lease::holder::Holder;
+use crate::lease::holders::Holder;
 use crate::rw_lock::holders::RwHolders;
 use crate::wait_group::holders::PermitHolders;
 

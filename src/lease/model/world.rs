@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::super::key_state::Standing;
-use super::super::tokens::Stage;
 use super::client::Client;
 use super::properties::Broken;
 use super::rules::{Flaw, Rules, TICK, ticks};
 use super::server::{Server, Verb};
-use crate::lease::validity::Anchor;
+use crate::lease::key_state::Standing;
+use crate::lease::process::entry::Stage;
 use crate::store::News;
+use crate::store::validity::Anchor;
 
 #[derive(Clone, Debug)]
 pub(super) struct World<H> {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::*;
-use crate::single_flight::answer::{self, Flight};
+use crate::single_flight::answer;
+use crate::single_flight::answer::Flight;
 
 const NOW: i64 = 7_000_000;
 
@@ -64,7 +65,7 @@ fn what_ends_a_lease_has_places_of_its_own() {
 
 #[test]
 fn the_scripts_have_the_same_spans() {
-    let spans = crate::lease::admission::spans(&crate::Store::in_memory());
+    let spans = crate::lease::options::spans(&crate::Store::in_memory());
     for (name, span) in [("alive", spans.alive), ("tombstone", spans.tombstone)] {
         assert!(
             include_str!("../../../lua/queue.lua").contains(&format!("\n  {name} = {span},")),

@@ -1,7 +1,7 @@
 //! How a process renews a lease, hands it on, and gives it up.
 
 use super::*;
-use crate::lease::tokens::first_renewal;
+use crate::lease::process::hold::first_renewal;
 
 /// A lease of `left` ms with the fence 7, and the id of its token. Its holder receives it at 1 ms. The others stand in the
 /// line behind it, and want leases of these ttls.

@@ -1,7 +1,7 @@
 //! The tokens of this process: the waiters, the leases, and the releases that the store has not confirmed.
 //!
 //! This is the client's side of the protocol as one pure step: [`Tokens::step`] takes an event and the time, and returns
-//! what has to be done. It holds no lock, makes no call and reads no clock. [`Admission`](super::admission::Admission)
+//! what has to be done. It holds no lock, makes no call and reads no clock. [`Admission`](super::namespace::Admission)
 //! carries out the effects; the model runs the same step. Acquires that do not wait come here once they
 //! have a lease: see [`acquire`](super::acquire).
 //!
@@ -15,54 +15,25 @@
 //! A token serves the waiters in its [`Line`]: one waiter, or all waiters of this process for a key, for kinds with
 //! cohorts. If a token fails, its line acquires again with another token.
 
-mod entry;
-mod event;
-mod held;
-mod line;
-mod owed;
-mod step;
+pub(crate) mod entry;
+pub(crate) mod event;
+pub(crate) mod hold;
+pub(crate) mod owed;
 #[cfg(test)]
 mod test_support;
+pub(crate) mod wait;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub(crate) use self::entry::{Entry, Held, Stage};
-pub(crate) use self::event::{
-    Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told,
-};
-pub(crate) use self::held::first_renewal;
-#[cfg(test)]
-pub(crate) use self::line::LONGEST_TURN;
-pub(crate) use self::line::Line;
-use self::owed::Owed;
-pub(super) use self::step::unexpected;
-use crate::store::Link;
-use crate::{Error, Key};
-
-/// The time spans and properties of a namespace.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
-    /// How long a grant to a waiter lasts at most, until it is renewed.
-    pub(crate) grant: Duration,
-    /// How long a waiter counts as alive after a heartbeat.
-    pub(crate) alive: Duration,
-    /// How often a waiter sends a heartbeat.
-    pub(crate) heartbeat: Duration,
-    /// How long a call takes at most, with the time in the queue.
-    pub(crate) call: Duration,
-    /// A waiter that goes away is withdrawn at once while fewer releases than this are under way.
-    pub(crate) releases: usize,
-    /// Whether the store is in another process, so that calls take time and can fail.
-    pub(crate) is_remote: bool,
-    /// Whether grants count only once replicas have them. A pushed message does not say that, but the answer to a
-    /// heartbeat does.
-    pub(crate) is_durable: bool,
-    /// Whether the kind keeps outcomes, so that a message may follow the loss of a place.
-    pub(crate) has_outcomes: bool,
-}
+use crate::error::Error;
+use crate::lease::options::Rules;
+use crate::lease::process::entry::Entry;
+use crate::lease::process::event::{Effects, Event, Now, Party, Release};
+use crate::lease::process::owed::Owed;
+use crate::store::{Key, Link, Signal};
 
 /// The tokens of a namespace in this process.
 #[derive(Clone, Debug)]
@@ -91,6 +62,71 @@ pub(crate) struct Tokens<P: Party> {
 enum Slot {
     Entry(u64),
     Owed(u64),
+}
+
+impl<P: Party> Tokens<P> {
+    /// Handles an event. The effects must be carried out in their order.
+    pub(crate) fn step(&mut self, event: Event<P>, now: Now) -> Effects<P> {
+        self.now = now;
+        match event {
+            Event::Arrives { key, waiter } => self.arrives(key, waiter),
+            Event::Leaves {
+                key,
+                waiter,
+                id,
+                unanswered,
+            } => self.leaves(&key, &waiter, id, unanswered),
+            Event::Answered {
+                id,
+                sent,
+                answer,
+                polled,
+            } => self.answered(id, sent, answer, polled),
+            Event::Failed {
+                id,
+                error,
+                is_final,
+            } => self.failed(id, &error, is_final),
+            Event::Pushed { id, news } => self.pushed(id, news),
+            Event::Stands {
+                sent,
+                now,
+                soonest,
+                each,
+            } => self.all_stand(sent, now, soonest, each),
+            Event::Unanswered { ids, error } => {
+                ids.into_iter().for_each(|id| self.unanswered(id, &error))
+            }
+            Event::Holds {
+                grant,
+                lease,
+                options,
+                renew,
+            } => self.holds(grant, lease, options, renew),
+            Event::Accepted { id, fence } => self.accepted(id, fence),
+            Event::Renewed {
+                id,
+                renewed,
+                scheduled,
+            } => self.renewed(id, renewed, scheduled),
+            Event::Lost { id, fence } => self.lost(id, fence, true),
+            Event::Ends {
+                release,
+                id,
+                fence,
+                detached,
+            } => self.ends(release, id, fence, detached),
+            Event::Forgotten { id, fence } => self.forgotten(id, fence),
+            Event::Releases(release) => self.release(release),
+            Event::Withdraws(release) => self.withdraw(release),
+            Event::Released { owed, result } => self.released(owed, &result),
+            Event::Signal(Signal::Due) => self.run_due(),
+            Event::Signal(Signal::Relinked) => self.relinked(),
+            Event::Signal(Signal::Hurry) => self.hurry(),
+            Event::Signal(Signal::ShutDown) => self.shut_down(),
+        }
+        std::mem::take(&mut self.effects)
+    }
 }
 
 impl<P: Party> Tokens<P> {

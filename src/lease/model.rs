@@ -1,7 +1,7 @@
 //! A model of the lease protocol. The checker visits every reachable state in bounded settings.
 //!
 //! The model runs the real code. Its server runs the [`KeyState`](super::key_state::KeyState) of the in-memory store. Its
-//! processes run the [step](super::tokens::Tokens::step) of the client. What the model adds is the order of events.
+//! processes run the [step](super::process::Tokens::step) of the client. What the model adds is the order of events.
 //!
 //! * [`server`]: one key, its clock, and what is observed there: which waiters overtake others, and which fences
 //!   are granted.
@@ -44,8 +44,8 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use self::rules::Rules;
 use self::world::{Event, World};
-use super::kind::Holders;
-use crate::lease::holder::Holder;
+use crate::lease::holders::Holder;
+use crate::lease::kind::Holders;
 use crate::rw_lock::holders::RwHolders;
 use crate::wait_group::holders::PermitHolders;
 

@@ -1,4 +1,4 @@
-//! Tokens that wait: their acquires, their places in the queue, and what they are told.
+//! Tokens that wait: their acquires, their places in the queue, and the results that they get without a lease.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,20 +6,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::key_state::Standing;
-use super::super::operations::{Answer, What};
-use super::super::options::LeaseOptions;
-use super::super::token::Token;
-use super::super::validity::Anchor;
-use super::entry::Doubt;
-use super::event::By;
-use super::{
-    Effect, Effects, Entry, Event, Grant, Held, Line, Notice, Now, Party, Release, Slot, Stage,
-    Tokens, Told,
-};
-use crate::error::Cause;
-use crate::store::{Link, Refusal, Signal};
-use crate::{Error, Key, clock};
+use crate::clock;
+use crate::error::{Cause, Error};
+use crate::lease::key_state::Standing;
+use crate::lease::operations::{Answer, What};
+use crate::lease::options::LeaseOptions;
+use crate::lease::process::entry::{Entry, Line, Stage};
+use crate::lease::process::event::{By, Effect, Notice, Now, Party, Release, Told};
+use crate::lease::process::{Slot, Tokens};
+use crate::lease::token::Token;
+use crate::store::validity::Anchor;
+use crate::store::{Key, Link, Refusal};
 
 /// How long waiters that join a line wait for the future that sends its acquire. After that, a copy is sent in the
 /// background: that future may not be polled.
@@ -35,105 +32,7 @@ const MARGIN: Duration = Duration::from_millis(2);
 const MOST_TOKENS: usize = 256;
 
 impl<P: Party> Tokens<P> {
-    /// Handles an event. The effects must be carried out in their order.
-    pub(crate) fn step(&mut self, event: Event<P>, now: Now) -> Effects<P> {
-        self.now = now;
-        match event {
-            Event::Arrives { key, waiter } => self.arrives(key, waiter),
-            Event::Leaves {
-                key,
-                waiter,
-                id,
-                unanswered,
-            } => self.leaves(&key, &waiter, id, unanswered),
-            Event::Answered {
-                id,
-                sent,
-                answer,
-                polled,
-            } => self.answered(id, sent, answer, polled),
-            Event::Failed {
-                id,
-                error,
-                is_final,
-            } => self.failed(id, &error, is_final),
-            Event::Pushed { id, news } => self.pushed(id, news),
-            Event::Stands {
-                sent,
-                now: server,
-                soonest,
-                each,
-            } => {
-                let anchor = Anchor {
-                    sent: sent.at,
-                    now: server,
-                };
-                each.into_iter().for_each(|(id, standing)| {
-                    self.stands(id, standing, anchor, sent.link, soonest)
-                });
-            }
-            Event::Unanswered { ids, error } => {
-                ids.into_iter().for_each(|id| self.unanswered(id, &error))
-            }
-            Event::Holds {
-                grant,
-                lease,
-                options,
-                renew,
-            } => {
-                let Grant {
-                    key,
-                    token,
-                    id,
-                    fence,
-                    twice,
-                    validity,
-                    at,
-                    ..
-                } = grant;
-                let (offered, is_renewing, doubt) = (None, false, Doubt::None);
-                let ends = options.options.hold_ends(at);
-                let held = Held {
-                    lease,
-                    validity,
-                    fence,
-                    offered,
-                    ends,
-                    renew,
-                    is_renewing,
-                    doubt,
-                };
-                let mut entry = Entry::new(id, key, token, options, Stage::Held(held));
-                entry.twice = twice;
-                self.insert(id, entry);
-                self.plan(id);
-            }
-            Event::Accepted { id, fence } => self.accepted(id, fence),
-            Event::Renewed {
-                id,
-                renewed,
-                scheduled,
-            } => self.renewed(id, renewed, scheduled),
-            Event::Lost { id, fence } => self.lost(id, fence, true),
-            Event::Ends {
-                release,
-                id,
-                fence,
-                detached,
-            } => self.ends(release, id, fence, detached),
-            Event::Forgotten { id, fence } => self.forgotten(id, fence),
-            Event::Releases(release) => self.release(release),
-            Event::Withdraws(release) => self.withdraw(release),
-            Event::Released { owed, result } => self.released(owed, &result),
-            Event::Signal(Signal::Due) => self.run_due(),
-            Event::Signal(Signal::Relinked) => self.relinked(),
-            Event::Signal(Signal::Hurry) => self.hurry(),
-            Event::Signal(Signal::ShutDown) => self.shut_down(),
-        }
-        std::mem::take(&mut self.effects)
-    }
-
-    fn arrives(&mut self, key: Key, waiter: P::Waiter) {
+    pub(super) fn arrives(&mut self, key: Key, waiter: P::Waiter) {
         let cohort = P::options(&waiter).options.cohorts;
         if cohort
             && let Some(id) = self.lines.get(&key).copied()
@@ -178,7 +77,8 @@ impl<P: Party> Tokens<P> {
             early: false,
         };
         let mut entry = Entry::new(id, key.clone(), token.clone(), Arc::clone(&options), stage);
-        (entry.line, entry.cohort) = (line, cohort);
+        entry.line = line;
+        entry.cohort = cohort;
         self.insert(id, entry);
         self.effects.push(Effect::Acquire {
             id,
@@ -189,7 +89,13 @@ impl<P: Party> Tokens<P> {
         id
     }
 
-    fn leaves(&mut self, key: &Key, waiter: &P::Waiter, id: Option<u64>, unanswered: bool) {
+    pub(super) fn leaves(
+        &mut self,
+        key: &Key,
+        waiter: &P::Waiter,
+        id: Option<u64>,
+        unanswered: bool,
+    ) {
         // A waiter without an entry of its own is in the line that it joined.
         let own = id.filter(|id| self.entries.contains_key(id));
         let Some(id) = own.or_else(|| self.lines.get(key).copied()) else {
@@ -214,7 +120,7 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    fn answered(
+    pub(super) fn answered(
         &mut self,
         id: u64,
         sent: Now,
@@ -237,20 +143,15 @@ impl<P: Party> Tokens<P> {
         entry.twice |= answer.twice;
         match standing {
             Standing::Held { expiry, fence } => {
-                self.granted(
-                    id,
-                    By::Answer(anchor),
-                    (expiry, fence),
-                    answer.found,
-                    polled,
-                );
+                let by = By::Answer(anchor);
+                self.granted(id, by, (expiry, fence), answer.found, polled);
             }
             Standing::Queued { soonest, .. } => {
                 entry.stage = Stage::Queued {
                     anchor,
                     gone: false,
                 };
-                // The announced grant may be older than this answer, so it is asked for.
+                // The announced grant may be older than this answer, so a heartbeat looks it up.
                 let due = if early {
                     Some(self.now.at)
                 } else {
@@ -261,21 +162,12 @@ impl<P: Party> Tokens<P> {
                 self.effects.push(Effect::Subscribe);
             }
             Standing::Done => {
-                self.tell(
-                    id,
-                    &answer
-                        .found
-                        .map_or_else(|| Told::Failed(unexpected()), Told::Found),
-                );
+                let found = answer.found.map(Told::Found);
+                self.tell(id, &found.unwrap_or_else(|| Told::Failed(unexpected())));
             }
             Standing::Refused { soonest, before } => {
-                self.tell(
-                    id,
-                    &Told::Refused {
-                        left: soonest - answer.now,
-                        before,
-                    },
-                );
+                let left = soonest - answer.now;
+                self.tell(id, &Told::Refused { left, before });
             }
             // Only this process knows the token. So it was withdrawn here, and the copy of an acquire came late.
             Standing::Withdrawn => self.place_lost(id),
@@ -287,7 +179,8 @@ impl<P: Party> Tokens<P> {
         let LeaseOptions {
             foreign, ask_every, ..
         } = *self.entries.get(&id)?.options();
-        let (now, every) = (self.now.at, self.rules.heartbeat);
+        let now = self.now.at;
+        let every = self.rules.heartbeat;
         // Messages that were sent between the server's answer and the new subscription are lost.
         if self.now.link != link {
             return Some(now);
@@ -332,6 +225,20 @@ impl<P: Party> Tokens<P> {
         }
     }
 
+    /// Handles the answer to a heartbeat. The next lease ends at `soonest`, by the server's clock, which says `now`.
+    pub(super) fn all_stand(
+        &mut self,
+        sent: Now,
+        now: i64,
+        soonest: i64,
+        each: Vec<(u64, Standing)>,
+    ) {
+        let anchor = Anchor { sent: sent.at, now };
+        for (id, standing) in each {
+            self.stands(id, standing, anchor, sent.link, soonest);
+        }
+    }
+
     /// Handles the state of one waiter, from a heartbeat.
     fn stands(&mut self, id: u64, standing: Standing, anchor: Anchor, link: Link, soonest: i64) {
         let Some(entry) = self.entries.get_mut(&id) else {
@@ -351,7 +258,8 @@ impl<P: Party> Tokens<P> {
             Standing::Held { .. } => {}
             Standing::Queued { .. } => {
                 *known = anchor;
-                let (due, next) = (entry.due, self.next_heartbeat(id, anchor, link, soonest));
+                let due = entry.due;
+                let next = self.next_heartbeat(id, anchor, link, soonest);
                 // A message may have made it due earlier.
                 self.set_due(id, [due, next].into_iter().flatten().min());
                 self.set_outage(id, None);
@@ -367,7 +275,7 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Handles a failed heartbeat of a waiter: it sends another one soon, or stops waiting.
-    fn unanswered(&mut self, id: u64, error: &Error) {
+    pub(super) fn unanswered(&mut self, id: u64, error: &Error) {
         let Some(entry) = self.entries.get(&id) else {
             return;
         };
@@ -383,7 +291,7 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Handles a failed acquire.
-    fn failed(&mut self, id: u64, error: &Error, is_final: bool) {
+    pub(super) fn failed(&mut self, id: u64, error: &Error, is_final: bool) {
         let repeats = self.rules.is_remote && !is_final && error.is_away();
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
@@ -426,7 +334,7 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Tells all waiters in a line the same, and removes the line: no waiter uses its token any more.
+    /// Gives all waiters in a line the same result, and removes the line: no waiter uses its token any more.
     pub(super) fn tell(&mut self, id: u64, outcome: &Told<P::Found>) {
         self.withdraw_copy(id);
         let Some(mut entry) = self.remove(id) else {
@@ -440,7 +348,7 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Withdraws an acquire that was sent twice, before its token is forgotten: one copy may still run, and would hold or
-    /// wait for nobody.
+    /// wait without a waiter.
     fn withdraw_copy(&mut self, id: u64) {
         if let Some(entry) = self.entries.get(&id).filter(|entry| entry.twice) {
             self.release(entry.release(true, self.rules.alive, self.now.at));
@@ -462,7 +370,7 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    fn run_due(&mut self) {
+    pub(super) fn run_due(&mut self) {
         let mut heartbeats = HashMap::<Key, Vec<(u64, Token)>>::new();
         while let Some((due, slot)) = self
             .due
@@ -526,25 +434,21 @@ impl<P: Party> Tokens<P> {
         };
         if !*in_background {
             // The same acquire twice gives the same answer.
-            (*in_background, entry.twice) = (true, true);
+            *in_background = true;
+            entry.twice = true;
         } else if !std::mem::take(failed) {
             return;
         }
-        let (key, token, options) = (
-            entry.key.clone(),
-            entry.token.clone(),
-            Arc::clone(&entry.holding),
-        );
         self.effects.push(Effect::Acquire {
             id,
-            key,
-            token,
-            options,
+            key: entry.key.clone(),
+            token: entry.token.clone(),
+            options: Arc::clone(&entry.holding),
         });
     }
 
     /// Sends the heartbeats of all that wait for a message: now, or soon if no messages arrive now.
-    fn relinked(&mut self) {
+    pub(super) fn relinked(&mut self) {
         let waits = |entry: &Entry<P>| {
             entry
                 .due
@@ -566,6 +470,6 @@ impl<P: Party> Tokens<P> {
 }
 
 /// The error for an answer that says nothing.
-pub(in super::super) fn unexpected() -> Error {
+pub(crate) fn unexpected() -> Error {
     Error::unavailable(Cause::Unexpected, "the reply belongs to another operation")
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Effect, Party, Release, Slot, Tokens};
-use crate::Error;
+use crate::error::Error;
+use crate::lease::process::event::{Effect, Party, Release};
+use crate::lease::process::{Slot, Tokens};
 
 /// How long the caller's runtime has to send a release. After that it is sent again, each time after twice the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -80,7 +81,8 @@ impl<P: Party> Tokens<P> {
     }
 
     fn send(&mut self, owed: Owed) {
-        let (number, release) = (self.next_owed, owed.release.clone());
+        let number = self.next_owed;
+        let release = owed.release.clone();
         self.next_owed += 1;
         self.put(number, owed);
         self.effects.push(Effect::Release {
@@ -91,7 +93,8 @@ impl<P: Party> Tokens<P> {
 
     /// Handles the answer to a release.
     pub(super) fn released(&mut self, number: u64, result: &Result<(), Error>) {
-        let (now, Some(owed)) = (self.now.at, self.settle(number)) else {
+        let now = self.now.at;
+        let Some(owed) = self.settle(number) else {
             return;
         };
         let again = result
@@ -111,7 +114,8 @@ impl<P: Party> Tokens<P> {
     }
 
     pub(super) fn release_again(&mut self, number: u64) {
-        let (now, Some(owed)) = (self.now.at, self.settle(number)) else {
+        let now = self.now.at;
+        let Some(owed) = self.settle(number) else {
             return;
         };
         if now >= owed.until {

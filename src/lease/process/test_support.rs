@@ -1,11 +1,13 @@
-//! What tests ask of [`Tokens`], and what the model does with it.
+//! What tests read from [`Tokens`], and what the model does with it.
 
 use tokio::time::Instant;
 
-use super::super::admission::Leases;
-use super::super::kind::Kind;
-use super::{Party, Slot, Stage, Tokens};
-use crate::Key;
+use crate::lease::kind::Kind;
+use crate::lease::namespace::Leases;
+use crate::lease::process::entry::Stage;
+use crate::lease::process::event::Party;
+use crate::lease::process::{Slot, Tokens};
+use crate::store::Key;
 use crate::sync::lock;
 
 impl<K: Kind> Leases<K> {
@@ -28,20 +30,20 @@ impl<P: Party> Tokens<P> {
 /// For the model, in which the time of each timer comes at any time.
 impl<P: Party> Tokens<P> {
     /// Makes all entries due.
-    pub(in super::super) fn make_due(&mut self, at: Instant) {
+    pub(crate) fn make_due(&mut self, at: Instant) {
         let ids: Vec<_> = self.entries.keys().copied().collect();
         ids.into_iter().for_each(|id| self.set_due(id, Some(at)));
     }
 
     /// Forgets the releases that are sent again until they are answered.
-    pub(in super::super) fn forget_owed(&mut self) {
+    pub(crate) fn forget_owed(&mut self) {
         self.owed.clear();
         self.unsent.clear();
         self.due.retain(|(_, slot)| matches!(slot, Slot::Entry(_)));
     }
 
     /// Removes all entries. Returns their waiters.
-    pub(in super::super) fn drop_all(&mut self) -> Vec<P::Waiter> {
+    pub(crate) fn drop_all(&mut self) -> Vec<P::Waiter> {
         let ids: Vec<_> = self.entries.keys().copied().collect();
         let entries = ids.into_iter().filter_map(|id| self.remove(id));
         entries

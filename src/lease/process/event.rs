@@ -7,13 +7,13 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::super::key_state::Standing;
-use super::super::operations::Answer;
-use super::super::options::{Holding, micros};
-use super::super::token::Token;
-use super::super::validity::{Anchor, Validity};
-use crate::store::{Link, Refusal, Signal};
-use crate::{Error, Key};
+use crate::error::Error;
+use crate::lease::key_state::Standing;
+use crate::lease::operations::Answer;
+use crate::lease::options::{Holding, micros};
+use crate::lease::token::Token;
+use crate::store::validity::{Anchor, Validity};
+use crate::store::{Key, Link, Refusal, Signal};
 
 /// The outside of [`Tokens`](super::Tokens): the waiters, the leases and the names of tokens. In the model
 /// these are plain numbers.
@@ -193,13 +193,12 @@ impl Release {
         ttl: Duration,
         left: Duration,
     ) -> Self {
-        let (key, token, ttl) = (key.clone(), token.clone(), micros(ttl));
         Self {
-            key,
-            token,
+            key: key.clone(),
+            token: token.clone(),
             withdrawn,
             renews: false,
-            ttl,
+            ttl: micros(ttl),
             left,
         }
     }
@@ -222,7 +221,7 @@ pub(crate) enum Effect<P: Party> {
         key: Key,
         waiters: Vec<(u64, Token)>,
     },
-    /// Renew a lease. `extends`: for its full ttl; otherwise only ask whether it is held.
+    /// Renew a lease. `extends`: for its full ttl; otherwise only look up whether it is held.
     Renew { lease: P::Lease, extends: bool },
     /// A renewal that was sent at `sent` made a lease valid until then.
     Valid {
@@ -249,7 +248,7 @@ pub(crate) enum Effect<P: Party> {
 
 pub(crate) type Effects<P> = SmallVec<[Effect<P>; 2]>;
 
-/// What a waiter is told.
+/// What a waiter learns of its acquire, if it gets no lease.
 #[derive(Clone, Debug)]
 pub(crate) enum Told<F> {
     /// Its place is lost: it must acquire again.
@@ -260,7 +259,7 @@ pub(crate) enum Told<F> {
     Refused { left: i64, before: i64 },
     /// The limit is 0.
     Closed,
-    /// The store could not be asked.
+    /// The call to the store failed.
     Failed(Error),
 }
 

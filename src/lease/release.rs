@@ -9,25 +9,28 @@ use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::admission::{ALIVE, Admission, State};
-use super::handle::Keeper;
-use super::key_state::Was;
-use super::kind::Kind;
-use super::operations::{Answer, StateOf, What};
-use super::options::{Holding, micros};
-use super::perform::Local;
-use super::state::{LeaseHandle, LeaseState};
-use super::tokens::{Effect, Event, Grant, Now, Release, Tokens, first_renewal, unexpected};
-use super::young::Leased;
+use crate::clock;
+use crate::error::Error;
+use crate::lease::handle::{Keeper, LeaseHandle, LeaseState};
+use crate::lease::key_state::Was;
+use crate::lease::kind::Kind;
+use crate::lease::namespace::{Admission, Leased, Local, State};
+use crate::lease::operations::{Answer, StateOf, What};
+use crate::lease::options::{ALIVE, Holding, micros};
+use crate::lease::process::Tokens;
+use crate::lease::process::event::{Effect, Event, Grant, Now, Release};
+use crate::lease::process::hold::first_renewal;
+use crate::lease::process::wait::unexpected;
 use crate::store::Cells;
 use crate::store::background::Background;
 use crate::sync::lock;
-use crate::{Error, clock};
 
 impl<K: Kind> Admission<K> {
     /// Takes in a lease that was acquired at once.
     pub(super) fn hold(self: &Arc<Self>, grant: Grant, holding: &Arc<Holding>) -> LeaseHandle {
-        let (id, at, lease) = (grant.id, grant.at, LeaseHandle::new(grant, holding));
+        let id = grant.id;
+        let at = grant.at;
+        let lease = LeaseHandle::new(grant, holding);
         lease.state.belongs_to_current_work();
         if self.has_outages.load(Ordering::Relaxed) {
             let State { tokens, .. } = &mut *lock(&self.tokens);
@@ -62,7 +65,7 @@ impl<K: Kind> Admission<K> {
             .is_some()
     }
 
-    /// Ends a lease that was acquired at once. Nobody waits for it here, so it is released to the store.
+    /// Ends a lease that was acquired at once. No waiter of this process is behind it, so it is released to the store.
     fn end_young(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
         if let Some(cells) = self.namespace.cells() {
             return (self.end_in_memory(cells, &lease.state), None);
@@ -153,7 +156,8 @@ impl<K: Kind> Admission<K> {
 
 /// Lets the tokens have a lease that was acquired at once.
 pub(super) fn holds<K: Kind>(tokens: &mut Tokens<Local<K>>, (lease, renew): Leased, now: Now) {
-    let (grant, options) = (lease.state.grant.clone(), Arc::clone(&lease.state.holding));
+    let grant = lease.state.grant.clone();
+    let options = Arc::clone(&lease.state.holding);
     // Nothing follows but that it becomes due.
     tokens.step(
         Event::Holds {
@@ -199,7 +203,8 @@ impl<K: Kind> Keeper for Admission<K> {
             return Box::pin(ready(Ok(was_held)));
         };
         let (answered, answer) = oneshot::channel();
-        let (operation, here) = (self.release_operation(&release), Handle::try_current().ok());
+        let operation = self.release_operation(&release);
+        let here = Handle::try_current().ok();
         self.acquire_release
             .send(here, release.key, operation, move |answer| {
                 drop(answered.send(answer))
@@ -234,7 +239,7 @@ impl<K: Kind> Keeper for Admission<K> {
             self.hold_time.note(held);
         }
         if self.remove_young(&lease.state) {
-            // A copy of its acquire may still run, and would hold for nobody.
+            // A copy of its acquire may still run, and would hold a lease without a holder.
             if lease.state.grant.twice {
                 self.handle(Event::Releases(lease.state.release(ALIVE, clock::now())));
             }

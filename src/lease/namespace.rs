@@ -12,68 +12,31 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
+use derive_where::derive_where;
+use hashbrown::HashMap;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::handle::{CommonKeeper, Keeper};
-use super::hold_time::HoldTime;
-use super::key_state::{KeyState, Spans, Terms, Was};
-use super::kind::{Entry, Found, Kind, Query, Scope};
-use super::operations::{AcquireRelease, Answer, Heartbeat, Renew, Scene, Verb, VerbOf, What};
-use super::options::{Holding, LeaseOptions, Watched, micros};
-use super::outcome::{self, Outcome};
-use super::perform::Local;
-use super::settings::{FleetSet, KeyLimit, Watcher};
-use super::snapshot::Look;
-use super::state::LeaseState;
-use super::token::{Suffix, Token};
-use super::tokens::{Event, Grant, Release, Rules, Tokens, unexpected};
-use super::young::Young;
-use crate::store::{Client, Namespace, Signal};
+use crate::clock;
+use crate::error::Error;
+use crate::lease::handle::{CommonKeeper, Keeper, LeaseHandle, LeaseState};
+use crate::lease::hold_time::HoldTime;
+use crate::lease::key_state::{KeyState, Terms, Was};
+use crate::lease::kind;
+use crate::lease::kind::{Entry, Found, Kind, Outcome, Query, Scope};
+use crate::lease::look::{Look, Snapshot, revoke};
+use crate::lease::operations::{
+    AcquireRelease, Answer, Heartbeat, Renew, Scene, Verb, VerbOf, What,
+};
+use crate::lease::options::{Holding, LeaseOptions, Watched, micros, rules, spans};
+use crate::lease::process::Tokens;
+use crate::lease::process::event::{Event, Grant, Party, Release};
+use crate::lease::process::wait::unexpected;
+use crate::lease::settings::{FleetSet, KeyLimit, Watcher};
+use crate::lease::token::{Suffix, Token};
+use crate::lease::waiter::Waiter;
+use crate::store::{Client, Ids, Key, Namespace, Signal, Store};
 use crate::sync::{Stripes, my_stripe};
-use crate::{Error, Key, Store, clock};
-
-/// How long a grant to a waiter lasts until it is confirmed.
-const GRANT: Duration = Duration::from_millis(1500);
-
-/// How long a waiter counts as alive after a heartbeat.
-pub(super) const ALIVE: Duration = Duration::from_secs(7);
-
-/// How often a waiter sends a heartbeat: at least once while a grant lasts, so that who waits behind the grant of a dead process
-/// knows when it lapses. And a little before its end, so that a grant whose message was lost is found in time to renew it.
-const HEARTBEAT: Duration = Duration::from_millis(1350);
-
-/// How long an acquire that was withdrawn is refused if it runs late.
-const TOMBSTONE: Duration = Duration::from_secs(60);
-
-/// Waiters of a namespace that go away are withdrawn at once while fewer releases than this are under way.
-const RELEASES: usize = 16;
-
-/// [`GRANT`], and the time in which the heartbeat that finds the grant, and the renewal that confirms it, become durable.
-fn grant_time(store: &Store) -> Duration {
-    GRANT + 3 * store.durable_within().unwrap_or_default()
-}
-
-pub(super) fn spans(store: &Store) -> Spans {
-    Spans {
-        grant: micros(grant_time(store)),
-        alive: micros(ALIVE),
-        tombstone: micros(TOMBSTONE),
-    }
-}
-
-pub(crate) fn rules(store: &Store, has_outcomes: bool) -> Rules {
-    Rules {
-        grant: grant_time(store),
-        alive: ALIVE,
-        heartbeat: HEARTBEAT,
-        call: store.call_limit(),
-        releases: RELEASES,
-        is_remote: !store.is_in_memory(),
-        is_durable: store.durable_within().is_some(),
-        has_outcomes,
-    }
-}
 
 /// A namespace of leases, shared by all its values in this process.
 pub(crate) struct Admission<K: Kind> {
@@ -170,12 +133,12 @@ impl<K: Kind> Admission<K> {
             K::Outcome::look(&state.holders, &self.scene.scope, query, false, now)
         };
         match self.namespace.cells()?.step(key.as_bytes(), step).ok()? {
-            outcome::Look::Done(found) => Some(found),
+            kind::Look::Done(found) => Some(found),
             _ => None,
         }
     }
 
-    /// Enters an outcome, releases the lease to the store, and tells the waiters to ask again. Returns whether the lease
+    /// Enters an outcome, releases the lease to the store, and tells the waiters to acquire again. Returns whether the lease
     /// was still held, and how full the filter is, for kinds that have one; or why the outcome was not entered. Then nothing
     /// is changed. `again`: it was sent before, and the answer is not known.
     pub(crate) async fn complete(
@@ -205,10 +168,8 @@ impl<K: Kind> Admission<K> {
         if let Some(completed) = self.complete_in_memory(state, &entry) {
             return then(completed);
         }
-        let (here, operation) = (
-            Handle::try_current().ok(),
-            self.completion(state, entry, false),
-        );
+        let here = Handle::try_current().ok();
+        let operation = self.completion(state, entry, false);
         let key = state.grant.key.clone();
         self.acquire_release
             .send(here, key, operation, |answer| then(completed::<K>(answer)));
@@ -286,6 +247,21 @@ impl<K: Kind> Admission<K> {
         self.handle(Event::Releases(release));
     }
 
+    /// Reads the holders of a key.
+    pub(crate) async fn look(&self, key: Key) -> Result<Snapshot, Error> {
+        self.look.run(key, Look::all()).await
+    }
+
+    /// Returns the sum of the weights held.
+    pub(crate) async fn in_use(&self, key: Key) -> Result<u64, Error> {
+        Ok(self.look.run(key, Look::sums()).await?.in_use)
+    }
+
+    /// Releases the lease or the place of a token, which may be of another process. Returns whether it was held.
+    pub(crate) async fn revoke(&self, key: Key, token: &[u8]) -> Result<bool, Error> {
+        revoke::<K>(&self.store, &self.namespace, key, token).await
+    }
+
     /// Estimates the time until a lease is free, from the end of the next lease (in `left` µs) and the recent hold times
     /// of the waiters `before` it.
     pub(super) fn retry_after(&self, left: i64, before: i64) -> Option<Duration> {
@@ -300,7 +276,7 @@ impl<K: Kind> Admission<K> {
     }
 }
 
-/// The waiters tell the store of the change, which grants what fits now.
+/// The waiters send heartbeats with the new limit, and the store grants what fits now.
 impl<K: Kind> Watcher for Admission<K> {
     fn limit_changed(self: Arc<Self>) {
         self.handle(Event::Signal(Signal::Relinked));
@@ -410,6 +386,94 @@ impl<K: Kind> fmt::Debug for Leases<K> {
 
 debug!(Admission<K: Kind>);
 
+/// The waiters and leases of this process.
+#[derive_where(Clone)]
+pub(crate) struct Local<K> {
+    pub(super) process: u64,
+    pub(super) ids: Ids,
+    pub(super) kind: PhantomData<fn(K)>,
+}
+
+impl<K> Local<K> {
+    /// Returns a new id, and the token that contains it.
+    pub(super) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
+        let id = self.ids.next();
+        (id, Token::new(self.process, id, &holding.marks, suffix))
+    }
+}
+
+impl<K: Kind> Party for Local<K> {
+    type Waiter = Arc<Waiter<K>>;
+    type Lease = LeaseHandle;
+    type Found = Found<K>;
+
+    fn options(waiter: &Self::Waiter) -> &Arc<Holding> {
+        &waiter.holding
+    }
+
+    fn gives_up(waiter: &Self::Waiter) -> bool {
+        waiter.ask.gives_up
+    }
+
+    fn outlasts(lease: &LeaseHandle) -> bool {
+        lease.state.outlasts()
+    }
+
+    fn token(&mut self, waiter: &Self::Waiter) -> (u64, Token) {
+        Local::token(self, &waiter.holding, &waiter.ask.suffix)
+    }
+
+    fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> LeaseHandle {
+        LeaseHandle::new(grant, &waiter.holding)
+    }
+}
+
+/// A lease, and when it is renewed, if it is.
+pub(super) type Leased = (LeaseHandle, Option<Instant>);
+
+/// Leases that were acquired at once, until they are renewed for the first time.
+///
+/// Most leases end before that. Until then no waiter of this process is behind them, so they need nothing of the
+/// [tokens](Tokens), and are no more than an entry in a map.
+#[derive(Default)]
+pub(super) struct Young {
+    leases: HashMap<u64, Leased>,
+    /// Not later than the first renewal: leases that have ended do not change it.
+    next: Option<Instant>,
+}
+
+impl Young {
+    /// Returns when the first lease may have to be renewed.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.next
+    }
+
+    pub(super) fn insert(&mut self, id: u64, leased: Leased) {
+        self.next = [self.next, leased.1].into_iter().flatten().min();
+        self.leases.insert(id, leased);
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<Leased> {
+        self.leases.remove(&id)
+    }
+
+    /// Removes the leases that are to be renewed until `now`, or all.
+    pub(super) fn grown_up(&mut self, now: Option<Instant>) -> Vec<Leased> {
+        if now.is_some_and(|now| self.next.is_none_or(|next| next > now)) {
+            return Vec::new();
+        }
+        let is_grown_up =
+            |due: Option<Instant>| now.is_none_or(|now| due.is_some_and(|due| due <= now));
+        let grown_up = self
+            .leases
+            .extract_if(|_, (_, due)| is_grown_up(*due))
+            .map(|(_, leased)| leased);
+        let grown_up = grown_up.collect();
+        self.next = self.leases.values().filter_map(|(_, due)| *due).min();
+        grown_up
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -453,29 +517,6 @@ mod tests {
                 "{left} {before}"
             );
         }
-    }
-
-    /// Grants last longer where they count only once replicas have them.
-    #[test]
-    fn grants_wait_for_replicas() {
-        let builder = || Store::builder().timeout(Duration::from_secs(3));
-        let on_redis = builder().redis("redis://127.0.0.1:1").unwrap();
-        for (store, is_remote) in [(Store::in_memory(), false), (on_redis, true)] {
-            let rules = rules(&store, true);
-            assert_eq!(
-                (rules.grant, rules.is_remote, rules.is_durable),
-                (GRANT, is_remote, false)
-            );
-        }
-        let durable = builder()
-            .replicas(1, Duration::from_millis(100))
-            .redis("redis://127.0.0.1:1")
-            .unwrap();
-        assert!(rules(&durable, true).is_durable);
-        assert_eq!(
-            spans(&durable).grant,
-            micros(GRANT + 3 * durable.durable_within().unwrap())
-        );
     }
 
     #[test]

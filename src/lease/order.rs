@@ -4,7 +4,7 @@
 //! Start-time fair queueing: P. Goyal, H. M. Vin and H. Cheng, "Start-time Fair Queueing", SIGCOMM 1996. Each flow has a
 //! tag: the virtual time at which it may be served next. The lowest tag is served first (of equal ones, the flow whose first
 //! waiter has the lowest token), and is the virtual time from then on. What was served raises the tag of its flow by its
-//! cost, also if nobody else of the flow waits: so a flow whose callers come one after the other loses nothing, as long as the
+//! cost, also if no other waiter is of the flow: so a flow whose callers come one after the other loses nothing, as long as the
 //! next one comes before its turn.
 //!
 //! A flow that comes anew pays for its first waiter in advance, which the source does not say: otherwise an endless row of
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::token::Token;
+use crate::lease::token::Token;
 
 /// The number of ranks: the classes, and one for waiters that want no permit.
 pub(super) const RANKS: usize = 9;
@@ -162,7 +162,7 @@ impl Flows {
         }
     }
 
-    /// Removes a waiter that is granted a lease. `next`: who is the first of its flow then. `share`: that of the flow.
+    /// Removes a waiter that is granted a lease. `next`: the first waiter of its flow then. `share`: that of the flow.
     pub(super) fn serve(&mut self, rank: i64, flow: Flow, next: Option<Token>, share: i64) {
         let Some(line) = self.lines.get(&(rank, flow.name)) else {
             return;
@@ -195,7 +195,7 @@ impl Flows {
         self.others[rank as usize].max(self.served[rank as usize].unwrap_or(0))
     }
 
-    /// Removes a waiter that is not granted a lease. `next`: who is the first of its flow then, and if that was the waiter that
+    /// Removes a waiter that is not granted a lease. `next`: the first waiter of its flow then, and if that was the waiter that
     /// is removed, what it says of its flow.
     pub(super) fn leave(&mut self, rank: i64, flow: Flow, next: Option<(Token, Option<Flow>)>) {
         let time = self.served[rank as usize].unwrap_or(0);

@@ -1,16 +1,17 @@
 //! Tokens that hold a lease: how it is given to a waiter, renewed, handed on within the process, and released.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::options::LeaseOptions;
-use super::super::validity::Validity;
-use super::entry::{Doubt, accept_within};
-use super::event::By;
-use super::{Effect, Entry, Grant, Held, Party, Release, Renewed, Stage, Tokens, Told};
-use crate::error::Cause;
-use crate::{Error, clock};
+use crate::clock;
+use crate::error::{Cause, Error};
+use crate::lease::options::{Holding, LeaseOptions};
+use crate::lease::process::Tokens;
+use crate::lease::process::entry::{Doubt, Entry, Held, Stage, accept_within};
+use crate::lease::process::event::{By, Effect, Grant, Party, Release, Renewed, Told};
+use crate::store::validity::Validity;
 
 /// A renewal that failed is repeated after the ttl divided by this, or after [`SHORTEST_RETRY`].
 const RETRIES_PER_TTL: u32 = 12;
@@ -30,7 +31,8 @@ impl<P: Party> Tokens<P> {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        let (ttl, drift) = (entry.options().ttl, entry.options().drift);
+        let ttl = entry.options().ttl;
+        let drift = entry.options().drift;
         // A pushed grant counts from the server's time in the last answered call, never from its arrival.
         let until = match (by, &entry.stage) {
             (By::Grant(None), Stage::Queued { anchor, .. }) => {
@@ -58,20 +60,17 @@ impl<P: Party> Tokens<P> {
         let renews = P::options(&waiter).options.watchdog || matches!(by, By::Grant(_));
         let ends = P::options(&waiter).options.hold_ends(at);
         let renew = renews.then(|| self.renewal(at, until - at, ttl));
-        let (given, offered) = (lease.clone(), offered.then_some(at));
         if let Some(entry) = self.entries.get_mut(&id) {
-            let (is_renewing, doubt) = (false, Doubt::None);
-            let held = Held {
-                lease: given,
+            entry.stage = Stage::Held(Held {
+                lease: lease.clone(),
                 validity,
                 fence,
-                offered,
+                offered: offered.then_some(at),
                 ends,
                 renew,
-                is_renewing,
-                doubt,
-            };
-            entry.stage = Stage::Held(held);
+                is_renewing: false,
+                doubt: Doubt::None,
+            });
         }
         self.plan(id);
         self.set_outage(id, None);
@@ -80,6 +79,32 @@ impl<P: Party> Tokens<P> {
             lease,
             found,
         });
+    }
+
+    /// Takes over a lease that was acquired without an entry here. It is renewed at `renew`.
+    pub(super) fn holds(
+        &mut self,
+        grant: Grant,
+        lease: P::Lease,
+        options: Arc<Holding>,
+        renew: Option<Instant>,
+    ) {
+        let held = Held {
+            lease,
+            validity: grant.validity,
+            fence: grant.fence,
+            offered: None,
+            ends: options.options.hold_ends(grant.at),
+            renew,
+            is_renewing: false,
+            doubt: Doubt::None,
+        };
+        let id = grant.id;
+        let stage = Stage::Held(held);
+        let mut entry = Entry::new(id, grant.key, grant.token, options, stage);
+        entry.twice = grant.twice;
+        self.insert(id, entry);
+        self.plan(id);
     }
 
     /// Handles a lease that expired before its grant arrived.
@@ -137,7 +162,8 @@ impl<P: Party> Tokens<P> {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        let (ttl, ends) = (entry.options().ttl, entry.options().hold_ends(at));
+        let ttl = entry.options().ttl;
+        let ends = entry.options().hold_ends(at);
         let suits = entry.line.front().is_some_and(|front| entry.suits(front));
         let Entry {
             stage: Stage::Held(held),
@@ -161,11 +187,10 @@ impl<P: Party> Tokens<P> {
         held.fence += 1;
         held.ends = ends;
         let soon = at + accept_within(ttl) / 4;
-        (held.offered, held.renew) = (
-            Some(at),
-            Some(held.renew.map_or(soon, |renew| renew.min(soon))),
-        );
-        let (fence, validity) = (held.fence, held.validity.clone());
+        held.offered = Some(at);
+        held.renew = Some(held.renew.map_or(soon, |renew| renew.min(soon)));
+        let fence = held.fence;
+        let validity = held.validity.clone();
         let lease = self
             .party
             .lease(&waiter, entry.grant(fence, &validity, at, true));
@@ -197,7 +222,8 @@ impl<P: Party> Tokens<P> {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        let (ttl, watchdog) = (entry.options().ttl, entry.options().watchdog);
+        let ttl = entry.options().ttl;
+        let watchdog = entry.options().watchdog;
         let Stage::Held(held) = &mut entry.stage else {
             return;
         };
@@ -262,7 +288,8 @@ impl<P: Party> Tokens<P> {
             return;
         };
         let release = entry.release(false, self.rules.alive, at);
-        let (has_line, ttl) = (!entry.line.is_empty(), entry.options().ttl);
+        let has_line = !entry.line.is_empty();
+        let ttl = entry.options().ttl;
         let Stage::Held(held) = &mut entry.stage else {
             return;
         };
@@ -282,7 +309,8 @@ impl<P: Party> Tokens<P> {
         } else if held.ends.is_some_and(|ends| ends <= at) {
             return self.lost(id, fence, true);
         } else if !held.is_renewing && held.renew.is_some_and(|renew| renew <= at) {
-            (held.renew, held.is_renewing) = (None, true);
+            held.renew = None;
+            held.is_renewing = true;
             let extends = held.doubt != Doubt::Asks;
             self.effects.push(Effect::Renew {
                 lease: held.lease.clone(),

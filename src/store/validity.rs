@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A call that was answered: when it was sent, by the [clock](super::clock), and the server's time in its answer,
+/// A call that was answered: when it was sent, by the [clock](crate::clock), and the server's time in its answer,
 /// µs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Anchor {
@@ -47,7 +47,7 @@ impl Anchor {
 pub(crate) struct Validity {
     until: Instant,
     /// When the last renewal was sent, if there was one.
-    pub(super) sent: Option<Instant>,
+    pub(crate) sent: Option<Instant>,
     /// The lease was lost or released. This never changes back.
     over: bool,
 }
@@ -77,7 +77,8 @@ impl Validity {
     pub(crate) fn renewed(&mut self, sent: Instant, until: Instant, now: Instant) -> bool {
         let holds = self.holds(now);
         if holds && self.sent.is_none_or(|last| last <= sent) {
-            (self.until, self.sent) = (until, Some(sent));
+            self.until = until;
+            self.sent = Some(sent);
         }
         holds
     }

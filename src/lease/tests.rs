@@ -10,17 +10,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::key_state::Standing;
-use super::operations::Answer;
-use super::options::{Holding, LeaseOptions};
-use super::token::{Suffix, Token};
-use super::tokens::{
-    Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Rules, Tokens, Told,
+use crate::error::{Cause, Error};
+use crate::lease::key_state::Standing;
+use crate::lease::operations::Answer;
+use crate::lease::options::{Holding, LeaseOptions, Rules};
+use crate::lease::process::Tokens;
+use crate::lease::process::event::{
+    Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told,
 };
-use super::validity::Validity;
-use crate::error::Cause;
-use crate::store::{Link, Signal};
-use crate::{Error, Key, telemetry};
+use crate::lease::token::{Suffix, Token};
+use crate::store::validity::Validity;
+use crate::store::{Key, Link, Signal};
+use crate::telemetry;
 
 const RULES: Rules = Rules {
     grant: ms(1500),

@@ -6,16 +6,17 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admission::{Admission, spans};
-use super::key_state::{Spans, Was};
-use super::kind::{Kind, LEASES};
-use super::operations::{StateOf, WRONG_TYPE};
-use super::outcome::Outcome as _;
-use super::token::{self, Token};
+use crate::error::Error;
+use crate::lease::key_state::{Spans, Was};
+use crate::lease::kind::{Kind, LEASES, Outcome as _};
+use crate::lease::operations::{StateOf, WRONG_TYPE};
+use crate::lease::options::spans;
+use crate::lease::token;
+use crate::lease::token::Token;
 use crate::store::{
-    Arguments, Field, Fields, Garbled, Namespace, News, Operation, Push, Repeat, Script, function,
+    Arguments, Field, Fields, Garbled, Key, Namespace, News, Operation, Push, Repeat, Script,
+    Store, function,
 };
-use crate::{Error, Key, Store};
 
 /// How many holders a snapshot has at most.
 const MOST_HOLDERS: i64 = 1000;
@@ -141,9 +142,17 @@ impl<K> Look<K> {
             kind: PhantomData,
         }
     }
+
+    /// Reads only the sums.
+    pub(super) fn sums() -> Self {
+        Self {
+            most: 0,
+            kind: PhantomData,
+        }
+    }
 }
 
-/// Releases the lease of a token of any process, and tells that process.
+/// Releases the lease of a token of any process, and sends that process a message.
 #[derive(Debug)]
 pub(crate) struct Revoke<K> {
     channels: Arc<str>,
@@ -182,12 +191,14 @@ impl<K: Kind> Operation for Look<K> {
             return Err(WRONG_TYPE);
         }
         let waiting = fields.integer()?;
-        let (mut list, mut holders) = (fields.list()?, Vec::new());
+        let mut list = fields.list()?;
+        let mut holders = Vec::new();
         while let Ok(token) = list.next() {
             let Field::Text(token) = token else {
                 return Err(Garbled("a token is not a text"));
             };
-            let (ends, fence) = (list.integer()?, list.integer()?);
+            let ends = list.integer()?;
+            let fence = list.integer()?;
             let bytes = std::str::from_utf8(token).is_err().then(|| token.into());
             let holder = Holder::new::<K>(
                 String::from_utf8_lossy(token).into_owned().into(),
@@ -284,33 +295,6 @@ pub(crate) async fn revoke<K: Kind>(
     let spans = spans(store);
     let revoke = Revoke::new(spans.with(&store.channels()), spans, token);
     Ok(namespace.client::<Revoke<K>>().run(key, revoke).await? == Was::Held)
-}
-
-impl<K: Kind> Admission<K> {
-    /// Reads the holders of a key.
-    pub(crate) async fn look(&self, key: Key) -> Result<Snapshot, Error> {
-        self.look.run(key, Look::all()).await
-    }
-
-    /// Returns the sum of the weights held.
-    pub(crate) async fn in_use(&self, key: Key) -> Result<u64, Error> {
-        Ok(self
-            .look
-            .run(
-                key,
-                Look {
-                    most: 0,
-                    kind: PhantomData,
-                },
-            )
-            .await?
-            .in_use)
-    }
-
-    /// Releases the lease or the place of a token, which may be of another process. Returns whether it was held.
-    pub(crate) async fn revoke(&self, key: Key, token: &[u8]) -> Result<bool, Error> {
-        revoke::<K>(&self.store, &self.namespace, key, token).await
-    }
 }
 
 #[cfg(test)]

@@ -2,22 +2,26 @@
 
 use std::sync::Arc;
 
-use super::acquire::Undo;
-use super::admission::Leases;
-use super::handle::Lease;
-use super::holder::{Exclusive, Holder};
-use super::key_state::{KeyState, Spans};
-use super::kind::{Holders as _, Kind as _, LEASES};
-use super::operations::WRONG_TYPE;
-use super::options::micros;
-use super::token::{Suffix, Token};
-use super::tokens::{Grant, unexpected};
-use super::validity::{Anchor, Validity};
-use crate::error::{Busy, Cause, Subject, Why};
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::error::{Busy, Cause, Error, Subject, Why};
+use crate::lease::acquire::Undo;
+use crate::lease::handle::Lease;
+use crate::lease::holders::{Exclusive, Holder};
+use crate::lease::key_state::{KeyState, Spans};
+use crate::lease::kind::{Holders as _, Kind as _, LEASES};
+use crate::lease::namespace::Leases;
+use crate::lease::operations::WRONG_TYPE;
+use crate::lease::options::micros;
+use crate::lease::process::event::Grant;
+use crate::lease::process::wait::unexpected;
+use crate::lease::token::{Suffix, Token};
+use crate::store::validity::{Anchor, Validity};
 use crate::store::{
-    Arguments, Cell, Client, Fields, Garbled, Namespace, Operation, Push, Repeat, Script, function,
+    Arguments, Cell, Client, Fields, Garbled, Key, Namespace, Operation, Push, Repeat, Script,
+    function,
 };
-use crate::{Error, Key, clock};
 
 /// The most keys in one step. It locks as many keys in about 0.3 ms.
 pub(crate) const MOST_KEYS: usize = 32;
@@ -87,11 +91,10 @@ impl AcquireAll {
             }
             state.grant(now, self.spans);
             if state.holders.used() > 0 {
-                let (soonest, before) = (
-                    state.holders.soonest(now),
-                    Holder::<true, ()>::counted(&state.queue, 0),
-                );
-                return All::Refused { soonest, before };
+                return All::Refused {
+                    soonest: state.holders.soonest(now),
+                    before: Holder::<true, ()>::counted(&state.queue, 0),
+                };
             }
         }
         let held = states.iter_mut().zip(&*self.tokens).map(|(state, token)| {
@@ -177,7 +180,8 @@ impl Leases<Exclusive> {
         if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
-        let (admission, options) = (&self.admission, self.options());
+        let admission = &self.admission;
+        let options = self.options();
         let (ids, tokens): (Vec<_>, Vec<_>) = suffixes
             .iter()
             .map(|suffix| admission.token(self.holding(), suffix))
@@ -201,15 +205,7 @@ impl Leases<Exclusive> {
             tokens: tokens.iter().cloned().collect(),
         };
         let sent = clock::now();
-        let answer = match (admission.namespace.cells(), client) {
-            (Some(cells), _) => cells.step_all(keys, |states, now| AllAnswer {
-                now,
-                what: acquire.step(states, now),
-                twice: false,
-            }),
-            (None, Some(client)) => client.run(Key::of(keys), acquire).await,
-            (None, None) => Err(unexpected()),
-        };
+        let answer = self.run_all(client, keys, acquire).await;
         // Without an answer, the acquire may still run. With one, a copy may, if there was one.
         let is_armed = answer
             .as_ref()
@@ -219,52 +215,87 @@ impl Leases<Exclusive> {
         };
         arm(&mut undos, is_armed);
         let AllAnswer { now, what, twice } = answer?;
-        let held = match what {
-            All::Held(held) => held,
-            All::Refused { soonest, before } => {
-                let retry_after = admission.retry_after(soonest - now, before);
-                return Err(Busy {
-                    subject: Subject::Lock,
-                    why: Why::Taken,
-                    retry_after,
-                }
-                .into());
-            }
-            All::Withdrawn => return Err(unexpected()),
-        };
+        let held = self.all_held(what, now)?;
         arm(&mut undos, true);
         if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
-        let (at, anchor) = (clock::now(), Anchor { sent, now });
-        let until = |expiry| anchor.until(expiry, options.ttl, options.drift);
-        let validities = held
-            .iter()
-            .map(|(expiry, _)| Validity::granted(until(*expiry), at));
-        let Some(validities) = validities.collect::<Option<Vec<_>>>() else {
-            let text = "the leases were granted, but expired before the reply arrived";
-            return Err(Error::unavailable(Cause::TimedOut, text));
-        };
+        let at = clock::now();
+        let anchor = Anchor { sent, now };
+        let validities = self.validities(&held, anchor, at)?;
         arm(&mut undos, false);
         let grants = keys
             .iter()
             .zip(tokens.iter().zip(ids))
             .zip(held.iter().zip(validities));
-        let lease = grants.map(|((key, (token, id)), ((_, fence), validity))| {
-            let (key, token) = (key.clone(), token.clone());
-            let grant = Grant {
-                key,
-                token,
+        let leases = grants.map(|((key, (token, id)), ((_, fence), validity))| {
+            self.lease(Grant {
+                key: key.clone(),
+                token: token.clone(),
                 id,
                 fence: *fence,
                 twice,
                 validity,
                 at,
                 offered: false,
-            };
-            let lease = admission.hold(grant, self.holding());
-            Lease::with(lease, self.keeper())
+            })
         });
-        Ok(lease.collect())
+        Ok(leases.collect())
+    }
+
+    /// Runs the step: in memory, or on the server.
+    async fn run_all(
+        &self,
+        client: Option<&Client<AcquireAll>>,
+        keys: &[Key],
+        acquire: AcquireAll,
+    ) -> Result<AllAnswer, Error> {
+        match (self.admission.namespace.cells(), client) {
+            (Some(cells), _) => cells.step_all(keys, |states, now| AllAnswer {
+                now,
+                what: acquire.step(states, now),
+                twice: false,
+            }),
+            (None, Some(client)) => client.run(Key::of(keys), acquire).await,
+            (None, None) => Err(unexpected()),
+        }
+    }
+
+    /// Returns until when each token holds by the server's clock, and its fence. Fails if not all of them hold.
+    fn all_held(&self, what: All, now: i64) -> Result<Vec<(i64, i64)>, Error> {
+        match what {
+            All::Held(held) => Ok(held),
+            All::Refused { soonest, before } => {
+                let busy = Busy {
+                    subject: Subject::Lock,
+                    why: Why::Taken,
+                    retry_after: self.admission.retry_after(soonest - now, before),
+                };
+                Err(busy.into())
+            }
+            All::Withdrawn => Err(unexpected()),
+        }
+    }
+
+    /// Returns until when each lease is valid here. Fails if one has expired.
+    fn validities(
+        &self,
+        held: &[(i64, i64)],
+        anchor: Anchor,
+        at: Instant,
+    ) -> Result<Vec<Validity>, Error> {
+        let options = self.options();
+        let validity = |(expiry, _): &(i64, i64)| {
+            let until = anchor.until(*expiry, options.ttl, options.drift);
+            Validity::granted(until, at)
+        };
+        let validities = held.iter().map(validity).collect::<Option<Vec<_>>>();
+        let text = "the leases were granted, but expired before the reply arrived";
+        validities.ok_or_else(|| Error::unavailable(Cause::TimedOut, text))
+    }
+
+    fn lease(&self, grant: Grant) -> Lease {
+        let lease = self.admission.hold(grant, self.holding());
+        Lease::with(lease, self.keeper())
     }
 }
