@@ -712,7 +712,7 @@ impl LeaseState {
         self.work.get().is_some_and(WorkMark::is_cut_off)
     }
 
-    /// Sees to it that the loss of the lease is learned of soon. See [`Watched`](Watched).
+    /// Sees to it that the loss of the lease is learned of soon. See [`Watched`](super::options::Watched).
     fn watched(&self, since: Instant) {
         if let Some(place) = self.holding.watched.as_ref().and_then(Weak::upgrade) {
             place.watched(self.grant.id, since);

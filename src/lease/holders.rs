@@ -348,7 +348,7 @@ impl Ends {
             .unwrap_or(0);
     }
 
-    /// Implements [`Holders::soonest`](Holders::soonest).
+    /// Implements [`Holders::soonest`].
     pub(crate) fn soonest(&mut self, now: i64) -> i64 {
         let longest = |token: &Token| token.ttl().map_or(i64::MAX, |ttl| now + ttl);
         let granted = &self.granted;

@@ -3,7 +3,7 @@
 //! This is the client's side of the protocol as one pure step: [`Tokens::step`] takes an event and the time, and returns
 //! what has to be done. It holds no lock, makes no call and reads no clock. [`Admission`](super::namespace::Admission)
 //! carries out the effects; the model runs the same step. Acquires that do not wait come here once they
-//! have a lease: see [`acquire`](super::acquire).
+//! have a lease: see [`acquire`](mod@super::acquire).
 //!
 //! The life of a token:
 //!
@@ -12,7 +12,7 @@
 //!     └───────────────────▲
 //! ```
 //!
-//! A token serves the waiters in its [`Line`]: one waiter, or all waiters of this process for a key, for kinds with
+//! A token serves the waiters in its [`Line`](entry::Line): one waiter, or all waiters of this process for a key, for kinds with
 //! cohorts. If a token fails, its line acquires again with another token.
 
 pub(crate) mod entry;
@@ -150,7 +150,7 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Returns when [`Event::Due`] should come.
+    /// Returns when [`Signal::Due`] should come.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
