@@ -144,8 +144,8 @@ mod layers;
 pub mod lease;
 // moved
 mod middleware {
-    pub(crate) use crate::layers::key::{self, Cost};
-    pub(crate) use crate::layers::refusal::refused;
+    pub(crate) use crate::layers::key::{self, Cost, Extracted, IntoKey, KeyExtractor};
+    pub(crate) use crate::layers::refusal::{AsError, Refusal, RefusalKind, Reject, refused};
     pub(crate) use crate::layers::{Layered, Middleware, take_ready};
     pub(crate) use crate::store::{detach as detached, failure as away};
 }

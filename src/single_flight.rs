@@ -27,7 +27,7 @@ use derive_where::derive_where;
 use crate::error::Error;
 use crate::lease::LeaseHandle;
 use crate::single_flight::flight::Core;
-use crate::store::Key;
+use crate::key::Key;
 #[cfg(feature = "postcard")]
 use crate::store::Store;
 

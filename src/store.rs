@@ -47,6 +47,7 @@ use crate::store::timer::within;
 #[cfg(test)]
 pub(crate) use self::builder::StoreBuilder; // moved
 pub(crate) use self::client::{Client, Namespace, OperationFuture}; // moved
+pub(crate) use crate::key::Key; // moved
 pub(crate) use self::inspect::{Found, Listing}; // moved
 #[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]
 pub(crate) use self::known_keys::KnownKeys; // moved

@@ -15,7 +15,7 @@ use crate::bucket::level::{Level, Moment};
 use crate::bucket::quota::Limit;
 use crate::bucket::quotas::Quotas;
 use crate::error::Error;
-use crate::store::Key;
+use crate::key::Key;
 use crate::telemetry::Outcome;
 
 /// The answer to a request, with the state of the bucket after it.

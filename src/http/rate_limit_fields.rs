@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::http::message::seconds;
-use crate::store::Key;
+use crate::key::Key;
 use crate::token_bucket::quota::is_quotable;
 use crate::token_bucket::{Balance, BucketState, Decision, RateLimitLayer};
 

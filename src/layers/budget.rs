@@ -14,7 +14,7 @@ use crate::layers::Layered;
 use crate::layers::key::{Cost, DynKey, Extracted, KeyExtractor};
 use crate::layers::rate_limit::keys::KeyExtractors;
 use crate::layers::refusal::AsError;
-use crate::store::Key;
+use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
 use crate::token_bucket::holds::{Hold, HoldSet, Usage};
 use crate::token_bucket::limiter::Limiter;

@@ -16,7 +16,7 @@ use crate::lease::Lease;
 use crate::lease::Wait;
 use crate::lease::settings::{KeyLimit, Source as LimitSource};
 use crate::setters::setters;
-use crate::store::Key;
+use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
 use crate::telemetry::Decisions;
 use crate::wait_group::adaptive::{AdaptiveLimits, Client};

@@ -21,7 +21,7 @@ use crate::layers::lease::{
 };
 use crate::layers::refusal::AsError;
 use crate::setters::setters;
-use crate::store::Key;
+use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
 use crate::telemetry::{Decisions, Outcome};
 

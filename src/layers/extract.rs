@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::layers::key::{Extracted, IntoKey, KeyExtractor, SkipIf};
-use crate::store::Key;
+use crate::key::Key;
 
 /// What the functions of [this module](crate::extract) return: an extractor that can be changed, and combined with others. The
 /// others may be closures.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use futures_util::future::BoxFuture;
 
 use crate::error::Error;
-use crate::store::Key;
+use crate::key::Key;
 
 /// Names the key of a request.
 ///

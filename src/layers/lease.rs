@@ -21,7 +21,7 @@ use crate::layers::refusal::AsError;
 use crate::layers::{Layered, at_once};
 use crate::lease::state::Slot;
 use crate::lease::{Lease, LeaseHandle, LeaseState};
-use crate::store::Key;
+use crate::key::Key;
 use crate::telemetry::Decisions;
 
 /// A [`Layer`] that handles each request under a lease: a [permit](crate::ConcurrencyLimitLayer), a lock of a

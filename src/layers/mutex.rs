@@ -9,7 +9,7 @@ use crate::layers::lease::{
 use crate::layers::refusal::AsError;
 use crate::lease::Lease;
 use crate::mutex::Mutex;
-use crate::store::Key;
+use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
 use crate::telemetry::Decisions;
 

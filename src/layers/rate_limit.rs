@@ -22,7 +22,7 @@ use crate::fleet::RefusedKeys;
 use crate::layers::Layered;
 use crate::layers::key::{Cost, DynKey, IntoKey as _, KeyExtractor, KeyFn};
 use crate::layers::refusal::AsError;
-use crate::store::Key;
+use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
 use crate::token_bucket::learn::LearnFromResponse;
 use crate::token_bucket::limiter::Limiter;

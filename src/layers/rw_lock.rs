@@ -15,7 +15,7 @@ use crate::lease::Lease;
 use crate::lease::Wait;
 use crate::rw_lock::{Access, RwLock};
 use crate::setters::setters;
-use crate::store::Key;
+use crate::key::Key;
 use crate::telemetry::Decisions;
 
 /// A [`Layer`](tower_layer::Layer) that handles each request under a reader-writer lock.

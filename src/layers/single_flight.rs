@@ -19,7 +19,7 @@ use crate::layers::refusal::{AsError, Reject, refused};
 use crate::layers::{Layered, Middleware, give_up_ready, take_ready};
 use crate::lease::LeaseHandle;
 use crate::single_flight::{FlightOutcome, Share, SingleFlight, Work};
-use crate::store::Key;
+use crate::key::Key;
 
 /// A [`Layer`] that handles one request of a key at a time and gives its response to all others. See the
 /// [module](crate::single_flight) for the guarantees.

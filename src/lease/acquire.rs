@@ -20,7 +20,7 @@ use crate::lease::process::event::{Effect, Event, Grant, Now, Release};
 use crate::lease::process::wait::unexpected;
 use crate::lease::token::Token;
 use crate::lease::waiter::{Ask, Got, Received, Wait, Waiter, decline};
-use crate::store::Key;
+use crate::key::Key;
 use crate::store::timer::until;
 use crate::store::validity::{Anchor, Validity};
 use crate::sync::lock;

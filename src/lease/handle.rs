@@ -19,7 +19,7 @@ use crate::lease::options::Holding;
 use crate::lease::process::event::{Grant, Release};
 use crate::lease::token;
 use crate::lease::token::Token;
-use crate::store::Key;
+use crate::key::Key;
 use crate::store::background::Background;
 use crate::store::detached::{Work, WorkMark};
 use crate::store::timer::sleep_until;

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::lease::all::MOST_KEYS;
 use crate::lease::{Lease, Wait};
 use crate::mutex::{Mutex, MutexGuard, waited_too_long};
-use crate::store::Key;
+use crate::key::Key;
 
 impl Mutex {
     /// Locks the mutexes of several keys: all of them, or none. Waits until they are free.

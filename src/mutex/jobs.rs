@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::lease::{LeaseHandle, Watch};
 use crate::mutex::{Mutex, MutexGuard};
 use crate::setters::in_range;
-use crate::store::Key;
+use crate::key::Key;
 
 /// How often a host votes for itself at a tick.
 const VOTES: u32 = 8;

@@ -9,7 +9,8 @@ use crate::setters::{in_range, setters};
 use crate::single_flight::SingleFlight;
 use crate::single_flight::flight::{Core, Settings};
 use crate::single_flight::outcome::{Codec, Failures, Format, Pass};
-use crate::store::{Store, StoreFailure};
+use crate::store::Store;
+use crate::store::failure::StoreFailure;
 
 /// A builder for a [`SingleFlight`].
 ///

@@ -15,7 +15,7 @@ use crate::single_flight::cache::{self, Epoch};
 use crate::single_flight::flight::Core;
 use crate::single_flight::outcome::{Publication, SharedOutcome};
 use crate::single_flight::task::Slot;
-use crate::store::Key;
+use crate::key::Key;
 use crate::telemetry::{Event, answered_in_current_span, tell};
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {

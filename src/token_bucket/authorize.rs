@@ -10,7 +10,7 @@ use crate::bucket::holds::{HoldOptions, MOST, OnEnd};
 use crate::clock;
 use crate::error::Error;
 use crate::setters::in_range;
-use crate::store::Key;
+use crate::key::Key;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::calls::to_micros;
 use crate::token_bucket::hold::{End, Hold, Usage, or_release};

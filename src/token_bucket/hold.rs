@@ -15,7 +15,7 @@ use crate::bucket::hold::{HoldReply, HoldStep, Outcome, Verb};
 use crate::bucket::holds::OnEnd;
 use crate::clock;
 use crate::error::Error;
-use crate::store::Key;
+use crate::key::Key;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::renewals::Validity;
 #[cfg(feature = "http")]

@@ -20,7 +20,7 @@ use crate::bucket::quotas::Quotas;
 use crate::clock;
 use crate::error::Error;
 use crate::middleware::IntoKey;
-use crate::store::Key;
+use crate::key::Key;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::hold::{Captured, Hold, Usage, or_release};
 use crate::token_bucket::limits::{Keys, Several, TokenBuckets, extracted};

@@ -32,7 +32,7 @@ use crate::bucket::Ask;
 use crate::bucket::decision::{BucketState, Decision};
 use crate::bucket::quotas::Quotas;
 use crate::clock;
-use crate::store::Key;
+use crate::key::Key;
 use crate::sync::atomic::{AtomicI64, AtomicUsize, Ordering, fence};
 use crate::sync::{RwLock, lock};
 use crate::token_bucket::calls::Clients;

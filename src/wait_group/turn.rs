@@ -12,7 +12,7 @@ use crate::lease::micros;
 use crate::lease::settings::Rules;
 use crate::lease::token::{Ending, Suffix};
 use crate::setters::in_range;
-use crate::store::Key;
+use crate::key::Key;
 use crate::wait_group::permits;
 
 /// How many classes there can be.

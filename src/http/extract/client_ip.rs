@@ -16,7 +16,7 @@ use super::parameter::field_name;
 use crate::error::Error;
 use crate::extract::Extractor;
 use crate::middleware::{Extracted, KeyExtractor};
-use crate::store::Key;
+use crate::key::Key;
 use crate::telemetry::{Event, tell};
 
 mod address;

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use crate::error::Error;
 use crate::extract::Extractor;
 use crate::middleware::{Extracted, IntoKey, KeyExtractor};
-use crate::store::Key;
+use crate::key::Key;
 
 /// Values longer than this are hashed even where they may be shown.
 const LONGEST_PLAIN: usize = 256;

@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 use crate::error::Error;
 use crate::extract::Extractor;
 use crate::middleware::{Extracted, IntoKey, KeyExtractor};
-use crate::store::Key;
+use crate::key::Key;
 
 type ReadUri = Arc<dyn Fn(&Extensions) -> Option<&Uri> + Send + Sync>;
 

@@ -8,7 +8,7 @@ use http::{Request, Uri};
 use crate::error::Error;
 use crate::extract::Extractor;
 use crate::middleware::{Extracted, KeyExtractor};
-use crate::store::Key;
+use crate::key::Key;
 
 /// Uses the method as the key.
 ///

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::extract::Extractor;
 use crate::http::message::{arguments, items, list};
 use crate::middleware::{Extracted, KeyExtractor};
-use crate::store::Key;
+use crate::key::Key;
 
 #[cfg(test)]
 mod tests;

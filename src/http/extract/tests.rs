@@ -6,7 +6,7 @@ use super::*;
 use crate::error::Error;
 use crate::extract::{by, look_up};
 use crate::middleware::{Extracted, KeyExtractor};
-use crate::store::Key;
+use crate::key::Key;
 
 /// A request with these fields, one a line.
 fn request(fields: &str) -> Request<()> {

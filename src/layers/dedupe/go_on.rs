@@ -22,7 +22,7 @@ use crate::layers::refusal::{AsError, Reject, refused};
 use crate::layers::{Layered, Middleware, take_ready};
 use crate::lease::LeaseHandle;
 use crate::lease::Watch;
-use crate::store::Key;
+use crate::key::Key;
 use crate::store::detach::{AFTER_CALLER, Detach};
 
 /// A [`DedupeLayer`] that handles a request to its end, even if the client leaves: what [`DedupeLayer::go_on`] returns.

@@ -13,7 +13,7 @@ use crate::layers::rate_limit::quotas::{ChosenQuotas, Rows};
 use crate::layers::rate_limit::{RateLimitLayer, Settings};
 use crate::layers::refusal::{Refusal, Reject, refused};
 use crate::layers::{Middleware, give_up_ready, take_ready};
-use crate::store::Key;
+use crate::key::Key;
 use crate::store::failure::Away;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;

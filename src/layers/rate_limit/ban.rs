@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::Error;
 use crate::setters::in_range;
-use crate::store::Key;
+use crate::key::Key;
 use crate::token_bucket::quota::Quota;
 use crate::token_bucket::{Decision, TokenBucket};
 

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::layers::rate_limit::{RateLimitLayer, Settings};
 use crate::layers::refusal::{Refusal, Reject};
 use crate::layers::take_ready;
-use crate::store::Key;
+use crate::key::Key;
 use crate::store::failure::Away;
 use crate::telemetry::Outcome;
 use crate::token_bucket::Decision;

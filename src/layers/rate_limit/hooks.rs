@@ -9,7 +9,7 @@ use derive_where::derive_where;
 use crate::error::Error;
 use crate::layers::key::Cost;
 use crate::setters::in_range;
-use crate::store::Key;
+use crate::key::Key;
 use crate::token_bucket::Decision;
 use crate::token_bucket::learn::LearnFromResponse;
 

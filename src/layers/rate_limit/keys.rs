@@ -6,7 +6,7 @@ use futures_util::future::try_join_all;
 use smallvec::SmallVec;
 
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
-use crate::store::Key;
+use crate::key::Key;
 use crate::token_bucket::Keys;
 use crate::token_bucket::limiter::Limiter;
 

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::fleet::FleetSetting;
 use crate::layers::key::Extracted;
 use crate::layers::rate_limit::RateLimitLayer;
-use crate::store::Key;
+use crate::key::Key;
 use crate::token_bucket::quota::Quotas;
 
 /// Chooses the quotas of a request. Implemented by functions and closures from `&Req` to anything that is [`IntoQuotas`].

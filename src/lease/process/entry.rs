@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::lease::options::{Holding, LeaseOptions};
 use crate::lease::process::event::{Grant, Party, Release};
 use crate::lease::token::Token;
-use crate::store::Key;
+use crate::key::Key;
 use crate::store::validity::{Anchor, Validity};
 
 /// How long a waiter has to accept an offered lease, or half the ttl if that is shorter.

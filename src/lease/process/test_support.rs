@@ -7,7 +7,7 @@ use crate::lease::namespace::Leases;
 use crate::lease::process::entry::Stage;
 use crate::lease::process::event::Party;
 use crate::lease::process::{Slot, Tokens};
-use crate::store::Key;
+use crate::key::Key;
 use crate::sync::lock;
 
 impl<K: Kind> Leases<K> {

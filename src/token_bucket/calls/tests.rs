@@ -4,7 +4,7 @@ use super::*;
 use crate::bucket::give_back::Rule;
 use crate::bucket::quota::Quota;
 use crate::clock;
-use crate::store::Key;
+use crate::key::Key;
 use crate::token_bucket::TokenBucket;
 use support::patient;
 use support::redis_server::RedisServer;

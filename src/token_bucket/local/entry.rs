@@ -8,7 +8,7 @@ use crate::bucket::Bucket;
 use crate::bucket::decision::BucketState;
 use crate::bucket::level::{Level, Moment};
 use crate::bucket::quotas::Quotas;
-use crate::store::Key;
+use crate::key::Key;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::sync::{Mutex, Padded};
 

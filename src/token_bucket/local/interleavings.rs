@@ -11,7 +11,7 @@ use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::{Ask, Bucket};
 use crate::clock;
-use crate::store::Key;
+use crate::key::Key;
 use crate::sync::atomic::Ordering;
 use crate::sync::{check, spawn};
 use crate::token_bucket::local::entry::{Entry, LastState, Slots};

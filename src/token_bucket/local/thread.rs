@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::bucket::decision::{BucketState, Decision};
 use crate::bucket::quotas::Quotas;
 use crate::bucket::{Ask, Bucket};
-use crate::store::Key;
+use crate::key::Key;
 use crate::sync::thread_local;
 use crate::token_bucket::local::entry::Entry;
 

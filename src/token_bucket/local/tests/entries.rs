@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::store::Key;
+use crate::key::Key;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::token_bucket::local::entry::Entry;
 use crate::token_bucket::local::{MOST, SHARDS, SWEEP_AT, Table};

@@ -7,7 +7,7 @@ use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::START;
 use crate::bucket::{Ask, Bucket};
-use crate::store::Key;
+use crate::key::Key;
 use crate::token_bucket::local::Table;
 use crate::token_bucket::local::entry::Entry;
 
