@@ -1,12 +1,12 @@
 #![doc = include_str!("dedupe/page.md")]
 
 mod builder;
-mod claim;
-mod claims;
+pub(crate) mod claim;
+pub(crate) mod claims;
 pub(crate) mod exact;
 pub(crate) mod filter;
 #[cfg(feature = "http")]
-mod replay;
+pub(crate) mod replay;
 #[cfg(test)]
 mod tests;
 
@@ -20,9 +20,10 @@ use crate::dedupe::claims::{Claims, Common, unasked};
 use crate::dedupe::exact::{Exact, ExactClaims, Layout};
 use crate::dedupe::filter::{FilterClaims, Filtered};
 use crate::error::Error;
-use crate::lease::LeaseOptions;
+use crate::lease::options::LeaseOptions;
 use crate::store::Store;
-use crate::telemetry::{Decisions, Outcome};
+use crate::telemetry::Outcome;
+use crate::telemetry::decisions::Decisions;
 
 pub use self::builder::{DedupeBuilder, ExactBuilder};
 pub use self::claim::Claim;
@@ -34,7 +35,8 @@ pub(crate) use self::claims::{Found, Memory};
 #[cfg(feature = "http")]
 pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
 pub(crate) use crate::layers::dedupe as layer; // moved
-pub use crate::layers::dedupe::{DedupeLayer, DuplicateAction, Evidence, GoOnLayer, Unsure};
+pub use crate::layers::dedupe::{DedupeLayer, DuplicateAction, Evidence, Unsure};
+pub use crate::layers::dedupe::go_on::GoOnLayer;
 
 pub(crate) use self::filter as filtered; // moved
 

@@ -69,9 +69,11 @@ pub mod web {
         insert_decision, insert_usage, rate_limit, rate_limits, token_budget, token_budgets,
     };
     #[cfg(feature = "dedupe")]
-    pub use crate::idempotency::{
-        IdempotencyBuilder, IdempotencyLayer, RequestTrailers, idempotency,
-    };
+    pub use crate::idempotency::idempotency;
+    #[cfg(feature = "dedupe")]
+    pub use crate::idempotency::layer::{IdempotencyBuilder, IdempotencyLayer};
+    #[cfg(feature = "dedupe")]
+    pub use crate::idempotency::upload::RequestTrailers;
 }
 
 pub mod response {
@@ -104,7 +106,7 @@ pub(crate) mod extract {
     mod parameter;
     mod path;
     mod request_line;
-    mod shared_get;
+    pub(crate) mod shared_get;
     #[cfg(test)]
     mod tests;
 

@@ -174,8 +174,8 @@ pub mod wait_group;
 #[doc = include_str!("docs/wire_format.md")]
 pub mod wire_format {}
 
-use clock as random; // moved
-use macros as setters; // moved
+use crate::clock as random;
+use crate::macros as setters;
 
 #[cfg(feature = "http")]
 pub use self::http::{response, web};
@@ -187,19 +187,29 @@ pub use bucket::{quota::Quota, quotas::Quotas};
 #[cfg(feature = "pools")]
 pub use deadpool_redis;
 #[cfg(feature = "dedupe")]
-pub use dedupe::{Dedupe, DedupeLayer};
+pub use dedupe::Dedupe;
+#[cfg(feature = "dedupe")]
+pub use crate::layers::dedupe::DedupeLayer;
 pub use error::Error;
 pub use key::Key;
 pub use layers::Layered;
 pub use layers::key::{Extracted, IntoKey, KeyExtractor};
 pub use layers::refusal::{AsError, Refusal, RefusalKind, Reject};
-pub use lease::{Lease, LeaseHandle};
+pub use crate::lease::handle::{Lease, LeaseHandle};
 #[cfg(feature = "mutex")]
-pub use mutex::{Mutex, MutexGuard, MutexGuards, MutexLayer};
+pub use mutex::{Mutex, MutexGuard};
+#[cfg(feature = "mutex")]
+pub use crate::mutex::all::MutexGuards;
+#[cfg(feature = "mutex")]
+pub use crate::layers::mutex::MutexLayer;
 #[cfg(feature = "rw-lock")]
-pub use rw_lock::{RwLock, RwLockLayer};
+pub use rw_lock::RwLock;
+#[cfg(feature = "rw-lock")]
+pub use crate::layers::rw_lock::RwLockLayer;
 #[cfg(feature = "single-flight")]
-pub use single_flight::{SingleFlight, SingleFlightLayer};
+pub use single_flight::SingleFlight;
+#[cfg(feature = "single-flight")]
+pub use crate::layers::single_flight::SingleFlightLayer;
 pub use store::Store;
 pub use store::address::IntoPool;
 pub use store::builder::StoreBuilder;
@@ -207,11 +217,21 @@ pub use store::credentials::{Credentials, ProvideCredentials};
 pub use store::failure::StoreFailure;
 pub use store::stats::{BreakerState, StoreStats};
 #[cfg(feature = "rate-limit")]
-pub use token_bucket::{
-    BudgetLayer, FleetQuotas, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets,
-};
+pub use token_bucket::TokenBucket;
+#[cfg(feature = "rate-limit")]
+pub use crate::layers::budget::BudgetLayer;
+#[cfg(feature = "rate-limit")]
+pub use crate::token_bucket::fleet::FleetQuotas;
+#[cfg(feature = "rate-limit")]
+pub use crate::layers::rate_limit::quotas::QuotaTable;
+#[cfg(feature = "rate-limit")]
+pub use crate::layers::rate_limit::RateLimitLayer;
+#[cfg(feature = "rate-limit")]
+pub use crate::token_bucket::limits::TokenBuckets;
 #[cfg(feature = "concurrency-limit")]
-pub use wait_group::{ConcurrencyLimitLayer, Permit, WaitGroup};
+pub use wait_group::{Permit, WaitGroup};
+#[cfg(feature = "concurrency-limit")]
+pub use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]

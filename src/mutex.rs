@@ -1,6 +1,6 @@
 #![doc = include_str!("mutex/page.md")]
 
-mod all;
+pub(crate) mod all;
 mod builder;
 mod jobs;
 #[cfg(feature = "quorum")]
@@ -16,21 +16,28 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::{Busy, Error, Subject, Why};
-use crate::lease::all::AcquireAll;
-use crate::lease::holder::Exclusive;
+use crate::error::Error;
+use crate::error::reasons::{Busy, Subject, Why};
+use crate::lease::acquire_all::AcquireAll;
+use crate::lease::holders::Exclusive;
 use crate::lease::token::Suffix;
-use crate::lease::{Admission, Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
-use crate::random;
+use crate::lease::namespace::{Admission, Leases};
+use crate::lease::waiter::{Ask, Wait};
+use crate::lease::look::{Holder, Snapshot};
+use crate::lease::handle::{Lease, guard};
+use crate::clock as random;
 use crate::store::timer::sleep;
-use crate::store::{Client, Key, Namespace, Store, check_exact};
+use crate::store::Store;
+use crate::store::client::{Client, Namespace};
+use crate::key::Key;
+use crate::store::redis::names::check_exact;
 use crate::sync::lock;
-use crate::telemetry::Decisions;
+use crate::telemetry::decisions::Decisions;
 
 pub use self::all::MutexGuards;
 pub use self::builder::MutexBuilder;
 #[cfg(feature = "quorum")]
-use self::quorum::Quorum;
+use crate::mutex::quorum::Quorum;
 pub use crate::layers::mutex::MutexLayer;
 
 /// Without the feature there is no quorum.

@@ -5,13 +5,19 @@ pub(crate) mod holders;
 
 use std::sync::Arc;
 
-use crate::error::{Error, Subject};
+use crate::error::Error;
+use crate::error::reasons::Subject;
 pub use crate::layers::rw_lock::RwLockLayer;
 use crate::lease::token::Ending;
-use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard};
+use crate::lease::waiter::{Ask, Wait};
+use crate::lease::look::{Holder, Snapshot};
+use crate::lease::handle::{Lease, guard};
+use crate::lease::namespace::Leases;
 use crate::rw_lock::holders::ReadWrite;
-use crate::store::{Key, Store, check_name};
-use crate::telemetry::Decisions;
+use crate::store::Store;
+use crate::key::Key;
+use crate::store::redis::names::check_name;
+use crate::telemetry::decisions::Decisions;
 
 pub use self::builder::RwLockBuilder;
 

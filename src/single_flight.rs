@@ -3,13 +3,13 @@
 pub(crate) mod answer;
 mod builder;
 mod cache;
-mod flight;
+pub(crate) mod flight;
 #[cfg(feature = "http")]
 pub(crate) mod http {
     pub(crate) use crate::http::{responses as asked, shareable}; // moved
 }
 mod lead;
-mod outcome;
+pub(crate) mod outcome;
 mod publish;
 pub(crate) mod stored;
 mod task;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use derive_where::derive_where;
 
 use crate::error::Error;
-use crate::lease::LeaseHandle;
+use crate::lease::handle::LeaseHandle;
 use crate::single_flight::flight::Core;
 use crate::key::Key;
 #[cfg(feature = "postcard")]

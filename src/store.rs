@@ -46,7 +46,8 @@ use crate::store::timer::within;
 
 #[cfg(test)]
 pub(crate) use self::builder::StoreBuilder; // moved
-pub(crate) use self::client::{Client, Namespace, OperationFuture}; // moved
+pub(crate) use self::client::{Client, Namespace};
+pub(crate) use crate::store::redis::queue::OperationFuture;
 pub(crate) use crate::key::Key; // moved
 pub(crate) use self::inspect::{Found, Listing}; // moved
 #[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]

@@ -4,7 +4,7 @@ pub(crate) mod adaptive;
 mod builder;
 mod fleet;
 pub(crate) mod permits;
-mod turn;
+pub(crate) mod turn;
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -12,21 +12,29 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Busy, Error, Subject, Why};
-use crate::fleet::Replicas;
+use crate::error::Error;
+use crate::error::reasons::{Busy, Subject, Why};
+use crate::fleet::replicas::Replicas;
 use crate::lease::settings::{KeyLimit, Rules, Told};
 use crate::lease::token::{Suffix, Token};
-use crate::lease::{Ask, Holder, Lease, Leases, Snapshot, Wait, guard, percent};
-use crate::setters::in_range;
+use crate::lease::waiter::{Ask, Wait};
+use crate::lease::look::{Holder, Snapshot};
+use crate::lease::handle::{Lease, guard};
+use crate::lease::namespace::Leases;
+use crate::lease::token::percent;
+use crate::macros::in_range;
 use crate::store::failure::Sharing;
-use crate::store::{Key, Namespace, Store};
-use crate::telemetry::Decisions;
+use crate::store::Store;
+use crate::key::Key;
+use crate::store::client::Namespace;
+use crate::telemetry::decisions::Decisions;
 use crate::wait_group::permits::Permits;
 use crate::wait_group::turn::Queueing;
 
 #[cfg(feature = "http")]
 pub use self::adaptive::WatchedBody;
-pub use self::adaptive::{Adaptive, AdaptiveState, Classify, HttpSignals, Signal};
+pub use self::adaptive::{Adaptive, Classify, HttpSignals, Signal};
+pub use crate::wait_group::adaptive::look::AdaptiveState;
 pub use self::builder::WaitGroupBuilder;
 pub use self::fleet::FleetLimit;
 pub use self::turn::Turn;

@@ -6,7 +6,7 @@
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::bloom_filter::layout::{Layout, Mismatch, SAMPLE};
-use crate::store::{Arguments, Cell};
+use crate::store::operation::{Arguments, Cell};
 
 /// The multiplier of D. E. Knuth's MMIX generator, which generates the positions. Its high bits depend on all 128
 /// bits of the hash, so small filters also keep their rates. With double hashing they would not.

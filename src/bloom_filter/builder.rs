@@ -8,8 +8,9 @@ use crate::bloom_filter::size::{
     MOST_BITS, MOST_HASHES, MOST_KEYS, bits_and_hashes, check_total, keys,
 };
 use crate::error::Error;
-use crate::setters::{in_range, setters};
-use crate::store::{Store, check_name};
+use crate::macros::{in_range, setters};
+use crate::store::Store;
+use crate::store::redis::names::check_name;
 
 /// Builds a [`BloomFilter`].
 ///

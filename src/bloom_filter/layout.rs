@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::bloom_filter::size::{FilterSize, MOST_BITS, MOST_HASHES, MOST_KEYS};
 use crate::error::Error;
-use crate::store::{Arguments, Field, Fields, Garbled};
+use crate::store::operation::{Arguments, Field, Fields, Garbled};
 
 /// The checked settings.
 #[derive(Clone, Debug)]

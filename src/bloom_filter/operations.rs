@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::bloom_filter::bits::{Bits, Probe};
 use crate::bloom_filter::layout::{Layout, Mismatch, read};
-use crate::store::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::store::operation::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
 
 /// The configuration, the bits of even generations, and the bits of odd generations.
 pub(crate) const PARTS: &[&str] = &["config", "bits0", "bits1"];

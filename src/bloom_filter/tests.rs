@@ -4,9 +4,10 @@ mod agreement;
 
 use std::time::Duration;
 
-use super::{BloomFilter, BloomFilterBuilder};
-use crate::Store;
-use crate::store::ManualClock;
+use super::BloomFilter;
+use crate::bloom_filter::builder::BloomFilterBuilder;
+use crate::store::Store;
+use crate::store::memory::manual_clock::ManualClock;
 
 const START: i64 = 1_760_000_000_000_000;
 const SECOND: Duration = Duration::from_secs(1);

@@ -22,7 +22,7 @@ use crate::bucket::calendar::MAX_SPAN;
 use crate::bucket::level::{Level, Moment, divide};
 use crate::bucket::quota::{Limit, MOST_REPEATS, Pace};
 use crate::bucket::quotas::Quotas;
-use crate::store::Cell as _;
+use crate::store::operation::Cell as _;
 
 /// The maximum number of levels of a bucket. Beyond that, the levels that were not used for the longest time are
 /// dropped.

@@ -20,7 +20,7 @@ use crate::bucket::wire::{
     HOLD, MOST_SLOW_RUNS, PARTS, WRONG_TYPE, read_bucket, under_its_quotas, write_limits,
 };
 use crate::bucket::{Ask, Bucket, Buckets};
-use crate::store::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script};
+use crate::store::operation::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script};
 
 /// A step on one hold.
 #[derive(Clone, Debug)]

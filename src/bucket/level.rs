@@ -14,7 +14,7 @@ mod tests;
 
 use crate::bucket::calendar::{Calendar, MAX_SPAN, Tokens};
 use crate::bucket::quota::Pace;
-use crate::store::END;
+use crate::store::notifier::END;
 
 /// How long a state is kept after the end of its last window, µs. If the server's clock steps over the end of a window
 /// and back, the used tokens are still known.

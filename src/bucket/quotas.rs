@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use crate::bucket::calendar::{Calendar, MAX_SPAN, Tokens};
 use crate::bucket::quota::{DEFAULT_NAME, Limit, Quota};
 use crate::error::Error;
-use crate::setters::in_range;
-use crate::store::packed;
+use crate::macros::in_range;
+use crate::store::operation::packed;
 use crate::sync::lock;
 
 /// One to eight quotas that apply together, for example `10/s` and `1000/h`.
@@ -313,7 +313,8 @@ fn shared_set(limits: SmallVec<[Limit; 1]>) -> Arc<Set> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Quota, Quotas};
+    use crate::bucket::quota::Quota;
+    use crate::bucket::quotas::Quotas;
 
     #[test]
     fn sets_that_are_gone_make_room() {

@@ -395,7 +395,8 @@ mod with_serde {
     use serde::de::{Deserialize, Deserializer, Visitor};
     use serde::ser::{Serialize, Serializer};
 
-    use super::{Quota, Quotas};
+    use crate::bucket::quota::Quota;
+    use crate::bucket::quotas::Quotas;
 
     /// Deserializes a value from its text.
     struct Text<T>(PhantomData<T>);

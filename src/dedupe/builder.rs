@@ -8,9 +8,10 @@ use crate::dedupe::Dedupe;
 use crate::dedupe::claims::FilterFull;
 use crate::dedupe::exact::Layout;
 use crate::error::Error;
-use crate::lease::LeaseOptions;
-use crate::setters::in_range;
-use crate::store::{Store, check_name};
+use crate::lease::options::LeaseOptions;
+use crate::macros::in_range;
+use crate::store::Store;
+use crate::store::redis::names::check_name;
 
 impl Dedupe {
     /// Returns a builder for a `Dedupe` on a filter.

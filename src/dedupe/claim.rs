@@ -17,12 +17,13 @@ use crate::dedupe::claims::{Claims, Common, Known, Taken};
 use crate::dedupe::exact::{Digest, ExactClaims};
 use crate::dedupe::filter::FilterClaims;
 use crate::error::Error;
-use crate::lease::{Lease, LeaseHandle, LeaseState};
+use crate::lease::handle::{Lease, LeaseHandle, LeaseState};
 #[cfg(feature = "http")]
 use crate::single_flight::answer::{Entry, Flight};
 use crate::store::detached::Work;
 use crate::store::timer::{sleep, within};
-use crate::telemetry::{Event, tell};
+use crate::telemetry::Event;
+use crate::telemetry::emit::tell;
 
 /// Where a confirmation records that the item was handled.
 #[derive(Clone)]

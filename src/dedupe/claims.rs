@@ -5,14 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bloom_filter::layout::Mismatch;
-use crate::error::{Cause, Error, Subject};
-use crate::lease::holder::Holder;
+use crate::error::Error;
+use crate::error::reasons::{Cause, Subject};
+use crate::lease::holders::Holder;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::{Kind, Scope};
-use crate::lease::outcome::{Completing, Entered, Look, Outcome};
-use crate::lease::{Admission, Ask, Got, Lease, LeaseOptions, LeaseState, Leases, Wait};
-use crate::store::{Arguments, Cell, Field, Garbled, Key, Namespace, Store};
-use crate::telemetry::{self, Decisions};
+use crate::lease::kind::{Completing, Entered, Look, Outcome};
+use crate::lease::namespace::{Admission, Leases};
+use crate::lease::waiter::{Ask, Got, Wait};
+use crate::lease::handle::{Lease, LeaseState};
+use crate::lease::options::LeaseOptions;
+use crate::store::Store;
+use crate::store::operation::{Arguments, Cell, Field, Garbled};
+use crate::key::Key;
+use crate::store::client::Namespace;
+use crate::telemetry;
+use crate::telemetry::decisions::Decisions;
 
 /// Claims under one name.
 pub(crate) struct Claims<K: Kind> {

@@ -10,10 +10,11 @@ use crate::bloom_filter::layout::Mismatch;
 use crate::bloom_filter::{BloomFilter, shard_key};
 use crate::dedupe::claims::{FilterFull, Found, Known, Memory, step};
 use crate::error::Error;
-use crate::lease::holder::Holder;
+use crate::lease::holders::Holder;
 use crate::lease::kind::Kind;
-use crate::store::Arguments;
-use crate::telemetry::{self, Event, tell};
+use crate::store::operation::Arguments;
+use crate::telemetry::{self, Event};
+use crate::telemetry::emit::tell;
 
 /// A filter that remembers the handled items.
 #[derive(Debug)]

@@ -6,12 +6,19 @@ use std::time::Duration;
 use crate::dedupe::builder::options;
 use crate::dedupe::claim::{Claim, Place};
 use crate::dedupe::claims::{Claims, unasked};
-use crate::error::{Error, Subject};
-use crate::lease::{Ask, Got, Lease, LeaseOptions, LeaseState, Wait};
+use crate::error::Error;
+use crate::error::reasons::Subject;
+use crate::lease::waiter::{Ask, Got, Wait};
+use crate::lease::handle::{Lease, LeaseState};
+use crate::lease::options::LeaseOptions;
 use crate::single_flight::answer::{Asker, Entry, Flight, Found};
 use crate::store::detached::Work;
-use crate::store::{Key, Namespace, Store};
-use crate::telemetry::{Decisions, Event, tell};
+use crate::store::Store;
+use crate::key::Key;
+use crate::store::client::Namespace;
+use crate::telemetry::Event;
+use crate::telemetry::decisions::Decisions;
+use crate::telemetry::emit::tell;
 
 /// Claims with stored outcomes.
 pub(crate) struct Replays {

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Claim, Claimed, Dedupe};
-use crate::Store;
-use crate::store::background::without_a_thread;
+use super::{Claimed, Dedupe};
+use crate::dedupe::claim::Claim;
+use crate::store::Store;
+use crate::store::background::tests::without_a_thread;
 use support::redis_server::RedisServer;
 use support::{eventually, eventually_blocking};
 
@@ -89,7 +90,7 @@ fn an_item_is_confirmed_although_its_runtime_stands_still() {
         other,
     } = Scene::set();
     let (told, hears) = std::sync::mpsc::channel();
-    let hear = move |confirmed: &Result<bool, crate::Error>| told.send(confirmed.clone()).unwrap();
+    let hear = move |confirmed: &Result<bool, crate::error::Error>| told.send(confirmed.clone()).unwrap();
     here.block_on(async { assert!(Box::pin(claim.confirm_and(hear)).now_or_never().is_none()) });
     there.block_on(is_confirmed(&other));
     // The user's function runs where its caller was.

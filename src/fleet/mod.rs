@@ -2,11 +2,11 @@
 
 mod follow;
 mod members;
-mod operations;
+pub(crate) mod operations;
 pub(crate) mod refused;
-mod replicas;
-mod value;
-mod version;
+pub(crate) mod replicas;
+pub(crate) mod value;
+pub(crate) mod version;
 
 #[cfg(all(test, feature = "rate-limit"))]
 mod agreement;
@@ -17,15 +17,16 @@ use std::sync::Arc;
 
 use derive_where::derive_where;
 
-use self::follow::Follower;
-use self::operations::Read;
+use crate::fleet::follow::Follower;
+use crate::fleet::operations::Read;
 pub(crate) use self::operations::{Versions, look};
 pub use self::refused::{RefusedKey, RefusedKeys};
 pub(crate) use self::replicas::Replicas;
 pub use self::value::SettingValue;
 pub(crate) use self::value::{Hook, Sealed};
 pub use self::version::SettingVersion;
-use crate::{Error, Store};
+use crate::error::Error;
+use crate::store::Store;
 
 /// The longest text of a value, in bytes.
 const MOST_BYTES: usize = 16 * 1024;

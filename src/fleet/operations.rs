@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use derive_where::derive_where;
 
-use super::value::Sealed;
-use super::version::{LAST, SettingVersion, id, value, written};
-use crate::error::Cause;
-use crate::random;
-use crate::store::{
-    Arguments, Cell, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function,
-};
-use crate::{Error, Key, Store};
+use crate::fleet::value::Sealed;
+use crate::fleet::version::{LAST, SettingVersion, id, value, written};
+use crate::error::reasons::Cause;
+use crate::clock as random;
+use crate::store::operation::{Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::store::client::Namespace;
+use crate::error::Error;
+use crate::key::Key;
+use crate::store::Store;
 
 /// How many versions are kept.
 pub(crate) const KEPT: usize = 10;

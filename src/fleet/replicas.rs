@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::members::Members;
-use crate::Store;
+use crate::fleet::members::Members;
+use crate::store::Store;
 use crate::store::failure::Sharing;
 
 /// The number of processes that share a limit while the store is unavailable: the largest that a layer has named, or that

@@ -5,9 +5,11 @@
 use std::time::{Duration, SystemTime};
 
 use super::operations::Stored;
-use super::{FleetSetting, SettingVersion};
-use crate::store::Link;
-use crate::{Quotas, Store};
+use super::FleetSetting;
+use crate::fleet::version::SettingVersion;
+use crate::store::notifier::Link;
+use crate::bucket::quotas::Quotas;
+use crate::store::Store;
 use support::eventually;
 use support::patient;
 use support::redis_server::RedisServer;

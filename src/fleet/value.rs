@@ -1,6 +1,7 @@
 //! What a fleet setting can be.
 
-use crate::{Error, Store};
+use crate::error::Error;
+use crate::store::Store;
 
 /// The types of a [`FleetSetting`](super::FleetSetting). Sealed: implemented for [`Quotas`](crate::Quotas), for
 /// [`QuotaTable`](crate::QuotaTable), and for `u32`, which is the limit of a [`WaitGroup`](crate::WaitGroup).

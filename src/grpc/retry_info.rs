@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::error::Error;
-use crate::token_bucket::{Block, BlockOnResponse};
+use crate::layers::rate_limit::hooks::{Block, BlockOnResponse};
 
 /// Blocks a key when the upstream refuses with a status that has `google.rpc.RetryInfo`: for
 /// [`block_on_response`](crate::RateLimitLayer::block_on_response) around a channel.

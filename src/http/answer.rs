@@ -8,7 +8,7 @@ use tower::BoxError;
 
 use crate::http::message::{for_others, has_length};
 use crate::http::replayed_body::FlightBody;
-use crate::single_flight::Codec;
+use crate::single_flight::outcome::Codec;
 
 #[cfg(test)]
 mod tests;

@@ -10,13 +10,15 @@ use http::{HeaderValue, Method, Request, Response};
 use http_body::Body;
 
 #[cfg(feature = "dedupe")]
-use crate::dedupe::layer::{DuplicateAction, Evidence};
+use crate::layers::dedupe::{DuplicateAction, Evidence};
 #[cfg(feature = "dedupe")]
-use crate::dedupe::{Dedupe, DedupeLayer};
+use crate::dedupe::Dedupe;
+#[cfg(feature = "dedupe")]
+use crate::layers::dedupe::DedupeLayer;
 #[cfg(feature = "single-flight")]
 use crate::http::answer::Answer;
 #[cfg(feature = "single-flight")]
-use crate::http::extract::SharedGet;
+use crate::http::extract::shared_get::SharedGet;
 #[cfg(feature = "rate-limit")]
 use crate::http::meter::MeterBody;
 #[cfg(feature = "rate-limit")]
@@ -25,25 +27,41 @@ use crate::http::refuse::{Refuse, refuse};
 #[cfg(feature = "single-flight")]
 use crate::http::responses::Responses;
 use crate::http::until_body_end::UntilBodyEnd;
-use crate::lease::LeaseHandle;
-use crate::lease::layer::OnLease;
+use crate::lease::handle::LeaseHandle;
+use crate::layers::lease::OnLease;
 #[cfg(feature = "rate-limit")]
-use crate::middleware::Cost;
-use crate::middleware::KeyExtractor;
+use crate::layers::key::Cost;
+use crate::layers::key::KeyExtractor;
 #[cfg(feature = "mutex")]
-use crate::mutex::{Mutex, MutexLayer};
+use crate::mutex::Mutex;
+#[cfg(feature = "mutex")]
+use crate::layers::mutex::MutexLayer;
 #[cfg(feature = "rw-lock")]
-use crate::rw_lock::{Access, RwLock, RwLockLayer};
+use crate::rw_lock::{Access, RwLock};
+#[cfg(feature = "rw-lock")]
+use crate::layers::rw_lock::RwLockLayer;
 #[cfg(feature = "single-flight")]
-use crate::single_flight::{SingleFlight, SingleFlightLayer};
+use crate::single_flight::SingleFlight;
+#[cfg(feature = "single-flight")]
+use crate::layers::single_flight::SingleFlightLayer;
 #[cfg(feature = "rate-limit")]
-use crate::token_bucket::layer::KeyExtractors;
+use crate::layers::rate_limit::keys::KeyExtractors;
 #[cfg(feature = "rate-limit")]
-use crate::token_bucket::{
-    BudgetLayer, Decision, Estimate, RateLimitLayer, TokenBucket, TokenBuckets, Usage,
-};
+use crate::token_bucket::TokenBucket;
+#[cfg(feature = "rate-limit")]
+use crate::layers::budget::{BudgetLayer, Estimate};
+#[cfg(feature = "rate-limit")]
+use crate::bucket::decision::Decision;
+#[cfg(feature = "rate-limit")]
+use crate::layers::rate_limit::RateLimitLayer;
+#[cfg(feature = "rate-limit")]
+use crate::token_bucket::limits::TokenBuckets;
+#[cfg(feature = "rate-limit")]
+use crate::token_bucket::hold::Usage;
 #[cfg(feature = "concurrency-limit")]
-use crate::wait_group::{ConcurrencyLimitLayer, WaitGroup};
+use crate::wait_group::WaitGroup;
+#[cfg(feature = "concurrency-limit")]
+use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 
 /// A [`RateLimitLayer`] for HTTP: refusals are responses with `Retry-After`, and all responses have the
 /// [RateLimit fields](crate::response::RateLimitFields). The handler gets the [`Decision`] as an extension.

@@ -9,8 +9,10 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use crate::http::rate_limit_fields::RateLimitFields;
-use crate::setters::setters;
-use crate::token_bucket::{BudgetHold, Decision, Meter, Usage};
+use crate::macros::setters;
+use crate::layers::budget::{BudgetHold, Meter};
+use crate::bucket::decision::Decision;
+use crate::token_bucket::hold::Usage;
 
 /// A [`Meter`] for HTTP: the hold of a request ends with the body of its response, and with it the usage is captured. If the
 /// body fails, or is dropped because the client has gone, what was counted so far is captured, or

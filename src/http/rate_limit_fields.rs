@@ -12,8 +12,9 @@ use smallvec::SmallVec;
 use crate::error::Error;
 use crate::http::message::seconds;
 use crate::key::Key;
-use crate::token_bucket::quota::is_quotable;
-use crate::token_bucket::{Balance, BucketState, Decision, RateLimitLayer};
+use crate::bucket::quota::is_quotable;
+use crate::bucket::decision::{Balance, BucketState, Decision};
+use crate::layers::rate_limit::RateLimitLayer;
 
 #[cfg(test)]
 mod tests;

@@ -6,10 +6,10 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
 use crate::http::message::seconds;
-use crate::middleware::{Refusal, RefusalKind, Reject};
-use crate::random;
+use crate::layers::refusal::{Refusal, RefusalKind, Reject};
+use crate::clock as random;
 #[cfg(feature = "rate-limit")]
-use crate::token_bucket::Decision;
+use crate::bucket::decision::Decision;
 
 /// Returns a [`Reject`] that converts refusals into HTTP responses. The body is a problem document (RFC 9457).
 ///

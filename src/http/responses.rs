@@ -13,12 +13,12 @@ use http_body::Body;
 use smallvec::SmallVec;
 
 use crate::http::answer::{Answer, Varied};
-use crate::http::extract::tells_scheme;
+use crate::http::extract::shared_get::tells_scheme;
 use crate::http::message::{Reading, for_others, has_length, items};
 use crate::http::replayed_body::FlightBody;
 use crate::http::shareable::{Freshness, is_for_all, is_shareable};
-use crate::single_flight::Share;
-use crate::single_flight::layer::{Capture, Captured};
+use crate::single_flight::outcome::Share;
+use crate::layers::single_flight::{Capture, Captured};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use http::{HeaderMap, Response, StatusCode};
 use crate::error::Error;
 use crate::token_bucket::http::origin::Origin;
 use crate::token_bucket::http::values::{texts, wait};
-use crate::token_bucket::{Block, BlockOnResponse};
+use crate::layers::rate_limit::hooks::{Block, BlockOnResponse};
 
 #[cfg(test)]
 mod tests;

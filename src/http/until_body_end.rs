@@ -12,11 +12,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::lease::Lease;
-use crate::setters::in_range;
+use crate::lease::handle::Lease;
+use crate::macros::in_range;
 use crate::store::background::Background;
-use crate::store::in_memory::callers_clock;
-use crate::store::{Link, PeriodicTask, Scheduler, Signal};
+use crate::store::memory::clock::callers_clock;
+use crate::store::notifier::Link;
+use crate::store::scheduler::{PeriodicTask, Scheduler, Signal};
 use crate::sync::{Stripes, lock, my_stripe};
 
 #[cfg(test)]

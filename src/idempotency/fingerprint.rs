@@ -8,7 +8,7 @@ use http::header::{CONTENT_TYPE, HOST};
 use http::request;
 use sha2::{Digest as _, Sha256};
 
-use super::content;
+use crate::idempotency::content;
 
 /// What is compared.
 #[derive(Clone)]

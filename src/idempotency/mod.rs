@@ -2,13 +2,13 @@
 
 mod content;
 mod fingerprint;
-mod layer;
+pub(crate) mod layer;
 mod record;
 mod service;
 mod streams;
 #[cfg(test)]
 mod tests;
-mod upload;
+pub(crate) mod upload;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,17 @@ pub use self::upload::RequestTrailers;
 
 use http::{Method, Request};
 
-use self::fingerprint::Compare;
-use self::record::KeyField;
-use self::streams::Streams;
-use self::upload::Limits;
-use crate::dedupe::Replays;
-use crate::middleware::away::Away;
-use crate::middleware::detached::Detach;
-use crate::middleware::key::DynKey;
-use crate::response::Responses;
-use crate::{KeyExtractor, Store};
+use crate::idempotency::fingerprint::Compare;
+use crate::idempotency::record::KeyField;
+use crate::idempotency::streams::Streams;
+use crate::idempotency::upload::Limits;
+use crate::dedupe::replay::Replays;
+use crate::store::failure::Away;
+use crate::store::detach::Detach;
+use crate::layers::key::DynKey;
+use crate::http::responses::Responses;
+use crate::layers::key::KeyExtractor;
+use crate::store::Store;
 
 /// Returns the builder of a layer that lets a client repeat a request without handling it twice.
 ///

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
-use super::fingerprint::{Fingerprint, digest};
-use crate::response::{Answer, AnswerCodec};
-use crate::single_flight::Codec as _;
-use crate::{Error, Key};
+use crate::idempotency::fingerprint::{Fingerprint, digest};
+use crate::http::answer::{Answer, AnswerCodec};
+use crate::single_flight::outcome::Codec as _;
+use crate::error::Error;
+use crate::key::Key;
 
 /// The name of the record's format. A record is the kind and the digests of the fingerprint of the request. If the response
 /// was stored, `1` and the response in the format of [`AnswerCodec`] follow.

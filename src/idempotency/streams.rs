@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::header::CONTENT_TYPE;
 use http::response;
 
-use crate::single_flight::http::shareable::is_stream;
+use crate::http::shareable::is_stream;
 
 /// Which responses are streams, and what becomes of their claims.
 pub(super) struct Streams {

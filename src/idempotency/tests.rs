@@ -10,7 +10,7 @@ use http::{Request, Response, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::*;
-use crate::dedupe::Replay;
+use crate::dedupe::replay::Replay;
 use crate::response::FlightBody;
 
 const MIB: usize = 1 << 20;

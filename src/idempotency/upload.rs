@@ -8,9 +8,9 @@ use bytes::{Buf as _, BufMut as _, Bytes};
 use http::{Extensions, HeaderMap};
 use http_body::Body;
 
-use crate::Error;
-use crate::error::Upload as Refused;
-use crate::http::reading::{Reading, Taken};
+use crate::error::Error;
+use crate::error::reasons::Upload as Refused;
+use crate::http::message::{Reading, Taken};
 #[cfg(feature = "axum")]
 use crate::response::FlightBody;
 use crate::store::timer::within;

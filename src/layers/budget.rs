@@ -16,14 +16,17 @@ use crate::layers::rate_limit::keys::KeyExtractors;
 use crate::layers::refusal::AsError;
 use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
-use crate::token_bucket::holds::{Hold, HoldSet, Usage};
+use crate::token_bucket::hold::{Hold, Usage};
+use crate::token_bucket::hold_all::HoldSet;
 use crate::token_bucket::limiter::Limiter;
 #[cfg(feature = "http")]
-use crate::token_bucket::quota::Limit;
-use crate::token_bucket::several::keys_of;
+use crate::bucket::quota::Limit;
+use crate::token_bucket::limits::keys_of;
 #[cfg(feature = "http")]
 use crate::token_bucket::upstream::UpstreamEvents;
-use crate::token_bucket::{Decision, TokenBucket, TokenBuckets};
+use crate::token_bucket::TokenBucket;
+use crate::bucket::decision::Decision;
+use crate::token_bucket::limits::TokenBuckets;
 
 /// A [`Layer`] for requests whose cost is known only at the end: it [authorizes](TokenBucket::authorize) an estimate, and
 /// captures what was used.

@@ -5,22 +5,24 @@ use std::time::Duration;
 
 use derive_where::derive_where;
 
-use crate::fleet::Replicas;
+use crate::fleet::replicas::Replicas;
 use crate::layers::Choose;
 use crate::layers::key::{Extracted, KeyExtractor};
 use crate::layers::lease::{
     Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, Unobserved, UntilResponse, acquire,
 };
 use crate::layers::refusal::AsError;
-use crate::lease::Lease;
-use crate::lease::Wait;
+use crate::lease::handle::Lease;
+use crate::lease::waiter::Wait;
 use crate::lease::settings::{KeyLimit, Source as LimitSource};
-use crate::setters::setters;
+use crate::macros::setters;
 use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
-use crate::telemetry::Decisions;
-use crate::wait_group::adaptive::{AdaptiveLimits, Client};
-use crate::wait_group::{CallLimit, Turn, WaitGroup};
+use crate::telemetry::decisions::Decisions;
+use crate::wait_group::adaptive::table::AdaptiveLimits;
+use crate::wait_group::adaptive::client_time::Client;
+use crate::wait_group::{CallLimit, WaitGroup};
+use crate::wait_group::turn::Turn;
 
 /// A [`Layer`](tower_layer::Layer) that limits how many requests of a key the inner service handles at once.
 ///

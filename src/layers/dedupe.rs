@@ -1,7 +1,7 @@
 //! The layer that handles each item once, see the public module [`dedupe`](crate::dedupe#the-layer): its settings, and what
 //! it does with items that are known, new, or handled.
 
-mod go_on;
+pub(crate) mod go_on;
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -12,18 +12,20 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
 pub use self::go_on::GoOnLayer;
-use crate::dedupe::{Claim, Dedupe, Known, Looked};
+use crate::dedupe::Dedupe;
+use crate::dedupe::claim::{Claim, Looked};
+use crate::dedupe::claims::Known;
 use crate::error::Error;
 use crate::layers::Choose;
 use crate::layers::key::{Extracted, KeyExtractor};
-use crate::layers::lease::{
-    Acquire, Acquired, Acquiring, Finish, Holds, LeaseLayer, Lifecycle, Next, acquire,
-};
+use crate::layers::lease::{Acquire, Acquired, Acquiring, LeaseLayer, acquire};
+use crate::layers::lease::future::{Finish, Holds, Lifecycle, Next};
 use crate::layers::refusal::AsError;
-use crate::setters::setters;
+use crate::macros::setters;
 use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
-use crate::telemetry::{Decisions, Outcome};
+use crate::telemetry::Outcome;
+use crate::telemetry::decisions::Decisions;
 
 /// A [`Layer`](tower_layer::Layer) that handles each item once across all processes. See the [module](crate::dedupe#the-layer) for
 /// details.

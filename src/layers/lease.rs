@@ -1,7 +1,7 @@
 //! The layer that handles requests under leases, which the layers of [permits](crate::ConcurrencyLimitLayer), of locks and of
 //! claims are made of: its settings, how a request gets its lease, and how long it holds it.
 
-mod future;
+pub(crate) mod future;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,10 +19,10 @@ use crate::error::Error;
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::layers::refusal::AsError;
 use crate::layers::{Layered, at_once};
-use crate::lease::state::Slot;
-use crate::lease::{Lease, LeaseHandle, LeaseState};
+use crate::lease::handle::Slot;
+use crate::lease::handle::{Lease, LeaseHandle, LeaseState};
 use crate::key::Key;
-use crate::telemetry::Decisions;
+use crate::telemetry::decisions::Decisions;
 
 /// A [`Layer`] that handles each request under a lease: a [permit](crate::ConcurrencyLimitLayer), a lock of a
 /// [mutex](crate::MutexLayer) or of a [reader-writer lock](crate::RwLockLayer), or a [claim](crate::DedupeLayer) on an
@@ -453,7 +453,8 @@ impl Drop for TakesBack {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Mutex, Store};
+    use crate::mutex::Mutex;
+    use crate::store::Store;
 
     /// Also the memory of the lease, which is kept in its own state.
     #[tokio::test]

@@ -7,11 +7,11 @@ use crate::layers::lease::{
     Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, Unobserved, UntilResponse, acquire,
 };
 use crate::layers::refusal::AsError;
-use crate::lease::Lease;
+use crate::lease::handle::Lease;
 use crate::mutex::Mutex;
 use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
-use crate::telemetry::Decisions;
+use crate::telemetry::decisions::Decisions;
 
 /// A [`Layer`](tower_layer::Layer) that handles the requests of a key one at a time, under a mutex.
 ///

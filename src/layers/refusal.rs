@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tower::BoxError;
 
-use crate::error::{Error, Subject, Upload, Why};
-use crate::telemetry::tell_invalid;
+use crate::error::Error;
+use crate::error::reasons::{Subject, Upload, Why};
+use crate::telemetry::emit::tell_invalid;
 #[cfg(feature = "rate-limit")]
-use crate::token_bucket::Decision;
+use crate::bucket::decision::Decision;
 
 /// Why a request did not reach the inner service.
 ///

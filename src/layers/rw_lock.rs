@@ -11,12 +11,12 @@ use crate::layers::lease::{
     Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, Unobserved, UntilResponse, acquire,
 };
 use crate::layers::refusal::AsError;
-use crate::lease::Lease;
-use crate::lease::Wait;
+use crate::lease::handle::Lease;
+use crate::lease::waiter::Wait;
 use crate::rw_lock::{Access, RwLock};
-use crate::setters::setters;
+use crate::macros::setters;
 use crate::key::Key;
-use crate::telemetry::Decisions;
+use crate::telemetry::decisions::Decisions;
 
 /// A [`Layer`](tower_layer::Layer) that handles each request under a reader-writer lock.
 ///

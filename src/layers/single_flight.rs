@@ -17,8 +17,10 @@ use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::layers::lease::{OnLease, OnLeases};
 use crate::layers::refusal::{AsError, Reject, refused};
 use crate::layers::{Layered, Middleware, give_up_ready, take_ready};
-use crate::lease::LeaseHandle;
-use crate::single_flight::{FlightOutcome, Share, SingleFlight, Work};
+use crate::lease::handle::LeaseHandle;
+use crate::single_flight::SingleFlight;
+use crate::single_flight::flight::{FlightOutcome, Work};
+use crate::single_flight::outcome::Share;
 use crate::key::Key;
 
 /// A [`Layer`] that handles one request of a key at a time and gives its response to all others. See the

@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::error::{Busy, Cause, Error, Why};
+use crate::error::Error;
+use crate::error::reasons::{Busy, Cause, Why};
 use crate::lease::handle::Lease;
 use crate::lease::key_state::Standing;
 use crate::lease::kind::{Found, Kind, Outcome, Query};

@@ -18,7 +18,7 @@ mod evicted_flows;
 mod ids;
 mod kept;
 mod told;
-mod virtual_time;
+pub(crate) mod virtual_time;
 
 use std::collections::HashMap;
 use std::convert::{Infallible, identity};
@@ -35,7 +35,7 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use support::redis_server::RedisServer;
 
-use self::virtual_time::Time;
+use crate::lease::agreement::virtual_time::Time;
 use crate::lease::holders::Exclusive;
 use crate::lease::key_state::{KeyState, Spans, Terms};
 use crate::lease::kind::{Entry, Found, Kind, Outcome as _, Query, Scope};
@@ -48,9 +48,14 @@ use crate::lease::token::Token;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer;
 use crate::single_flight::answer::Flight;
-use crate::store::{Cell as _, Client, Clock, Key, Namespace, Operation, Push, Store};
+use crate::store::Store;
+use crate::store::operation::{Cell as _, Operation};
+use crate::store::client::{Client, Namespace};
+use crate::store::memory::clock::Clock;
+use crate::key::Key;
+use crate::store::notifier::Push;
 use crate::sync::lock;
-use crate::wait_group::holders::Permits;
+use crate::wait_group::permits::Permits;
 
 pub(crate) use self::virtual_time::{CLOCK, EXPIRE};
 

@@ -25,7 +25,7 @@ use crate::store::detached::{Work, WorkMark};
 use crate::store::timer::sleep_until;
 use crate::store::validity::Validity;
 use crate::sync::{lock, my_stripe};
-use crate::telemetry::Leases;
+use crate::telemetry::leases::Leases;
 
 /// A permit or lock that this process holds for a limited time. See the [module](crate::lease).
 ///
@@ -838,7 +838,8 @@ mod tests {
     use std::task::{Context, Wake};
 
     use super::*;
-    use crate::{Mutex as Locks, Store};
+    use crate::mutex::Mutex as Locks;
+    use crate::store::Store;
 
     /// Whether a task was woken since it was asked last.
     #[derive(Default)]

@@ -9,7 +9,7 @@ use crate::lease::order::Order;
 use crate::lease::queue::Queue;
 use crate::lease::settings::{Settings, Told};
 use crate::lease::token::Token;
-use crate::store::{Arguments, Field, Garbled};
+use crate::store::operation::{Arguments, Field, Garbled};
 
 /// One kind of lease: its rules in Lua, and the same in Rust.
 pub(crate) trait Kind: Clone + fmt::Debug + Send + Sync + 'static {

@@ -13,10 +13,11 @@ use crate::lease::operations::{StateOf, WRONG_TYPE};
 use crate::lease::options::spans;
 use crate::lease::token;
 use crate::lease::token::Token;
-use crate::store::{
-    Arguments, Field, Fields, Garbled, Key, Namespace, News, Operation, Push, Repeat, Script,
-    Store, function,
-};
+use crate::store::Store;
+use crate::store::operation::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::key::Key;
+use crate::store::client::Namespace;
+use crate::store::notifier::{News, Push};
 
 /// How many holders a snapshot has at most.
 const MOST_HOLDERS: i64 = 1000;
@@ -300,8 +301,8 @@ pub(crate) async fn revoke<K: Kind>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::holder::Exclusive;
-    use crate::wait_group::holders::Permits;
+    use crate::lease::holders::Exclusive;
+    use crate::wait_group::permits::Permits;
 
     #[test]
     fn a_holder_is_shown_as_its_kind_says() {

@@ -42,12 +42,12 @@ use std::sync::Arc;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use self::rules::Rules;
-use self::world::{Event, World};
+use crate::lease::model::rules::Rules;
+use crate::lease::model::world::{Event, World};
 use crate::lease::holders::Holder;
 use crate::lease::kind::Holders;
 use crate::rw_lock::holders::RwHolders;
-use crate::wait_group::holders::PermitHolders;
+use crate::wait_group::permits::PermitHolders;
 
 /// Holders that can be modelled.
 pub(super) trait Modelled: Holders + Sync {

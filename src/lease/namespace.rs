@@ -35,7 +35,11 @@ use crate::lease::process::wait::unexpected;
 use crate::lease::settings::{FleetSet, KeyLimit, Watcher};
 use crate::lease::token::{Suffix, Token};
 use crate::lease::waiter::Waiter;
-use crate::store::{Client, Ids, Key, Namespace, Signal, Store};
+use crate::store::Store;
+use crate::store::client::{Client, Namespace};
+use crate::store::notifier::Ids;
+use crate::key::Key;
+use crate::store::scheduler::Signal;
 use crate::sync::{Stripes, my_stripe};
 
 /// A namespace of leases, shared by all its values in this process.
@@ -308,7 +312,7 @@ impl<K: Kind> Leases<K> {
     pub(crate) fn new(
         admission: Arc<Admission<K>>,
         options: LeaseOptions,
-        leases: crate::telemetry::Leases,
+        leases: crate::telemetry::leases::Leases,
     ) -> Self {
         Self::of(admission, &Holding::new(options, leases))
     }
@@ -357,7 +361,7 @@ where
         name: &str,
         namespace: impl FnOnce() -> Namespace<KeyState<K::Holders>>,
         options: LeaseOptions,
-        leases: crate::telemetry::Leases,
+        leases: crate::telemetry::leases::Leases,
     ) -> Self {
         let admission = store.shared(name, || Admission::new(store, &namespace(), ()));
         Self::new(admission, options, leases)
@@ -477,8 +481,8 @@ impl Young {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::holder::Exclusive;
-    use crate::store::Signal;
+    use crate::lease::holders::Exclusive;
+    use crate::store::scheduler::Signal;
 
     fn admission() -> Arc<Admission<Exclusive>> {
         let store = Store::in_memory();

@@ -7,7 +7,8 @@ use crate::lease::key_state::{KeyState, Spans, Standing, Terms, Was};
 use crate::lease::kind::{Entry, Found, Kind, LEASES, Look, Outcome, Query, Scope};
 use crate::lease::settings::KeyLimit;
 use crate::lease::token::Token;
-use crate::store::{Arguments, Field, Fields, Garbled, Operation, Push, Repeat, Script, function};
+use crate::store::operation::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::store::notifier::Push;
 
 /// The arguments that all scripts of a namespace share.
 #[derive(Debug)]

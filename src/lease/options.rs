@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::lease::key_state::Spans;
 use crate::lease::token::Marks;
-use crate::setters::in_range;
+use crate::macros::in_range;
 use crate::store::Store;
 use crate::store::validity::Drift;
-use crate::telemetry::Leases;
+use crate::telemetry::leases::Leases;
 
 /// The options of the leases of one value, such as one [`Mutex`](crate::Mutex).
 #[derive(Clone, Debug)]

@@ -7,7 +7,8 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::error::{Busy, Error, Subject, Why};
+use crate::error::Error;
+use crate::error::reasons::{Busy, Subject, Why};
 use crate::lease::handle::{Keeper, Lease, LeaseHandle};
 use crate::lease::key_state::Terms;
 use crate::lease::kind::{Found, Kind, Outcome, Query};
@@ -22,7 +23,9 @@ use crate::lease::release;
 use crate::lease::token::Token;
 use crate::lease::waiter::{Ask, Got, Received};
 use crate::store::validity::Anchor;
-use crate::store::{Key, Link, News, PeriodicTask, Recipient, Signal};
+use crate::key::Key;
+use crate::store::notifier::{Link, News, Recipient};
+use crate::store::scheduler::{PeriodicTask, Signal};
 use crate::sync::lock; // moved
 
 impl<K: Kind> Admission<K> {

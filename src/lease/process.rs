@@ -33,7 +33,9 @@ use crate::lease::options::Rules;
 use crate::lease::process::entry::Entry;
 use crate::lease::process::event::{Effects, Event, Now, Party, Release};
 use crate::lease::process::owed::Owed;
-use crate::store::{Key, Link, Signal};
+use crate::key::Key;
+use crate::store::notifier::Link;
+use crate::store::scheduler::Signal;
 
 /// The tokens of a namespace in this process.
 #[derive(Clone, Debug)]

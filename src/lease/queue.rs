@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use crate::lease::order::{CLASSES, Flows, Order, RANKS};
 use crate::lease::settings::Settings;
 use crate::lease::token::Token;
-use crate::store::{News, Push};
+use crate::store::notifier::{News, Push};
 
 /// A rank, a line of it, and a ticket in that. Lower ones come first.
 type Place = (i64, i64, i64);

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::{Cause, Error};
+use crate::error::Error;
+use crate::error::reasons::Cause;
 use crate::lease::key_state::Standing;
 use crate::lease::operations::Answer;
 use crate::lease::options::{Holding, LeaseOptions, Rules};
@@ -20,7 +21,9 @@ use crate::lease::process::event::{
 };
 use crate::lease::token::{Suffix, Token};
 use crate::store::validity::Validity;
-use crate::store::{Key, Link, Signal};
+use crate::key::Key;
+use crate::store::notifier::Link;
+use crate::store::scheduler::Signal;
 use crate::telemetry;
 
 const RULES: Rules = Rules {

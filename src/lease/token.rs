@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::store::hex;
+use crate::store::notifier::hex;
 
 /// The number of characters in the name of a process.
 const PROCESS: usize = 16;

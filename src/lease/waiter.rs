@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::error::{Error, Subject};
+use crate::error::Error;
+use crate::error::reasons::Subject;
 use crate::lease::handle::Lease;
 use crate::lease::key_state::Terms;
 use crate::lease::kind::{Found, Kind, Query};

@@ -76,7 +76,8 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
-    use crate::{Mutex, Store};
+    use crate::mutex::Mutex;
+    use crate::store::Store;
 
     #[tokio::test]
     async fn work_does_not_begin_without_its_lease() {

@@ -4,12 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lease::holder::Exclusive;
-use crate::lease::{Drift, LeaseOptions, Leases};
+use crate::lease::holders::Exclusive;
+use crate::store::validity::Drift;
+use crate::lease::options::LeaseOptions;
+use crate::lease::namespace::Leases;
 use crate::mutex::{Mutex, Quorum, Settings};
-use crate::setters::{in_range, setters};
-use crate::store::{Namespace, Store, check_name};
-use crate::telemetry::{self, Decisions};
+use crate::macros::{in_range, setters};
+use crate::store::Store;
+use crate::store::client::Namespace;
+use crate::store::redis::names::check_name;
+use crate::telemetry;
+use crate::telemetry::decisions::Decisions;
 
 /// A builder for a [`Mutex`].
 ///

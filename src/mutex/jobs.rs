@@ -5,9 +5,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lease::{LeaseHandle, Watch};
+use crate::lease::handle::LeaseHandle;
+use crate::lease::watch::Watch;
 use crate::mutex::{Mutex, MutexGuard};
-use crate::setters::in_range;
+use crate::macros::in_range;
 use crate::key::Key;
 
 /// How often a host votes for itself at a tick.

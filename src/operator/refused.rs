@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::{Entry, Kind, Operator};
-use crate::Error;
-use crate::fleet::RefusedKey;
+use crate::operator::entry::{Entry, Kind};
+use crate::operator::Operator;
+use crate::error::Error;
+use crate::fleet::refused::RefusedKey;
 use crate::fleet::refused::list::List;
-use crate::fleet::refused::look;
+use crate::fleet::refused::operations::look;
 
 /// How many lists are read at the same time, and at most.
 const AT_ONCE: usize = 32;

@@ -3,11 +3,16 @@
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lease::{LeaseOptions, Leases, Wait, percent};
+use crate::lease::options::LeaseOptions;
+use crate::lease::namespace::Leases;
+use crate::lease::waiter::Wait;
+use crate::lease::token::percent;
 use crate::rw_lock::{RwLock, Settings};
-use crate::setters::{in_range, setters};
-use crate::store::{Namespace, Store};
-use crate::telemetry::{self, Decisions};
+use crate::macros::{in_range, setters};
+use crate::store::Store;
+use crate::store::client::Namespace;
+use crate::telemetry;
+use crate::telemetry::decisions::Decisions;
 
 /// A builder for a [`RwLock`].
 ///

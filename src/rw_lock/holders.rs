@@ -1,6 +1,6 @@
 //! The readers or the writer of a lock in the in-memory store. It does the same as `lua/rw_lock.lua`.
 
-use crate::lease::ends::Ends;
+use crate::lease::holders::Ends;
 use crate::lease::kind::{At, Holders, Kind};
 use crate::lease::queue::Queue;
 use crate::lease::token::{Ending, Token};

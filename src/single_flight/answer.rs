@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lease::holder::{Holder, Kept};
+use crate::lease::holders::{Holder, Kept};
 use crate::lease::kind::Kind;
-use crate::lease::outcome::{Completing, Entered, Look, Outcome};
+use crate::lease::kind::{Completing, Entered, Look, Outcome};
 use crate::single_flight::outcome::ANSWER;
-use crate::store::{Arguments, Field, Garbled};
+use crate::store::operation::{Arguments, Field, Garbled};
 
 /// The kind of lease of a flight: one holder, the leader, which leaves an answer.
 #[derive(Clone, Debug)]

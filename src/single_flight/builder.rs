@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lease::LeaseOptions;
-use crate::setters::{in_range, setters};
+use crate::lease::options::LeaseOptions;
+use crate::macros::{in_range, setters};
 use crate::single_flight::SingleFlight;
 use crate::single_flight::flight::{Core, Settings};
 use crate::single_flight::outcome::{Codec, Failures, Format, Pass};

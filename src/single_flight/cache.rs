@@ -16,7 +16,8 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::error::Error;
-use crate::store::{Key, Link, Listener, Notifier};
+use crate::key::Key;
+use crate::store::notifier::{Link, Listener, Notifier};
 use crate::sync::lock;
 
 /// How many bytes an entry counts besides its answer and its key.

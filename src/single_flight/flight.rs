@@ -8,21 +8,28 @@ use futures_util::future::Either;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::error::{Busy, Error, Subject, Why};
-use crate::lease::{Admission, LeaseHandle, LeaseOptions, Leases};
-use crate::middleware::detached::Detach;
-use crate::random;
+use crate::error::Error;
+use crate::error::reasons::{Busy, Subject, Why};
+use crate::lease::namespace::{Admission, Leases};
+use crate::lease::handle::LeaseHandle;
+use crate::lease::options::LeaseOptions;
+use crate::store::detach::Detach;
+use crate::clock as random;
 use crate::single_flight::answer::{Asker, Flight, Found};
 use crate::single_flight::cache::{LocalCache, Stored};
-use crate::single_flight::layer::Captured;
+use crate::layers::single_flight::Captured;
 use crate::single_flight::outcome::{Format, Pass, SharedOutcome};
 use crate::single_flight::stored;
 use crate::single_flight::task::{Parallel, Run, gone};
 use crate::single_flight::waiters::{Caller, LeaderGuard, Role, Table, Wakeup};
 use crate::store::background::Background;
 use crate::store::timer::until;
-use crate::store::{Key, Namespace, Store};
-use crate::telemetry::{self, Decisions, Event, Often, Outcome, in_current_span};
+use crate::store::Store;
+use crate::key::Key;
+use crate::store::client::Namespace;
+use crate::telemetry::{self, Event, Outcome, in_current_span};
+use crate::telemetry::decisions::Decisions;
+use crate::telemetry::often::Often;
 
 pub(crate) struct Core<T, E> {
     pub(super) name: Arc<str>,

@@ -7,10 +7,11 @@ use crate::lease::key_state::KeyState;
 use crate::lease::kind::Kind;
 use crate::single_flight::answer::{Flight, StoredAnswer, fresh_for};
 use crate::single_flight::cache::message;
-use crate::store::{
-    ALL, Arguments, Field, Fields, Garbled, Key, Namespace, Operation, Repeat, Script, Store,
-    function,
-};
+use crate::store::Store;
+use crate::store::notifier::ALL;
+use crate::store::operation::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::key::Key;
+use crate::store::client::Namespace;
 
 type State = KeyState<<Flight as Kind>::Holders>;
 

@@ -23,7 +23,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::{JoinHandle, yield_now};
 
-use crate::error::{Cause, Error};
+use crate::error::Error;
+use crate::error::reasons::Cause;
 use crate::key::Key;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};

@@ -15,7 +15,8 @@ use crate::single_flight::cache::forgotten;
 use crate::single_flight::task::{ALONE, Run};
 use crate::store::background::Background;
 use crate::store::timer::sleep;
-use crate::store::{Key, Listener};
+use crate::key::Key;
+use crate::store::notifier::Listener;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
 

@@ -9,7 +9,8 @@ use crate::store::memory::bound::Bounds;
 use crate::store::redis::names::check_name;
 use crate::store::redis::pool::Sealed;
 use crate::store::redis::source::Source;
-use crate::store::redis::{Clock, RedisStore};
+use crate::store::redis::RedisStore;
+use crate::store::redis::library::Clock;
 use crate::store::{Backend, Store};
 
 impl Store {
@@ -108,7 +109,7 @@ impl StoreBuilder {
         urls: impl IntoIterator<Item = impl AsRef<str>>,
         master: &str,
     ) -> Result<Store, Error> {
-        use crate::store::redis::sentinels::Sentinels;
+        use crate::store::redis::sentinel::Sentinels;
         let home = self.home()?;
         let sentinels = Sentinels::new(urls, &self.access, master, &home)?;
         self.source(Source::Sentinel(Arc::new(sentinels)), home)

@@ -192,7 +192,7 @@ impl Thread {
 pub(crate) use self::tests::without_a_thread;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::cell::Cell;
     use std::future::poll_fn;
     use std::pin::pin;

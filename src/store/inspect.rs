@@ -14,7 +14,7 @@ use crate::store::operation::Cell;
 use crate::store::redis::RedisStore;
 use crate::store::redis::limits::Durability;
 use crate::store::redis::names::{Stem, parse};
-use crate::store::redis::scan::Position;
+use crate::store::redis::commands::Position;
 use crate::store::stats::StoreStats;
 use crate::store::{Backend, Store};
 

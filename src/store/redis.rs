@@ -11,14 +11,14 @@ mod call;
 #[cfg(feature = "cluster")]
 pub(in crate::store) mod cluster;
 mod command;
-pub(in crate::store) mod commands;
+pub(crate) mod commands;
 mod connection;
 pub(in crate::store) mod endpoint;
 mod errors;
 mod functions;
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
-mod library;
+pub(crate) mod library;
 pub(crate) mod limits;
 mod link;
 pub(crate) mod names;
@@ -50,29 +50,32 @@ use std::time::Duration;
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout};
 
-use self::batch::{Batch, Budget};
+use crate::store::redis::batch::{Batch, Budget};
 pub(in crate::store) use self::batch::{MOST_BYTES, MOST_OPERATIONS};
 pub(in crate::store) use self::commands as scan; // moved
 pub(super) use self::library::Clock;
-use self::library::{Library, Loaded};
-use self::link::{Link, LinkSettings, RuntimeLinks};
+use crate::store::redis::library::{Library, Loaded};
+use crate::store::redis::link::{Link, LinkSettings, RuntimeLinks};
 pub(crate) use self::queue as client; // moved
 pub(crate) use self::queue as future; // moved
 #[cfg(feature = "sentinel")]
 pub(in crate::store) use self::sentinel as sentinels; // moved
-use self::slots::Refused;
-use self::source::Source;
-use self::subscription::Subscription;
-use super::background::Background;
-use super::builder::Limits;
-use super::key::Key;
-use super::notifier::{ALL, Link as Pushes};
-use super::operation::{Operation, Script};
-use super::owed::Owed;
-use super::{Base, BreakerState, Left, StoreStats};
-use crate::error::{Cause, Error};
+use crate::store::redis::slots::Refused;
+use crate::store::redis::source::Source;
+use crate::store::redis::subscription::Subscription;
+use crate::store::background::Background;
+use crate::store::redis::limits::Limits;
+use crate::key::Key;
+use crate::store::notifier::{ALL, Link as Pushes};
+use crate::store::operation::{Operation, Script};
+use crate::store::owed::Owed;
+use crate::store::base::Base;
+use crate::store::stats::{BreakerState, StoreStats};
+use crate::store::detached::Left;
+use crate::error::Error;
+use crate::error::reasons::Cause;
 use crate::sync::lock;
-use crate::telemetry::Server;
+use crate::telemetry::server::Server;
 
 /// A store on Redis.
 pub(crate) struct RedisStore {

@@ -1,7 +1,7 @@
 //! The gauges of a limit that adapts.
 
 use super::names::{ADAPTIVE_IN_FLIGHT, ADAPTIVE_LATENCY, ADAPTIVE_LIMIT};
-use super::series::Series;
+use crate::telemetry::series::Series;
 
 /// The gauges of the adaptive limits of a namespace.
 pub(crate) struct AdaptiveLimit {

@@ -1,7 +1,7 @@
 //! The gauge of how full a filter is.
 
 use super::names::FILTER_FILL;
-use super::series::Series;
+use crate::telemetry::series::Series;
 
 /// The fill gauge of a filter.
 pub(crate) struct Fill(Series);

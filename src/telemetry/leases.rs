@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::emit::{Fields, emit, series as event_series};
+use crate::telemetry::emit::{Fields, emit, series as event_series};
 use super::names::{Event, LEASES_HELD, LEASES_LOST, LEASES_RENEWED};
 #[cfg(feature = "http")]
-use super::often::Often;
-use super::series::Series;
-use super::throttle::Throttle;
+use crate::telemetry::often::Often;
+use crate::telemetry::series::Series;
+use crate::telemetry::throttle::Throttle;
 #[cfg(feature = "http")]
-use crate::Error;
+use crate::error::Error;
 
 static LOST: Throttle = Throttle::new();
 

@@ -2,14 +2,14 @@
 
 mod names;
 
-mod adaptive;
-mod decisions;
-mod emit;
+pub(crate) mod adaptive;
+pub(crate) mod decisions;
+pub(crate) mod emit;
 mod fill;
-mod leases;
-mod often;
+pub(crate) mod leases;
+pub(crate) mod often;
 mod series;
-mod server;
+pub(crate) mod server;
 #[cfg(all(test, feature = "tracing", feature = "metrics"))]
 mod tests;
 mod throttle;

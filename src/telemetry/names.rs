@@ -1,6 +1,6 @@
 //! The names of all events and metrics, and the values of their labels.
 
-use crate::Error;
+use crate::error::Error;
 
 /// Declares an enum whose variants have names.
 macro_rules! named {

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::emit::{Fields, emit, series};
+use crate::telemetry::emit::{Fields, emit, series};
 use super::names::Event;
-use super::series::Series;
-use super::throttle::Throttle;
+use crate::telemetry::series::Series;
+use crate::telemetry::throttle::Throttle;
 
 /// Counts every occurrence, and emits at most one event a second.
 pub(crate) struct Often {

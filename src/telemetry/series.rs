@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::names::Metric;
+use crate::telemetry::names::Metric;
 
 #[derive(Clone, Debug)]
 pub(super) struct Series {

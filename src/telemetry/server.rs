@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::emit::{Fields, emit, series};
+use crate::telemetry::emit::{Fields, emit, series};
 use super::names::{BATCH, BREAKERS_OPEN, CALL, Event, QUEUE, RECONNECTS};
-use super::series::Series;
-use super::throttle::Throttle;
-use crate::error::Outage;
+use crate::telemetry::series::Series;
+use crate::telemetry::throttle::Throttle;
+use crate::error::reasons::Outage;
 use crate::sync::lock;
 
 static OVERLOADED: Throttle = Throttle::new();

@@ -3,16 +3,17 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::dedupe::exact::ExactClaims;
-use crate::dedupe::filtered::FilterClaims;
-use crate::fleet::Sealed as _;
-use crate::lease::holder::Exclusive;
+use crate::dedupe::filter::FilterClaims;
+use crate::fleet::value::Sealed as _;
+use crate::lease::holders::Exclusive;
 use crate::lease::kind::Kind;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
 use crate::store::Store;
 use crate::store::notifier::ALL;
-use crate::wait_group::holders::Permits;
-use crate::{QuotaTable, Quotas};
+use crate::wait_group::permits::Permits;
+use crate::layers::rate_limit::quotas::QuotaTable;
+use crate::bucket::quotas::Quotas;
 
 const PAGE: &str = include_str!("../docs/wire_format.md");
 
@@ -64,10 +65,10 @@ fn the_page_has_the_parts_of_each_kind() {
     check("FleetTable", QuotaTable::PARTS);
     check("FleetLimit", u32::PARTS);
     check(
-        "[`CountedShare`](crate::StoreFailure::CountedShare)",
+        "[`CountedShare`](crate::store::failure::StoreFailure::CountedShare)",
         &["members"],
     );
-    check("[`RefusedKeys`](crate::fleet::RefusedKeys)", &["refused"]);
+    check("[`RefusedKeys`](crate::fleet::refused::RefusedKeys)", &["refused"]);
 }
 
 #[test]

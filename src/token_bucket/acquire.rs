@@ -19,7 +19,9 @@ use crate::bucket::quotas::Quotas;
 use crate::clock;
 use crate::error::Error;
 use crate::store::timer::until;
-use crate::store::{Key, Operation, OperationFuture};
+use crate::key::Key;
+use crate::store::operation::Operation;
+use crate::store::redis::queue::OperationFuture;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::calls::counted;
 use crate::token_bucket::local::Asked;
@@ -455,7 +457,10 @@ mod tests {
     use futures_util::FutureExt as _;
     use tokio::task::coop::{consume_budget, has_budget_remaining};
 
-    use crate::{Quota, Store, TokenBucket, TokenBuckets};
+    use crate::bucket::quota::Quota;
+    use crate::store::Store;
+    use crate::token_bucket::TokenBucket;
+    use crate::token_bucket::limits::TokenBuckets;
 
     #[tokio::test]
     async fn a_task_without_budget_is_not_charged_for_a_decision_that_it_does_not_get() {

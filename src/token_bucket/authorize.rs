@@ -9,7 +9,7 @@ use crate::bucket::hold::{HoldStep, Outcome, Verb};
 use crate::bucket::holds::{HoldOptions, MOST, OnEnd};
 use crate::clock;
 use crate::error::Error;
-use crate::setters::in_range;
+use crate::macros::in_range;
 use crate::key::Key;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::calls::to_micros;

@@ -14,9 +14,11 @@ use crate::bucket::charge::Reserve;
 use crate::bucket::decision::Decision;
 use crate::bucket::give_back::{Cancel, Returning};
 use crate::error::Error;
-use crate::fleet::Replicas;
-use crate::store::{Client, Namespace, Store};
-use crate::telemetry::{Decisions, Outcome};
+use crate::fleet::replicas::Replicas;
+use crate::store::Store;
+use crate::store::client::{Client, Namespace};
+use crate::telemetry::Outcome;
+use crate::telemetry::decisions::Decisions;
 use crate::token_bucket::renewals::Renewals;
 use crate::token_bucket::upstream::UpstreamEvents;
 

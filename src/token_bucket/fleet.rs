@@ -1,7 +1,11 @@
 //! Quotas and tables of them that are changed for the whole fleet.
 
-use crate::fleet::{FleetSetting, Sealed};
-use crate::{Error, Key, QuotaTable, Quotas};
+use crate::fleet::FleetSetting;
+use crate::fleet::value::Sealed;
+use crate::error::Error;
+use crate::key::Key;
+use crate::layers::rate_limit::quotas::QuotaTable;
+use crate::bucket::quotas::Quotas;
 
 /// Quotas that are changed for the whole fleet, without a deployment. See [`fleet`](crate::fleet).
 ///
@@ -116,7 +120,7 @@ impl TryFrom<&str> for QuotaTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quota;
+    use crate::bucket::quota::Quota;
 
     #[test]
     fn a_table_is_read_as_it_is_written() {

@@ -19,7 +19,7 @@ use crate::bucket::holds::{MOST, OnEnd};
 use crate::bucket::quotas::Quotas;
 use crate::clock;
 use crate::error::Error;
-use crate::middleware::IntoKey;
+use crate::layers::key::IntoKey;
 use crate::key::Key;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::hold::{Captured, Hold, Usage, or_release};

@@ -17,12 +17,14 @@ use crate::bucket::decision::{BucketState, Decision, Refuser};
 use crate::bucket::hold::HoldAllStep;
 use crate::bucket::quotas::repeated;
 use crate::error::Error;
-use crate::middleware::IntoKey;
-use crate::setters::in_range;
+use crate::layers::key::IntoKey;
+use crate::macros::in_range;
 use crate::store::failure::Sharing;
-use crate::store::{Cells, Client, Key, Namespace, parts};
+use crate::store::memory::cells::Cells;
+use crate::store::client::{Client, Namespace};
+use crate::key::{Key, parts};
 use crate::sync::lock;
-use crate::telemetry::Decisions;
+use crate::telemetry::decisions::Decisions;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::calls::counted;
 

@@ -20,11 +20,15 @@ use crate::bucket::Bucket;
 use crate::bucket::decision::micros as span;
 use crate::bucket::hold::{HoldStep, Outcome, Verb};
 use crate::error::Error;
-use crate::lease::Drift;
+use crate::store::validity::Drift;
 use crate::store::timer::until;
-use crate::store::{Client, Key, Namespace, PeriodicTask, Signal, Store};
+use crate::store::Store;
+use crate::store::client::{Client, Namespace};
+use crate::key::Key;
+use crate::store::scheduler::{PeriodicTask, Signal};
 use crate::sync::lock;
-use crate::{clock, random};
+use crate::clock;
+use crate::clock as random;
 
 /// How long the store has to answer a capture before it is sent again. The pause doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

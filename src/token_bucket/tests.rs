@@ -8,7 +8,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::START;
-use crate::store::{ManualClock, Store};
+use crate::store::Store;
+use crate::store::memory::manual_clock::ManualClock;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::acquire::Reservation;
 

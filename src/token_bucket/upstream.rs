@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use crate::telemetry::{Event, Often};
+use crate::telemetry::Event;
+use crate::telemetry::often::Often;
 
 /// The events about values of upstreams that a namespace's layers read. They are counted from the first one on.
 pub(crate) struct UpstreamEvents {

@@ -4,10 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lease::{LeaseOptions, Leases, Wait};
-use crate::setters::setters;
-use crate::store::{Namespace, Store};
-use crate::telemetry::{self, Decisions};
+use crate::lease::options::LeaseOptions;
+use crate::lease::namespace::Leases;
+use crate::lease::waiter::Wait;
+use crate::macros::setters;
+use crate::store::Store;
+use crate::store::client::Namespace;
+use crate::telemetry;
+use crate::telemetry::decisions::Decisions;
 use crate::wait_group::turn::{Queueing, Turn};
 use crate::wait_group::{WaitGroup, check_limit};
 

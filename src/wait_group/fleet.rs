@@ -1,8 +1,10 @@
 //! Limits that are changed for the whole fleet.
 
-use crate::fleet::{FleetSetting, Hook, Sealed};
+use crate::fleet::FleetSetting;
+use crate::fleet::value::{Hook, Sealed};
 use crate::lease::settings::FleetSet;
-use crate::{Error, Store};
+use crate::error::Error;
+use crate::store::Store;
 
 /// The limit of a [`WaitGroup`](crate::WaitGroup), changed for the whole fleet without a deployment. See
 /// [`fleet`](crate::fleet).

@@ -2,14 +2,14 @@
 
 use std::convert::Infallible;
 
-use crate::lease::ends::Ends;
-use crate::lease::flows::{Flow, Order};
+use crate::lease::holders::Ends;
+use crate::lease::order::{Flow, Order};
 use crate::lease::kind::{At, Holders, Kind};
-use crate::lease::outcome::{Completing, Entered, Look, Outcome};
+use crate::lease::kind::{Completing, Entered, Look, Outcome};
 use crate::lease::queue::Queue;
 use crate::lease::settings::Told;
 use crate::lease::token::{Ending, Token};
-use crate::store::{Arguments, Field, Garbled};
+use crate::store::operation::{Arguments, Field, Garbled};
 
 /// The rank of tokens that wait until no permit is held.
 pub(super) const IDLE: i64 = 8;

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Error;
-use crate::lease::micros;
+use crate::lease::options::micros;
 use crate::lease::settings::Rules;
 use crate::lease::token::{Ending, Suffix};
-use crate::setters::in_range;
+use crate::macros::in_range;
 use crate::key::Key;
 use crate::wait_group::permits;
 

@@ -9,9 +9,11 @@ use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::bloom_filter::{BloomFilter, BloomFilterBuilder};
-use crate::store::ManualClock;
-use crate::{Error, StoreBuilder};
+use crate::bloom_filter::BloomFilter;
+use crate::bloom_filter::builder::BloomFilterBuilder;
+use crate::store::memory::manual_clock::ManualClock;
+use crate::error::Error;
+use crate::store::builder::StoreBuilder;
 use support::redis_server::RedisServer;
 
 /// A clock for the scripts that the test sets. Nothing expires, since Redis expires keys by its own clock.

@@ -9,7 +9,7 @@ use crate::bucket::give_back::{Cancel, Rule};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::{START, check_intervals, one, peek, reserve, take};
-use crate::store::{Cell as _, Operation as _};
+use crate::store::operation::{Cell as _, Operation as _};
 use support::seed;
 
 fn quotas(rng: &mut StdRng) -> Quotas {

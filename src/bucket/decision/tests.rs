@@ -9,7 +9,8 @@ use crate::bucket::decision::{BucketState, Decision};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::START;
-use crate::store::{ManualClock, Operation as _};
+use crate::store::memory::manual_clock::ManualClock;
+use crate::store::operation::Operation as _;
 use crate::token_bucket::TokenBucket;
 
 /// The state of a new bucket after a charge and a block.

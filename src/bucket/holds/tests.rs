@@ -10,7 +10,8 @@ use crate::bucket::hold::{HoldStep, Verb};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::{SECOND, START, one, peek, take};
-use crate::store::{END, Fields, Operation as _};
+use crate::store::notifier::END;
+use crate::store::operation::{Fields, Operation as _};
 
 const TTL: i64 = 30 * SECOND;
 

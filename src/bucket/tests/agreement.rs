@@ -24,12 +24,12 @@ use std::time::Duration;
 
 use redis::Value;
 
-use self::virtual_time::{CLOCK, VirtualTime};
+use crate::bucket::tests::agreement::virtual_time::{CLOCK, VirtualTime};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::START;
 use crate::bucket::{Bucket, Buckets};
-use crate::store::{Arguments, Cell, Fields, Operation};
+use crate::store::operation::{Arguments, Cell, Fields, Operation};
 use support::redis_server::RedisServer;
 
 const SEQUENCES: usize = 200;

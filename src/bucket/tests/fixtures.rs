@@ -6,7 +6,7 @@ use crate::bucket::decision::{BucketState, Decision};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::{Ask, Bucket};
-use crate::store::Operation as _;
+use crate::store::operation::Operation as _;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::acquire::Reservation;
 

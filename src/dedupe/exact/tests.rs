@@ -7,10 +7,13 @@ use std::time::Duration;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
 use super::{Bucket, Digest, Layout};
-use crate::dedupe::{Claim, Claimed, Dedupe};
-use crate::lease::agreement::{CLOCK, EXPIRE};
-use crate::store::{Cell as _, ManualClock};
-use crate::{Store, StoreBuilder};
+use crate::dedupe::{Claimed, Dedupe};
+use crate::dedupe::claim::Claim;
+use crate::lease::agreement::virtual_time::{CLOCK, EXPIRE};
+use crate::store::operation::Cell as _;
+use crate::store::memory::manual_clock::ManualClock;
+use crate::store::Store;
+use crate::store::builder::StoreBuilder;
 use support::client::Client;
 use support::redis_server::RedisServer;
 

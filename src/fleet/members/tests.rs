@@ -6,8 +6,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
-use crate::StoreBuilder;
-use crate::store::ManualClock;
+use crate::store::builder::StoreBuilder;
+use crate::store::memory::manual_clock::ManualClock;
 use support::client::Client as Connection;
 use support::eventually;
 use support::patient;

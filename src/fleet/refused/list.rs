@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::fleet::version::{END, number};
-use crate::store::{bytes_of, is_digest, text_of};
+use crate::key::{bytes_of, is_digest, text_of};
 
 /// How many keys of a process are stored.
 pub(super) const STORED: usize = 32;

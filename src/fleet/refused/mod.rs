@@ -1,7 +1,7 @@
 //! Which keys are refused most: [`RefusedKeys`].
 
 pub(crate) mod list;
-mod operations;
+pub(crate) mod operations;
 mod sketch;
 #[cfg(test)]
 mod tests;
@@ -12,13 +12,19 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::list::{List, STORED};
-use self::operations::Put;
+use crate::fleet::refused::list::{List, STORED};
+use crate::fleet::refused::operations::Put;
 pub(crate) use self::operations::{Stored, look};
-use self::sketch::Sketch;
-use crate::store::{Client, LONGEST, Namespace, PeriodicTask, Signal, Stem, digest_text, text_of};
+use crate::fleet::refused::sketch::Sketch;
+use crate::store::client::{Client, Namespace};
+use crate::store::redis::names::{LONGEST, Stem};
+use crate::store::scheduler::{PeriodicTask, Signal};
+use crate::key::{digest_text, text_of};
 use crate::sync::lock;
-use crate::{Error, Key, Store, clock};
+use crate::clock;
+use crate::error::Error;
+use crate::key::Key;
+use crate::store::Store;
 
 /// How long refusals are counted at least, in µs: the counts are those of this window and of the one before.
 const WINDOW: i64 = 600_000_000;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::list::{List, MOST_BYTES};
-use crate::error::Cause;
-use crate::store::{
-    Arguments, Cell, Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function,
-};
-use crate::{Error, Key};
+use crate::fleet::refused::list::{List, MOST_BYTES};
+use crate::error::reasons::Cause;
+use crate::store::operation::{Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::store::client::Namespace;
+use crate::error::Error;
+use crate::key::Key;
 
 /// The stored list of a process.
 #[derive(Clone, Debug, Default)]

@@ -9,8 +9,8 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use hashbrown::HashTable;
 
-use super::list::{Counted, List};
-use crate::store::Stem;
+use crate::fleet::refused::list::{Counted, List};
+use crate::store::redis::names::Stem;
 
 /// The number of counters.
 const COUNTERS: usize = 256;
@@ -124,7 +124,7 @@ mod tests {
     use rand::{RngExt as _, SeedableRng as _};
 
     use super::*;
-    use crate::Key;
+    use crate::key::Key;
 
     fn listed(sketch: &Sketch) -> List {
         sketch.list(|stem| match stem {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::store::Clock;
+use crate::store::memory::clock::Clock;
 use support::eventually;
 use support::patient;
 use support::redis_server::RedisServer;

@@ -10,14 +10,15 @@ use std::{fmt, iter};
 use http::{HeaderMap, Request};
 use ipnet::IpNet;
 
-use self::address::{PEER_MISSING, Peer, parse_networks};
-use self::forwarded::ForwardingHeader;
-use super::parameter::field_name;
+use crate::http::extract::client_ip::address::{PEER_MISSING, Peer, parse_networks};
+use crate::http::extract::client_ip::forwarded::ForwardingHeader;
+use crate::http::extract::parameter::field_name;
 use crate::error::Error;
-use crate::extract::Extractor;
-use crate::middleware::{Extracted, KeyExtractor};
+use crate::layers::extract::Extractor;
+use crate::layers::key::{Extracted, KeyExtractor};
 use crate::key::Key;
-use crate::telemetry::{Event, tell};
+use crate::telemetry::Event;
+use crate::telemetry::emit::tell;
 
 mod address;
 mod forwarded;

@@ -12,8 +12,8 @@ use percent_encoding::percent_decode;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Error;
-use crate::extract::Extractor;
-use crate::middleware::{Extracted, IntoKey, KeyExtractor};
+use crate::layers::extract::Extractor;
+use crate::layers::key::{Extracted, IntoKey, KeyExtractor};
 use crate::key::Key;
 
 /// Values longer than this are hashed even where they may be shown.

@@ -6,8 +6,8 @@ use http::header::HOST;
 use http::{Request, Uri};
 
 use crate::error::Error;
-use crate::extract::Extractor;
-use crate::middleware::{Extracted, KeyExtractor};
+use crate::layers::extract::Extractor;
+use crate::layers::key::{Extracted, KeyExtractor};
 use crate::key::Key;
 
 /// Uses the method as the key.

@@ -7,12 +7,12 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use http_body::Body;
 use smallvec::SmallVec;
 
-use super::parameter::{cookie_name, field_name, split};
-use super::path::{Path, path_and_query};
+use crate::http::extract::parameter::{cookie_name, field_name, split};
+use crate::http::extract::path::{Path, path_and_query};
 use crate::error::Error;
-use crate::extract::Extractor;
+use crate::layers::extract::Extractor;
 use crate::http::message::{arguments, items, list};
-use crate::middleware::{Extracted, KeyExtractor};
+use crate::layers::key::{Extracted, KeyExtractor};
 use crate::key::Key;
 
 #[cfg(test)]

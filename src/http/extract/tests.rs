@@ -4,8 +4,8 @@ use http::Request;
 
 use super::*;
 use crate::error::Error;
-use crate::extract::{by, look_up};
-use crate::middleware::{Extracted, KeyExtractor};
+use crate::layers::extract::{by, look_up};
+use crate::layers::key::{Extracted, KeyExtractor};
 use crate::key::Key;
 
 /// A request with these fields, one a line.

@@ -10,11 +10,13 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use super::*;
 use crate::http::refuse::Refuse;
 use crate::http::web;
-use crate::middleware::Refusal;
-use crate::store::{ManualClock, Store};
-use crate::token_bucket::fixtures::START;
-use crate::token_bucket::quota::Quota;
-use crate::token_bucket::{RateLimitLayer, TokenBucket};
+use crate::layers::refusal::Refusal;
+use crate::store::Store;
+use crate::store::memory::manual_clock::ManualClock;
+use crate::bucket::tests::fixtures::START;
+use crate::bucket::quota::Quota;
+use crate::token_bucket::TokenBucket;
+use crate::layers::rate_limit::RateLimitLayer;
 
 type Layered = RateLimitLayer<Request<()>, Response<String>, Refuse>;
 type Handle = fn(Request<()>) -> Ready<Result<Response<String>, Infallible>>;

@@ -13,15 +13,16 @@ use futures_util::future::BoxFuture;
 use tower::Service;
 use tower_layer::Layer;
 
-use crate::dedupe::Claim;
+use crate::dedupe::claim::Claim;
 use crate::error::Error;
 use crate::layers::dedupe::{DedupeLayer, RequestClaims};
 use crate::layers::key::{Extracted, KeyExtractor as _};
-use crate::layers::lease::{Acquiring, Finish, Lifecycle, Next};
+use crate::layers::lease::Acquiring;
+use crate::layers::lease::future::{Finish, Lifecycle, Next};
 use crate::layers::refusal::{AsError, Reject, refused};
 use crate::layers::{Layered, Middleware, take_ready};
-use crate::lease::LeaseHandle;
-use crate::lease::Watch;
+use crate::lease::handle::LeaseHandle;
+use crate::lease::watch::Watch;
 use crate::key::Key;
 use crate::store::detach::{AFTER_CALLER, Detach};
 

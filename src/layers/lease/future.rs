@@ -15,8 +15,8 @@ use crate::layers::key::{Extracted, KeyExtractor as _};
 use crate::layers::lease::{Acquired, Acquiring, LeaseLayer};
 use crate::layers::refusal::{Reject, refused};
 use crate::layers::{Middleware, take_ready};
-use crate::lease::LeaseHandle;
-use crate::lease::Watch;
+use crate::lease::handle::LeaseHandle;
+use crate::lease::watch::Watch;
 
 /// What a request has while it is handled.
 ///

@@ -16,9 +16,9 @@ use crate::layers::{Middleware, give_up_ready, take_ready};
 use crate::key::Key;
 use crate::store::failure::Away;
 use crate::telemetry::Outcome;
-use crate::token_bucket::Decision;
+use crate::bucket::decision::Decision;
 use crate::token_bucket::limiter::{Begun, Limiter};
-use crate::token_bucket::quota::Quotas;
+use crate::bucket::quotas::Quotas;
 
 impl<S, Req, Res, R> Middleware<S, Req> for RateLimitLayer<Req, Res, R>
 where

@@ -10,10 +10,11 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::error::Error;
-use crate::setters::in_range;
+use crate::macros::in_range;
 use crate::key::Key;
-use crate::token_bucket::quota::Quota;
-use crate::token_bucket::{Decision, TokenBucket};
+use crate::bucket::quota::Quota;
+use crate::token_bucket::TokenBucket;
+use crate::bucket::decision::Decision;
 
 /// When a key is banned, and for how long.
 ///

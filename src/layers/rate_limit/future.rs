@@ -17,9 +17,9 @@ use crate::layers::take_ready;
 use crate::key::Key;
 use crate::store::failure::Away;
 use crate::telemetry::Outcome;
-use crate::token_bucket::Decision;
+use crate::bucket::decision::Decision;
 use crate::token_bucket::limiter::Acquire;
-use crate::token_bucket::quota::Quotas;
+use crate::bucket::quotas::Quotas;
 
 pin_project! {
     /// The future of a [`RateLimitLayer`]'s service.

@@ -8,9 +8,9 @@ use derive_where::derive_where;
 
 use crate::error::Error;
 use crate::layers::key::Cost;
-use crate::setters::in_range;
+use crate::macros::in_range;
 use crate::key::Key;
-use crate::token_bucket::Decision;
+use crate::bucket::decision::Decision;
 use crate::token_bucket::learn::LearnFromResponse;
 
 /// Reads from a response how long to block its key. Implemented by functions and closures from `&Res` to an

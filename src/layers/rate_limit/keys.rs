@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::key::Key;
-use crate::token_bucket::Keys;
+use crate::token_bucket::limits::Keys;
 use crate::token_bucket::limiter::Limiter;
 
 /// The key extractors for several limits: a tuple of one to eight [`KeyExtractor`]s, one for each limit.

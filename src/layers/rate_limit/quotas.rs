@@ -14,7 +14,7 @@ use crate::fleet::FleetSetting;
 use crate::layers::key::Extracted;
 use crate::layers::rate_limit::RateLimitLayer;
 use crate::key::Key;
-use crate::token_bucket::quota::Quotas;
+use crate::bucket::quotas::Quotas;
 
 /// Chooses the quotas of a request. Implemented by functions and closures from `&Req` to anything that is [`IntoQuotas`].
 #[diagnostic::on_unimplemented(

@@ -5,10 +5,12 @@
 use futures::FutureExt as _;
 
 use super::*;
-use crate::error::Subject;
+use crate::error::reasons::Subject;
 use crate::lease::holders::Exclusive;
 use crate::lease::token::Suffix;
-use crate::store::{Namespace, PeriodicTask as _, Signal, Store};
+use crate::store::Store;
+use crate::store::client::Namespace;
+use crate::store::scheduler::{PeriodicTask as _, Signal};
 use crate::telemetry;
 
 fn leases_with(options: LeaseOptions) -> Leases<Exclusive> {

@@ -9,14 +9,18 @@ use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
 use support::redis_server::RedisServer;
 
-use super::virtual_time::Time;
-use super::{LATE_IDS, SPANS, Side, States, TTLS, Tried as _, random_step, tokens, virtual_time};
+use crate::lease::agreement::virtual_time::Time;
+use crate::lease::agreement::{LATE_IDS, SPANS, Side, States, TTLS, Tried as _, random_step, tokens, virtual_time};
 use crate::lease::acquire_all;
 use crate::lease::acquire_all::{AcquireAll, All};
 use crate::lease::holders::Exclusive;
 use crate::lease::key_state::Terms;
 use crate::lease::token::Token;
-use crate::store::{Cell as _, Client, Clock, Key, Namespace, Store};
+use crate::store::Store;
+use crate::store::operation::Cell as _;
+use crate::store::client::{Client, Namespace};
+use crate::store::memory::clock::Clock;
+use crate::key::Key;
 use crate::sync::lock;
 
 const SEQUENCES: usize = 150;

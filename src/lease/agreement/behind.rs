@@ -1,12 +1,12 @@
 //! Waiters that wait behind all others, since a grant of their process has lapsed: on Redis and in memory, each comes back to the
 //! line of its rank.
 
-use super::busy::{Pair, SECOND};
-use super::{Step, Tried};
+use crate::lease::agreement::busy::{Pair, SECOND};
+use crate::lease::agreement::{Step, Tried};
 use crate::lease::operations::Verb;
 use crate::lease::token::Token;
 use crate::rw_lock::holders::ReadWrite;
-use crate::wait_group::holders::Permits;
+use crate::wait_group::permits::Permits;
 
 /// Of one process, the first one is granted a lease, which lapses, while these wait behind it: each with its suffix and rank.
 struct Paused<K: Tried> {

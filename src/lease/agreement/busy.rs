@@ -8,10 +8,10 @@ use std::sync::atomic::AtomicI64;
 use futures::future::join;
 use support::redis_server::RedisServer;
 
-use super::virtual_time::Time;
-use super::{Side, States, Step, Tried, virtual_time};
+use crate::lease::agreement::virtual_time::Time;
+use crate::lease::agreement::{Side, States, Step, Tried, virtual_time};
 use crate::dedupe::exact::ExactClaims;
-use crate::dedupe::filtered::FilterClaims;
+use crate::dedupe::filter::FilterClaims;
 use crate::lease::holders::Exclusive;
 use crate::lease::key_state::{Terms, Was};
 use crate::lease::operations::{Verb, VerbOf, What};
@@ -19,8 +19,9 @@ use crate::lease::settings::{Rules, Told};
 use crate::lease::token::Token;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
-use crate::store::{Clock, Store};
-use crate::wait_group::holders::Permits;
+use crate::store::Store;
+use crate::store::memory::clock::Clock;
+use crate::wait_group::permits::Permits;
 
 pub(super) const SECOND: i64 = 1_000_000;
 const HOUR: i64 = 3_600 * SECOND;

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 
-use super::{Tried, agree};
-use crate::BloomFilter;
-use crate::bloom_filter::Probe;
+use crate::lease::agreement::{Tried, agree};
+use crate::bloom_filter::BloomFilter;
+use crate::bloom_filter::bits::Probe;
 use crate::dedupe::exact::{Digest, Exact, ExactClaims, Layout};
-use crate::dedupe::filtered::{FilterClaims, Filtered};
-use crate::dedupe::{FilterFull, Found, Memory as _};
+use crate::dedupe::filter::{FilterClaims, Filtered};
+use crate::dedupe::claims::{FilterFull, Found, Memory as _};
 use crate::lease::key_state::KeyState;
-use crate::store::{Key, Namespace, Store};
+use crate::store::Store;
+use crate::key::Key;
+use crate::store::client::Namespace;
 
 fn filter(store: &Store) -> BloomFilter {
     let builder = BloomFilter::builder()

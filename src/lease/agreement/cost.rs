@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use support::redis_server::RedisServer;
 use support::{eventually, patient};
 
-use super::{Side, TTLS};
+use crate::lease::agreement::{Side, TTLS};
 use crate::dedupe::Claimed;
 use crate::lease::holders::Exclusive;
 use crate::lease::key_state::{Standing, Terms};
@@ -16,7 +16,9 @@ use crate::mutex::Mutex;
 use crate::rw_lock::RwLock;
 use crate::store::Store;
 use crate::wait_group::WaitGroup;
-use crate::{BloomFilter, Dedupe, SingleFlight};
+use crate::bloom_filter::BloomFilter;
+use crate::dedupe::Dedupe;
+use crate::single_flight::SingleFlight;
 
 const SOON: Duration = Duration::from_secs(10);
 const DAY: Duration = Duration::from_secs(86_400);

@@ -1,12 +1,12 @@
 //! Flows whose tags and numbers were evicted alone, and tickets and numbers at their end. The order is that of the step, which
 //! loses nothing.
 
-use super::busy::{Pair, SECOND};
-use super::{Step, Tried as _};
+use crate::lease::agreement::busy::{Pair, SECOND};
+use crate::lease::agreement::{Step, Tried as _};
 use crate::lease::key_state::{Terms, Was};
 use crate::lease::operations::{Verb, What};
 use crate::lease::token::Token;
-use crate::wait_group::holders::Permits;
+use crate::wait_group::permits::Permits;
 
 const QUEUE: &str = "td:{agreement:sequence 0}:permits:waiters";
 const FLOWS: &str = "td:{agreement:sequence 0}:permits:flows";

@@ -5,7 +5,8 @@ use std::time::Duration;
 use support::redis_server::RedisServer;
 use support::{eventually, patient};
 
-use crate::store::{Link, News, Store};
+use crate::store::Store;
+use crate::store::notifier::{Link, News};
 use crate::wait_group::WaitGroup;
 
 const SOON: Duration = Duration::from_secs(20);

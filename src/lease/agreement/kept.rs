@@ -3,8 +3,8 @@
 //!
 //! The checks read Redis alone, so that they do not repeat a mistake that Lua and Rust have in common.
 
-use super::virtual_time::Time;
-use super::{States, Tried};
+use crate::lease::agreement::virtual_time::Time;
+use crate::lease::agreement::{States, Tried};
 use crate::lease::kind::Holders as _;
 use crate::sync::lock;
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::Step;
-use super::busy::{Pair, SECOND};
+use crate::lease::agreement::Step;
+use crate::lease::agreement::busy::{Pair, SECOND};
 use crate::lease::key_state::Terms;
 use crate::lease::operations::{Verb, VerbOf};
 use crate::lease::settings::{KeyLimit, Source, Told};
 use crate::lease::token::Token;
-use crate::wait_group::holders::Permits;
+use crate::wait_group::permits::Permits;
 
 /// `version`: of a limit of the fleet that was undone; `None`: the limit adapts, and is 1.
 fn acquire(token: &Token, version: Option<i64>) -> (Token, VerbOf<Permits>) {

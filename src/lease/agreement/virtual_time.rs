@@ -7,8 +7,8 @@ use std::time::Duration;
 use support::client::Client;
 use support::redis_server::RedisServer;
 
-use super::{Side, States, Tried};
-use crate::StoreBuilder;
+use crate::lease::agreement::{Side, States, Tried};
+use crate::store::builder::StoreBuilder;
 use crate::store::Store;
 use crate::sync::lock;
 

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use super::*;
 use crate::lease::holders::{FENCES, Holder};
-use crate::wait_group::holders::PermitHolders;
+use crate::wait_group::permits::PermitHolders;
 
 const SECOND: i64 = 1_000_000;
 const START: i64 = 1_000_000 * SECOND;

@@ -1,9 +1,9 @@
 //! No waiter waits for ever. Whatever went wrong before: once no message is under way and nothing more goes wrong,
 //! every waiter is served within a bounded time. No new arrival is needed for that.
 
-use super::Modelled;
-use super::server::Verb;
-use super::world::{Event, World};
+use crate::lease::model::Modelled;
+use crate::lease::model::server::Verb;
+use crate::lease::model::world::{Event, World};
 use crate::lease::process::entry::Stage;
 
 impl<H: Modelled> World<H> {

@@ -5,16 +5,16 @@ use std::hash::{Hash, Hasher};
 
 use tokio::time::Instant;
 
-use super::Modelled;
-use super::client::Client;
-use super::properties::NOTED;
-use super::rules::{Flaw, TICK};
-use super::server::Verb;
-use super::world::{Message, What, World, in_ticks};
+use crate::lease::model::Modelled;
+use crate::lease::model::client::Client;
+use crate::lease::model::properties::NOTED;
+use crate::lease::model::rules::{Flaw, TICK};
+use crate::lease::model::server::Verb;
+use crate::lease::model::world::{Message, What, World, in_ticks};
 use crate::lease::key_state::Standing;
 use crate::lease::process::entry::Stage;
 use crate::lease::queue::{BEHIND, Queue};
-use crate::store::News;
+use crate::store::notifier::News;
 use crate::store::validity::Anchor;
 
 /// A state in numbers.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::Modelled;
-use super::properties::{FAIR, FENCES, GOOD, PROMPT};
-use super::rules::{Flaw, Rules, TICK, ticks};
-use super::server::Verb;
-use super::world::{Message, What, World};
-use crate::error::{Cause, Error};
+use crate::lease::model::Modelled;
+use crate::lease::model::properties::{FAIR, FENCES, GOOD, PROMPT};
+use crate::lease::model::rules::{Flaw, Rules, TICK, ticks};
+use crate::lease::model::server::Verb;
+use crate::lease::model::world::{Message, What, World};
+use crate::error::Error;
+use crate::error::reasons::Cause;
 use crate::lease::key_state::Standing;
 use crate::lease::operations::Answer;
 use crate::lease::options::Holding;
@@ -20,7 +21,8 @@ use crate::lease::process::event::{
 };
 use crate::lease::token::Token;
 use crate::store::validity::{Anchor, Drift, Validity};
-use crate::store::{Link, News, Signal};
+use crate::store::notifier::{Link, News};
+use crate::store::scheduler::Signal;
 
 /// A line in a process.
 #[derive(Clone, Debug)]
@@ -178,7 +180,7 @@ impl<H: Modelled> World<H> {
         }
     }
 
-    fn key() -> crate::Key {
+    fn key() -> crate::key::Key {
         "k".into()
     }
 

@@ -15,10 +15,10 @@
 
 use super::properties::*;
 use super::rules::Flaw::*;
-use super::rules::{Faults, Rules};
-use super::settings::{NONE, busy, classes, cohort, ending, newest, permits, weighted};
+use crate::lease::model::rules::{Faults, Rules};
+use crate::lease::model::settings::{NONE, busy, classes, cohort, ending, newest, permits, weighted};
 use crate::lease::holders::Holder;
-use crate::wait_group::holders::PermitHolders;
+use crate::wait_group::permits::PermitHolders;
 
 /// Each process has a line of its own for each of its waiters.
 fn lines_of_ones_own() -> Rules {

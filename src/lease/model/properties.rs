@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use stateright::Property;
 
-use super::client::Held;
-use super::rules::TICK;
-use super::world::{Message, What, World};
-use super::{Modelled, Protocol};
+use crate::lease::model::client::Held;
+use crate::lease::model::rules::TICK;
+use crate::lease::model::world::{Message, What, World};
+use crate::lease::model::{Modelled, Protocol};
 
 pub(super) const EXCLUSION: &str = "the holders that believe in their leases fit the capacity";
 pub(super) const COVERED: &str = "a belief ends no later than the lease on the server";

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::client::DRIFT;
+use crate::lease::model::client::DRIFT;
 use crate::lease::key_state::{Spans, Terms};
 use crate::lease::options::{Holding, LeaseOptions};
 use crate::lease::settings::Told;
 use crate::lease::token::Token;
 use crate::lease::{options, settings};
-use crate::telemetry::Leases;
+use crate::telemetry::leases::Leases;
 
 /// All times are whole ticks. A tick is much longer than the grain of [`Drift`](super::super::validity::Drift), so
 /// the grain that is subtracted from a span makes no difference in ticks.

@@ -2,13 +2,14 @@
 
 use std::slice;
 
-use super::properties::{DONE, FENCES, ORDER, PLACES};
-use super::rules::{Flaw, Rules, TICK};
-use super::turns::Turns;
+use crate::lease::model::properties::{DONE, FENCES, ORDER, PLACES};
+use crate::lease::model::rules::{Flaw, Rules, TICK};
+use crate::lease::model::turns::Turns;
 use crate::lease::key_state::{KeyState, Standing};
 use crate::lease::kind::{Completing, Entered, Holders};
 use crate::lease::queue::Queue;
-use crate::store::{Cell as _, Push};
+use crate::store::operation::Cell as _;
+use crate::store::notifier::Push;
 
 /// The operations of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

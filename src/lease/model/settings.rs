@@ -1,10 +1,10 @@
 //! The settings that are explored.
 
-use super::properties::{COVERED, EXCLUSION, ORDER};
-use super::rules::{Faults, Rules, SEAT, Seat, Tokens, one_each};
+use crate::lease::model::properties::{COVERED, EXCLUSION, ORDER};
+use crate::lease::model::rules::{Faults, Rules, SEAT, Seat, Tokens, one_each};
 use crate::lease::holders::Holder;
 use crate::rw_lock::holders::RwHolders;
-use crate::wait_group::holders::PermitHolders;
+use crate::wait_group::permits::PermitHolders;
 
 pub(super) const NONE: Faults = Faults {
     crashes: 0,

@@ -1,8 +1,8 @@
 //! What is observed of flows and classes, and of the newest waiters.
 
-use super::properties::{AGED, Broken, CLASSES, SHARES};
-use super::rules::{Rules, TICK};
-use super::server::Place;
+use crate::lease::model::properties::{AGED, Broken, CLASSES, SHARES};
+use crate::lease::model::rules::{Rules, TICK};
+use crate::lease::model::server::Place;
 
 /// What was observed of the waiters for permits.
 #[derive(Clone, Debug, Default)]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::client::Client;
-use super::properties::Broken;
-use super::rules::{Flaw, Rules, TICK, ticks};
-use super::server::{Server, Verb};
+use crate::lease::model::client::Client;
+use crate::lease::model::properties::Broken;
+use crate::lease::model::rules::{Flaw, Rules, TICK, ticks};
+use crate::lease::model::server::{Server, Verb};
 use crate::lease::key_state::Standing;
 use crate::lease::process::entry::Stage;
-use crate::store::News;
+use crate::store::notifier::News;
 use crate::store::validity::Anchor;
 
 #[derive(Clone, Debug)]

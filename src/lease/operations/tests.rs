@@ -65,7 +65,7 @@ fn what_ends_a_lease_has_places_of_its_own() {
 
 #[test]
 fn the_scripts_have_the_same_spans() {
-    let spans = crate::lease::options::spans(&crate::Store::in_memory());
+    let spans = crate::lease::options::spans(&crate::store::Store::in_memory());
     for (name, span) in [("alive", spans.alive), ("tombstone", spans.tombstone)] {
         assert!(
             include_str!("../../../lua/queue.lua").contains(&format!("\n  {name} = {span},")),

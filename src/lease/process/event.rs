@@ -13,7 +13,9 @@ use crate::lease::operations::Answer;
 use crate::lease::options::{Holding, micros};
 use crate::lease::token::Token;
 use crate::store::validity::{Anchor, Validity};
-use crate::store::{Key, Link, Refusal, Signal};
+use crate::key::Key;
+use crate::store::notifier::{Link, Refusal};
+use crate::store::scheduler::Signal;
 
 /// The outside of [`Tokens`](super::Tokens): the waiters, the leases and the names of tokens. In the model
 /// these are plain numbers.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::error::{Cause, Error};
+use crate::error::Error;
+use crate::error::reasons::Cause;
 use crate::lease::options::{Holding, LeaseOptions};
 use crate::lease::process::Tokens;
 use crate::lease::process::entry::{Doubt, Entry, Held, Stage, accept_within};

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock;
-use crate::error::{Cause, Error};
+use crate::error::Error;
+use crate::error::reasons::Cause;
 use crate::lease::key_state::Standing;
 use crate::lease::operations::{Answer, What};
 use crate::lease::options::LeaseOptions;
@@ -16,7 +17,8 @@ use crate::lease::process::event::{By, Effect, Notice, Now, Party, Release, Told
 use crate::lease::process::{Slot, Tokens};
 use crate::lease::token::Token;
 use crate::store::validity::Anchor;
-use crate::store::{Key, Link, Refusal};
+use crate::key::Key;
+use crate::store::notifier::{Link, Refusal};
 
 /// How long waiters that join a line wait for the future that sends its acquire. After that, a copy is sent in the
 /// background: that future may not be polled.

@@ -7,16 +7,19 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
-use super::Quorum;
-use super::votes::Votes;
-use crate::error::Subject;
+use crate::mutex::quorum::Quorum;
+use crate::mutex::quorum::votes::Votes;
+use crate::error::reasons::Subject;
 use crate::lease::key_state::{Standing, Was};
 use crate::lease::operations::What;
 use crate::lease::token::Token;
-use crate::lease::tokens::Event;
-use crate::lease::{Ask, Keeper, LeaseHandle};
+use crate::lease::process::event::Event;
+use crate::lease::waiter::Ask;
+use crate::lease::handle::{Keeper, LeaseHandle};
 use crate::store::background::Background;
-use crate::{Error, Key, random};
+use crate::error::Error;
+use crate::key::Key;
+use crate::clock as random;
 
 /// One attempt. Dropping it withdraws the acquire on all nodes, unless it is won: then it keeps its lease.
 pub(super) struct Attempt {

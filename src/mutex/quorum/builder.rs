@@ -1,9 +1,11 @@
 //! How mutexes on a quorum are built.
 
-use super::{Quorum, Settings};
-use crate::mutex::MutexBuilder;
-use crate::setters::setters;
-use crate::{Error, Mutex, Store};
+use crate::mutex::quorum::{Quorum, Settings};
+use crate::mutex::builder::MutexBuilder;
+use crate::macros::setters;
+use crate::error::Error;
+use crate::mutex::Mutex;
+use crate::store::Store;
 
 setters! { MutexBuilder:
     /// Sets how long each server of a quorum may take to answer, as a share of the ttl. Above 0 and below 1. Default:

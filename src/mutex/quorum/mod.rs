@@ -14,21 +14,30 @@ use futures_util::{FutureExt as _, TryFutureExt as _};
 use tokio::task::unconstrained;
 use tokio::time::Instant;
 
-use self::attempt::Attempt;
-use self::votes::Votes;
-use crate::error::{Busy, Cause, Subject, Why};
-use crate::lease::holder::Exclusive;
-use crate::lease::perform::Local;
+use crate::mutex::quorum::attempt::Attempt;
+use crate::mutex::quorum::votes::Votes;
+use crate::error::reasons::{Busy, Cause, Subject, Why};
+use crate::lease::holders::Exclusive;
+use crate::lease::namespace::Local;
 use crate::lease::token::{Suffix, Token};
-use crate::lease::tokens::{
-    Effect, Event, Grant, Now, Release, Renewed, Rules, Tokens, first_renewal,
-};
-use crate::lease::{Anchor, Lease, LeaseHandle, Leases, Validity, micros, rules};
+use crate::lease::process::event::{Effect, Event, Grant, Now, Release, Renewed};
+use crate::lease::options::Rules;
+use crate::lease::process::Tokens;
+use crate::lease::process::hold::first_renewal;
+use crate::store::validity::{Anchor, Validity};
+use crate::lease::handle::{Lease, LeaseHandle};
+use crate::lease::namespace::Leases;
+use crate::lease::options::{micros, rules};
 use crate::store::background::Background;
 use crate::store::timer::within;
-use crate::store::{Link, PeriodicTask, Scheduler, Signal, Store, check_exact};
+use crate::store::Store;
+use crate::store::notifier::Link;
+use crate::store::scheduler::{PeriodicTask, Scheduler, Signal};
+use crate::store::redis::names::check_exact;
 use crate::sync::lock;
-use crate::{Error, Key, clock};
+use crate::clock;
+use crate::error::Error;
+use crate::key::Key;
 
 /// The settings of mutexes that only a quorum has.
 #[derive(Clone, Debug)]

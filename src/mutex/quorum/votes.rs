@@ -1,6 +1,6 @@
 //! The votes of the nodes of a quorum.
 
-use crate::Error;
+use crate::error::Error;
 
 /// The answers of the nodes so far.
 pub(super) struct Votes {

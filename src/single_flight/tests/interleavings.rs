@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-use crate::Key;
+use crate::key::Key;
 use crate::single_flight::task::Run;
 use crate::single_flight::waiters::{Caller, LeaderGuard, Role, Table, Wakeup};
 use crate::sync::{block_on, check, spawn};

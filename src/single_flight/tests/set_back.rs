@@ -3,13 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::lease::agreement::CLOCK;
+use crate::lease::agreement::virtual_time::CLOCK;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::Kind;
 use crate::single_flight::answer::Flight;
-use crate::single_flight::{Postcard, SingleFlight, stored};
-use crate::store::{ManualClock, Namespace};
-use crate::{Store, StoreBuilder};
+use crate::single_flight::{SingleFlight, stored};
+use crate::single_flight::outcome::Postcard;
+use crate::store::memory::manual_clock::ManualClock;
+use crate::store::client::Namespace;
+use crate::store::Store;
+use crate::store::builder::StoreBuilder;
 use support::redis_server::RedisServer;
 
 const NOON: i64 = 1_760_000_000_000_000;

@@ -142,7 +142,7 @@ fn the_local_share_uses_the_background_runtime() {
         .background(runtime.handle().clone())
         .redis(URL)
         .unwrap();
-    let locks = crate::Mutex::builder().at_least_for(Duration::from_secs(10));
+    let locks = crate::mutex::Mutex::builder().at_least_for(Duration::from_secs(10));
     let locks = locks.build(store.local_share(), "locks").unwrap();
     let guard = futures::executor::block_on(locks.lock("k")).unwrap();
     assert_eq!(

@@ -5,7 +5,7 @@ use crate::macros::in_range;
 use crate::store::memory::sweeper::{By, Cursor, Sweeper};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, try_lock};
-use crate::telemetry::Server;
+use crate::telemetry::server::Server;
 
 /// The bounds of an in-memory store.
 #[derive(Clone, Copy, Debug)]

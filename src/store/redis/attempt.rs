@@ -11,16 +11,17 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::RedisStore;
-use super::batch::{Call, Reply};
-use super::connection::Connection;
-use super::errors::Redirect;
-use super::functions::{self, Loading};
-use super::library::{Form, Loaded};
-use super::link::{Ready, Route, RuntimeLinks};
-use super::{errors, slots};
-use crate::error::{Cause, Outage};
-use crate::store::durability;
+use crate::store::redis::RedisStore;
+use crate::store::redis::batch::{Call, Reply};
+use crate::store::redis::connection::Connection;
+use crate::store::redis::errors::Redirect;
+use crate::store::redis::functions;
+use crate::store::redis::functions::Loading;
+use crate::store::redis::library::{Form, Loaded};
+use crate::store::redis::link::{Ready, Route, RuntimeLinks};
+use crate::store::redis::{errors, slots};
+use crate::error::reasons::{Cause, Outage};
+use crate::store::redis::limits as durability;
 use crate::sync::lock;
 
 /// How often the library is loaded for one call: again if it is flushed meanwhile, or the connection is lost. After that the

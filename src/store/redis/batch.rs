@@ -9,10 +9,12 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::error::{Cause, Error};
-use crate::store::key::Key;
+use crate::error::Error;
+use crate::error::reasons::Cause;
+use crate::key::Key;
 use crate::store::notifier::Push;
-use crate::store::operation::{END, Fields, Garbled, Operation, Repeat};
+use crate::store::operation::{Fields, Garbled, Operation, Repeat};
+use crate::store::notifier::END;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
 

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::errors::is_outage;
-use crate::error::{Cause, Error, Outage};
-use crate::random;
-use crate::store::BreakerState;
+use crate::store::redis::errors::is_outage;
+use crate::error::Error;
+use crate::error::reasons::{Cause, Outage};
+use crate::clock as random;
+use crate::store::stats::BreakerState;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
-use crate::telemetry::Server;
+use crate::telemetry::server::Server;
 
 /// The number of failures in a row that open the breaker.
 const FAILURES: u32 = 3;

@@ -9,14 +9,15 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
-use super::RedisStore;
-use super::attempt::{Failed, Outgoing};
-use super::batch::{Call, Reply};
-use super::errors;
-use super::library::Loaded;
-use super::link::{Link, Ready, Route, RuntimeLinks};
-use super::retry::Copies;
-use crate::error::{Cause, Error, Outage};
+use crate::store::redis::RedisStore;
+use crate::store::redis::attempt::{Failed, Outgoing};
+use crate::store::redis::batch::{Call, Reply};
+use crate::store::redis::errors;
+use crate::store::redis::library::Loaded;
+use crate::store::redis::link::{Link, Ready, Route, RuntimeLinks};
+use crate::store::redis::retry::Copies;
+use crate::error::Error;
+use crate::error::reasons::{Cause, Outage};
 use crate::store::operation::Repeat;
 use crate::sync::lock;
 

@@ -9,13 +9,15 @@ use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClientBuilder;
 use tokio::time::timeout;
 
-use super::connection::Connection;
-use super::endpoint::{Access, Endpoint};
-use super::errors::disconnected;
-use super::nodes::{Urls, ask_in_turn};
-use super::slots::{self, Masters, Topology};
-use crate::error::{Error, Outage};
-use crate::random;
+use crate::store::redis::connection::Connection;
+use crate::store::redis::endpoint::{Access, Endpoint};
+use crate::store::redis::errors::disconnected;
+use crate::store::redis::nodes::{Urls, ask_in_turn};
+use crate::store::redis::slots;
+use crate::store::redis::slots::{Masters, Topology};
+use crate::error::Error;
+use crate::error::reasons::Outage;
+use crate::clock as random;
 
 pub(crate) struct Cluster {
     pub(super) urls: Urls,

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::batch::{Call, Item, Run, Runs};
-use super::library::Loaded;
-use super::slots;
-use crate::store::key::KeySpace;
+use crate::store::redis::batch::{Call, Item, Run, Runs};
+use crate::store::redis::library::Loaded;
+use crate::store::redis::slots;
+use crate::store::redis::names::KeySpace;
 use crate::store::operation::{Argument, Arguments, Operation, packed};
 
 /// The most bytes that the operations of a call carry besides their keys, unless it is one operation.

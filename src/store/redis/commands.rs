@@ -10,12 +10,13 @@ use redis::{self, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::RedisStore;
-use super::attempt::Failed;
-use super::call::{IDLE, UnderWay};
-use super::errors;
-use super::link::{Link, Route, RuntimeLinks};
-use crate::error::{Cause, Error, Outage};
+use crate::store::redis::RedisStore;
+use crate::store::redis::attempt::Failed;
+use crate::store::redis::call::{IDLE, UnderWay};
+use crate::store::redis::errors;
+use crate::store::redis::link::{Link, Route, RuntimeLinks};
+use crate::error::Error;
+use crate::error::reasons::{Cause, Outage};
 use crate::store::Store;
 
 impl RedisStore {

@@ -16,10 +16,11 @@ use redis::{
 #[cfg(feature = "cluster")]
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::errors::connecting::no_connection;
-use super::errors::outage;
-use crate::error::{Cause, Error, Outage};
-use crate::setters::in_range;
+use crate::store::redis::errors::connecting::no_connection;
+use crate::store::redis::errors::outage;
+use crate::error::Error;
+use crate::error::reasons::{Cause, Outage};
+use crate::macros::in_range;
 use crate::store::credentials::{Credentials, ProvideCredentials};
 
 /// The settings that all servers of a store share.
@@ -30,7 +31,7 @@ pub(crate) struct Access {
     pub(crate) credentials: Option<Arc<dyn ProvideCredentials>>,
     pub(crate) tcp: Tcp,
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
-    pub(crate) tls: crate::store::tls::Tls,
+    pub(crate) tls: crate::store::redis::tls::Tls,
 }
 
 /// One server.
@@ -81,7 +82,7 @@ impl Access {
             ))
         })?;
         #[cfg(any(feature = "rustls", feature = "native-tls"))]
-        let info = crate::store::tls::secured(info, &self.tls)?;
+        let info = crate::store::redis::tls::secured(info, &self.tls)?;
         Ok(info.set_tcp_settings(self.tcp.settings()?))
     }
 }
@@ -227,7 +228,7 @@ pub(super) fn is_tls(info: &ConnectionInfo) -> bool {
 /// Prepares the process for connections over TLS, also for those of a user's pool.
 pub(super) fn prepare_tls() {
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
-    crate::store::tls::prepare();
+    crate::store::redis::tls::prepare();
 }
 
 /// The times that the options of a socket may have.

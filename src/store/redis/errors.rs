@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
-use crate::error::{Cause, Outage};
+use crate::error::reasons::{Cause, Outage};
 
 /// Codes of a server that is up but cannot serve now. An error that a script raises contains the code in its text,
 /// so the text is searched too.

@@ -8,7 +8,7 @@ use redis::{Arg, Cmd, FromRedisValue as _, RedisError, Value, cmd};
 use crate::error::Error;
 use crate::macros::in_range;
 use crate::store::memory::bound::Bounds;
-use crate::store::redis::{MOST_BYTES, MOST_OPERATIONS};
+use crate::store::redis::batch::{MOST_BYTES, MOST_OPERATIONS};
 
 /// Timeouts and bounds of a store on Redis.
 #[derive(Clone, Copy, Debug)]

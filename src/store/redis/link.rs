@@ -12,20 +12,21 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-use super::batch::Budget;
-use super::breaker::Breaker;
-use super::connection::{Connection, ask_version, check_version, version_question};
-use super::errors::disconnected;
-use super::functions::{self, Functions, Loading};
-use super::library::Library;
-use super::slots::OnMasters;
-use super::source::Source;
-use crate::error::{Cause, Outage};
-use crate::store::BreakerState;
-use crate::store::builder::Limits;
+use crate::store::redis::batch::Budget;
+use crate::store::redis::breaker::Breaker;
+use crate::store::redis::connection::{Connection, ask_version, check_version, version_question};
+use crate::store::redis::errors::disconnected;
+use crate::store::redis::functions;
+use crate::store::redis::functions::{Functions, Loading};
+use crate::store::redis::library::Library;
+use crate::store::redis::slots::OnMasters;
+use crate::store::redis::source::Source;
+use crate::error::reasons::{Cause, Outage};
+use crate::store::stats::BreakerState;
+use crate::store::redis::limits::Limits;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
-use crate::telemetry::Server;
+use crate::telemetry::server::Server;
 
 /// After so many connections in a row that are closed when they are asked for functions, a proxy does not know these.
 const CLOSED: u64 = 2;

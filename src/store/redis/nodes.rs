@@ -7,8 +7,9 @@ use futures_util::stream::FuturesUnordered;
 use redis::ConnectionInfo;
 use tokio::time::timeout;
 
-use super::endpoint::{Access, Endpoint};
-use crate::error::{Error, Outage};
+use crate::store::redis::endpoint::{Access, Endpoint};
+use crate::error::Error;
+use crate::error::reasons::Outage;
 
 /// How long one server alone may take to answer. Then the next one is asked as well.
 const NEXT_AFTER: Duration = Duration::from_millis(250);
@@ -87,7 +88,7 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::*;
-    use crate::error::Cause;
+    use crate::error::reasons::Cause;
     use crate::store::redis::errors;
 
     /// Asks servers that answer after these times, the last in vain if that is so.

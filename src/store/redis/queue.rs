@@ -17,14 +17,15 @@ use futures_util::future::BoxFuture;
 use futures_util::stream;
 use tokio::runtime::Handle;
 
-use super::batch::{Batch, Budget, Item, Landing, Phase, weight};
-use super::call::UnderWay;
-use super::command::Plan;
-use super::library::Loaded;
-use super::link::{Route, RuntimeLinks};
-use super::{RedisStore, ended};
+use crate::store::redis::batch::{Batch, Budget, Item, Landing, Phase, weight};
+use crate::store::redis::call::UnderWay;
+use crate::store::redis::command::Plan;
+use crate::store::redis::library::Loaded;
+use crate::store::redis::link::{Route, RuntimeLinks};
+use crate::store::redis::{RedisStore, ended};
 use crate::error::Error;
-use crate::store::key::{Key, KeySpace};
+use crate::key::Key;
+use crate::store::redis::names::KeySpace;
 use crate::store::operation::Operation;
 use crate::sync::{Mutex, MutexGuard, Padded, lock};
 

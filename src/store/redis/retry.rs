@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::RedisStore;
-use super::attempt::{Failed, Outgoing};
-use super::batch::Reply;
-use super::errors::Redirect;
-use super::link::Route;
-use super::slots::Refusal;
-use crate::error::{Cause, Error};
+use crate::store::redis::RedisStore;
+use crate::store::redis::attempt::{Failed, Outgoing};
+use crate::store::redis::batch::Reply;
+use crate::store::redis::errors::Redirect;
+use crate::store::redis::link::Route;
+use crate::store::redis::slots::Refusal;
+use crate::error::Error;
+use crate::error::reasons::Cause;
 use crate::store::operation::Repeat;
 
 /// The first pause before a call to a slot that is being moved is sent again. Each further pause is twice as long.

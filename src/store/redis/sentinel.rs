@@ -18,12 +18,14 @@ use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pip
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::breaker::{Attempt, Failures};
-use super::endpoint::{Access, Endpoint, is_tls};
-use super::errors::connecting::no_connection;
-use super::errors::{self, disconnected};
-use super::nodes::{Urls, ask_in_turn};
-use crate::error::{Cause, Error, Outage};
+use crate::store::redis::breaker::{Attempt, Failures};
+use crate::store::redis::endpoint::{Access, Endpoint, is_tls};
+use crate::store::redis::errors::connecting::no_connection;
+use crate::store::redis::errors;
+use crate::store::redis::errors::disconnected;
+use crate::store::redis::nodes::{Urls, ask_in_turn};
+use crate::error::Error;
+use crate::error::reasons::{Cause, Outage};
 use crate::store::background::{Background, BackgroundTask};
 
 /// The messages of a Sentinel after which it names another master. The Sentinel that leads a failover sends the first as

@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
 
-use super::connection::Connection;
-use super::errors;
-use crate::error::{Cause, Error, Outage};
+use crate::store::redis::connection::Connection;
+use crate::store::redis::errors;
+use crate::error::Error;
+use crate::error::reasons::{Cause, Outage};
 use crate::store::background::Background;
-use crate::store::key::hash_tag;
+use crate::store::redis::names::hash_tag;
 use crate::sync::lock;
 
 pub(super) const SLOTS: u16 = 16384;

@@ -8,23 +8,26 @@ use redis::RedisError;
 use tokio::time::timeout;
 
 #[cfg(feature = "cluster")]
-use super::cluster::Cluster;
-use super::connection::{Connection, NODE_TIMEOUT};
+use crate::store::redis::cluster::Cluster;
+use crate::store::redis::connection::{Connection, NODE_TIMEOUT};
 #[cfg(feature = "cluster")]
-use super::endpoint::is_tls;
-use super::endpoint::{Access, Endpoint, prepare_tls};
-use super::errors::connecting::no_connection;
-use super::errors::{self, is_outage};
+use crate::store::redis::endpoint::is_tls;
+use crate::store::redis::endpoint::{Access, Endpoint, prepare_tls};
+use crate::store::redis::errors::connecting::no_connection;
+use crate::store::redis::errors;
+use crate::store::redis::errors::is_outage;
 #[cfg(feature = "cluster")]
-use super::pool::OF_CLUSTERS;
+use crate::store::redis::pool::OF_CLUSTERS;
 #[cfg(feature = "sentinel")]
-use super::pool::OF_SENTINELS;
-use super::pool::Pool;
+use crate::store::redis::pool::OF_SENTINELS;
+use crate::store::redis::pool::Pool;
 #[cfg(feature = "sentinel")]
-use super::sentinel::Sentinels;
-use super::slots::{self, Masters, Topology};
-use crate::error::{Cause, Error, Outage};
-use crate::store::key::RedisKey;
+use crate::store::redis::sentinel::Sentinels;
+use crate::store::redis::slots;
+use crate::store::redis::slots::{Masters, Topology};
+use crate::error::Error;
+use crate::error::reasons::{Cause, Outage};
+use crate::store::redis::names::RedisKey;
 
 /// Makes connections.
 #[derive(Clone)]
@@ -294,7 +297,7 @@ impl fmt::Debug for Source {
 
 #[cfg(all(test, feature = "cluster", feature = "sentinel"))]
 mod tests {
-    use crate::Store;
+    use crate::store::Store;
 
     #[tokio::test]
     async fn what_is_certainly_the_same_place() {

@@ -9,12 +9,12 @@ mod masters;
 use std::future::{pending, ready};
 use std::sync::Arc;
 
-use self::connection::Ear;
-use super::breaker::Failures;
-use super::source::Source;
+use crate::store::redis::subscription::connection::Ear;
+use crate::store::redis::breaker::Failures;
+use crate::store::redis::source::Source;
 use crate::store::background::{Background, BackgroundTask};
 use crate::store::notifier::Notifier;
-use crate::telemetry::Server;
+use crate::telemetry::server::Server;
 
 #[derive(Debug)]
 pub(super) struct Subscription {

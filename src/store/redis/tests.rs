@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use super::batch::{Item, Phase};
 use super::queue::RedisClient;
-use crate::Store;
+use crate::store::Store;
 use crate::store::operation::{
     Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,
 };
-use crate::store::{Client, Namespace, StoreBuilder};
+use crate::store::client::{Client, Namespace};
+use crate::store::builder::StoreBuilder;
 
 /// An operation that is answered with the sum of its fields, and its place in its run.
 #[derive(Clone, Debug)]

@@ -183,7 +183,7 @@ fn the_background_thread_continues_the_work_of_a_runtime_that_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn it_ends_with_its_store() {
-    let store = crate::Store::in_memory();
+    let store = crate::store::Store::in_memory();
     let scheduler = Arc::downgrade(store.scheduler());
     let due = Instant::now() + 100 * SPAN;
     let task = Noted::due_at(store.scheduler(), Some(due));

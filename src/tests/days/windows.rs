@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::time::{OffsetDateTime, UtcOffset};
 
-use super::{DAY, HOUR, Skipping, World, days, in_both};
-use crate::token_bucket::Hold;
-use crate::{Quota, TokenBucket};
+use crate::tests::days::{DAY, HOUR, Skipping, World, days, in_both};
+use crate::token_bucket::hold::Hold;
+use crate::bucket::quota::Quota;
+use crate::token_bucket::TokenBucket;
 
 /// Minutes.
 const OFFSET: i16 = 330;

@@ -18,7 +18,8 @@ use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures;
 use crate::bucket::tests::fixtures::{START, check_intervals};
 use crate::bucket::{Bucket, Buckets};
-use crate::store::{Cell as _, Operation as _, Store};
+use crate::store::Store;
+use crate::store::operation::{Cell as _, Operation as _};
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::limits::terms_of;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue};
 
-use crate::token_bucket::quota::calendar::days_before;
+use crate::bucket::calendar::days_before;
 
 #[cfg(test)]
 mod tests;

@@ -1,16 +1,16 @@
 //! Limits that an upstream tells in its responses.
 
-mod plan;
-mod step;
-mod table;
+pub(crate) mod plan;
+pub(crate) mod step;
+pub(crate) mod table;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Block;
-use super::quota::is_quotable;
+use crate::layers::rate_limit::hooks::Block;
+use crate::bucket::quota::is_quotable;
 
-use self::plan::SECOND;
+use crate::token_bucket::learn::plan::SECOND;
 pub(super) use self::plan::{Plan, Planner};
 #[cfg(test)]
 pub(crate) use self::step::Learn;

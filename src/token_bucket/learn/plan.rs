@@ -3,10 +3,13 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Learned, Policy};
-use crate::token_bucket::quota::{Limit, repeated};
-use crate::token_bucket::{Block, Decision};
-use crate::{Quota, Quotas};
+use crate::token_bucket::learn::{Learned, Policy};
+use crate::bucket::quota::Limit;
+use crate::bucket::quotas::repeated;
+use crate::layers::rate_limit::hooks::Block;
+use crate::bucket::decision::Decision;
+use crate::bucket::quota::Quota;
+use crate::bucket::quotas::Quotas;
 
 /// How policies become quotas.
 #[derive(Clone, Copy, Debug, PartialEq)]

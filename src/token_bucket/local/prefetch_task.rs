@@ -7,15 +7,15 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Table;
-use super::entry::Entry;
-use super::slots::{MOST, SLOTS};
+use crate::token_bucket::local::Table;
+use crate::token_bucket::local::entry::Entry;
+use crate::token_bucket::local::entry::{MOST, SLOTS};
 use crate::clock;
 use crate::store::timer::sleep;
 use crate::sync::atomic::Ordering;
-use crate::token_bucket::ahead::{LEAST, Prefetch, Prefetched};
+use crate::bucket::ahead::{LEAST, Prefetch, Prefetched};
 use crate::token_bucket::calls::Clients;
-use crate::token_bucket::cancel::Cancel;
+use crate::bucket::give_back::Cancel;
 
 pub(super) struct PrefetchTask {
     entry: Arc<Entry>,

@@ -135,7 +135,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::Quota;
+    use crate::bucket::quota::Quota;
 
     #[test]
     fn entries_use_many_places() {

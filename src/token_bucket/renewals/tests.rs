@@ -6,8 +6,8 @@ use super::*;
 use crate::bucket::holds::OnEnd;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::error::Cause;
-use crate::store::StoreBuilder;
+use crate::error::reasons::Cause;
+use crate::store::builder::StoreBuilder;
 
 const TTL: i64 = 90_000_000;
 
@@ -276,7 +276,7 @@ async fn a_hold_is_certain_until_its_renewals_are_late() {
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_is_due_before_others_is_renewed_before_them() {
     let bucket =
-        crate::TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(1000)).unwrap();
+        crate::token_bucket::TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(1000)).unwrap();
     let with_ttl = |ms| bucket.with_hold_ttl(Duration::from_millis(ms)).unwrap();
     let (long, short) = (with_ttl(80_000_000), with_ttl(1000));
     let holds = (

@@ -9,10 +9,13 @@ use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::look::{AdaptiveState, LookAtLimit};
-use super::step::{Adapt, Adapted, Rules, Seen};
-use crate::store::{Cell as _, Namespace, Operation as _};
-use crate::{Key, Store, StoreBuilder};
+use crate::wait_group::adaptive::look::{AdaptiveState, LookAtLimit};
+use crate::wait_group::adaptive::step::{Adapt, Adapted, Rules, Seen};
+use crate::store::operation::{Cell as _, Operation as _};
+use crate::store::client::Namespace;
+use crate::key::Key;
+use crate::store::Store;
+use crate::store::builder::StoreBuilder;
 use support::patient;
 use support::redis_server::RedisServer;
 

@@ -5,8 +5,8 @@
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::step::{Rules, Seen};
-use super::tests::Limit;
+use crate::wait_group::adaptive::step::{Rules, Seen};
+use crate::wait_group::adaptive::tests::Limit;
 
 const WINDOW: i64 = 50_000;
 

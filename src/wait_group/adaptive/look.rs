@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::step::{Adapted, LONGEST};
-use crate::store::{Field, Fields, Garbled, Namespace, Operation, Repeat, Script, function};
-use crate::{Error, Key};
+use crate::wait_group::adaptive::step::{Adapted, LONGEST};
+use crate::store::operation::{Field, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::store::client::Namespace;
+use crate::error::Error;
+use crate::key::Key;
 
 /// The limit of a key that [adapts](super::Adaptive), and what all processes saw. The figures are approximate.
 ///
@@ -81,7 +83,7 @@ impl Operation for LookAtLimit {
     }
 
     fn apply(self, cell: &mut Adapted, now: i64) -> Self::Reply {
-        use crate::store::Cell as _;
+        use crate::store::operation::Cell as _;
         (!cell.is_idle(now)).then(|| AdaptiveState::of(cell))
     }
 }

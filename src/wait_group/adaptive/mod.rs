@@ -6,7 +6,7 @@ mod agreement;
     not(feature = "http"),
     allow(dead_code, reason = "only requests of HTTP are uploaded")
 )]
-mod client_time;
+pub(crate) mod client_time;
 #[cfg(test)]
 mod constant_errors;
 #[cfg(feature = "http")]
@@ -14,7 +14,7 @@ mod http;
 mod layer;
 pub(crate) mod look;
 pub(crate) mod step;
-mod table;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
@@ -26,10 +26,10 @@ pub use self::http::WatchedBody;
 pub use self::look::AdaptiveState;
 pub(crate) use self::table::AdaptiveLimits;
 
-use self::step::Rules;
-use crate::Error;
-use crate::lease::micros;
-use crate::setters::{in_range, setters};
+use crate::wait_group::adaptive::step::Rules;
+use crate::error::Error;
+use crate::lease::options::micros;
+use crate::macros::{in_range, setters};
 
 /// How the limit of a [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer) adapts. See
 /// [`adaptive`](crate::ConcurrencyLimitLayer::adaptive) and the [module](crate::wait_group#adaptive-limits).

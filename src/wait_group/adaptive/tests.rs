@@ -10,7 +10,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::Adaptive;
 use super::step::{Adapt, Adapted, Rules, Seen, Told};
-use crate::store::{Cell as _, Operation as _};
+use crate::store::operation::{Cell as _, Operation as _};
 
 const START: i64 = 1_760_000_000_000_000;
 const WINDOW: i64 = 100_000;

@@ -9,7 +9,7 @@ use crate::bucket::calendar::{Calendar, MAX_SPAN};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::START;
-use crate::store::ManualClock;
+use crate::store::memory::manual_clock::ManualClock;
 use crate::token_bucket::TokenBucket;
 use support::seed;
 
@@ -54,7 +54,7 @@ async fn no_window_sees_more_than_its_tokens() {
             match rng.random_range(0..10) {
                 0 if !pending.is_empty() => {
                     let index = rng.random_range(0..pending.len());
-                    let (act, cost, mut reservation): (i64, i64, crate::token_bucket::Reservation) =
+                    let (act, cost, mut reservation): (i64, i64, crate::token_bucket::acquire::Reservation) =
                         pending.swap_remove(index);
                     if act <= now {
                         acts.push((act, cost));

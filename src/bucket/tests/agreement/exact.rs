@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use super::virtual_time::World;
-use super::{Both, Run};
+use crate::bucket::tests::agreement::virtual_time::World;
+use crate::bucket::tests::agreement::{Both, Run};
 use crate::bucket::Ask;
 use crate::bucket::charge::Reserve;
 use crate::bucket::decision::Decision;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::virtual_time::VirtualTime;
+use crate::bucket::tests::agreement::virtual_time::VirtualTime;
 use crate::bucket::quota::Quota;
 use crate::bucket::tests::fixtures::START;
 use crate::error::Error;

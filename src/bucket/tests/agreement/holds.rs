@@ -7,8 +7,8 @@ use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
-use super::Both;
-use super::runs::random_runs;
+use crate::bucket::tests::agreement::Both;
+use crate::bucket::tests::agreement::runs::random_runs;
 use crate::bucket::hold::{HoldReply, HoldStep, Verb};
 use crate::bucket::holds::OnEnd;
 use crate::bucket::quota::Quota;
@@ -113,7 +113,7 @@ fn next_in_block(first: &HoldStep, nth: usize) -> HoldStep {
 #[tokio::test]
 async fn a_key_has_many_holds() {
     let server = RedisServer::start().await;
-    let store = crate::Store::builder().redis(&server.url()).unwrap();
+    let store = crate::store::Store::builder().redis(&server.url()).unwrap();
     // The second one is not bare.
     for quota in [
         Quota::new(5000, Duration::from_secs(86_400 * 365)),

@@ -5,10 +5,14 @@ use std::collections::HashMap;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::virtual_time::{VirtualTime, jump};
+use crate::bucket::tests::agreement::virtual_time::{VirtualTime, jump};
 use crate::bucket::tests::fixtures::START;
-use crate::store::{Client, Key, ManualClock, Namespace, Operation, Store};
-use crate::token_bucket::learn::Learn;
+use crate::store::Store;
+use crate::store::client::{Client, Namespace};
+use crate::key::Key;
+use crate::store::memory::manual_clock::ManualClock;
+use crate::store::operation::Operation;
+use crate::token_bucket::learn::step::Learn;
 use support::redis_server::RedisServer;
 use support::seed;
 

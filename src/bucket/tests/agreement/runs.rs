@@ -6,8 +6,8 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::virtual_time::jump;
-use super::{Both, FOREIGN, Run, SEQUENCES, STEPS, holds, quota_sets};
+use crate::bucket::tests::agreement::virtual_time::jump;
+use crate::bucket::tests::agreement::{Both, FOREIGN, Run, SEQUENCES, STEPS, holds, quota_sets};
 use crate::bucket::Ask;
 use crate::bucket::adjust::{Adjust, Peek, Reset, Stored};
 use crate::bucket::ahead::Prefetch;
@@ -15,7 +15,7 @@ use crate::bucket::calendar::MAX_SPAN;
 use crate::bucket::charge::Reserve;
 use crate::bucket::give_back::{Cancel, Rule};
 use crate::bucket::quotas::Quotas;
-use crate::store::Operation;
+use crate::store::operation::Operation;
 use support::redis_server::RedisServer;
 use support::seed;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::virtual_time::World;
+use crate::bucket::tests::agreement::virtual_time::World;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::{START, cancel_at_once};

@@ -7,14 +7,15 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::virtual_time::jump;
-use super::{Both, FOREIGN, Run, SEQUENCES, STEPS, hold_all, holds, quota_sets};
+use crate::bucket::tests::agreement::virtual_time::jump;
+use crate::bucket::tests::agreement::{Both, FOREIGN, Run, SEQUENCES, STEPS, hold_all, holds, quota_sets};
 use crate::bucket::Ask;
 use crate::bucket::adjust::Adjust;
 use crate::bucket::charge::{Decided, Price, Reserve, ReserveAll, Terms};
 use crate::bucket::give_back::CancelAll;
 use crate::bucket::quotas::Quotas;
-use crate::store::{Operation as _, Store};
+use crate::store::Store;
+use crate::store::operation::Operation as _;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::limits::terms_of;
 use support::redis_server::RedisServer;

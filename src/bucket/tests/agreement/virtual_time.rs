@@ -11,7 +11,9 @@ use crate::bucket::Bucket;
 use crate::bucket::calendar::Tokens;
 use crate::bucket::holds::Holds;
 use crate::bucket::level::{Level, Moment};
-use crate::store::{ManualClock, Store, StoreBuilder};
+use crate::store::Store;
+use crate::store::memory::manual_clock::ManualClock;
+use crate::store::builder::StoreBuilder;
 use support::client::Client;
 use support::redis_server::RedisServer;
 

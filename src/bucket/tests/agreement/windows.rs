@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::virtual_time::World;
+use crate::bucket::tests::agreement::virtual_time::World;
 use crate::bucket::adjust::Peek;
 use crate::bucket::decision::Decision;
 use crate::bucket::quota::Quota;

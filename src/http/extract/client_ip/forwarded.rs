@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use http::header::{FORWARDED, ValueIter};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::address::{MAX_NODE_LEN, parse_node};
+use crate::http::extract::client_ip::address::{MAX_NODE_LEN, parse_node};
 use crate::http::extract::parameter::unquoted;
 
 #[cfg(test)]

@@ -2,7 +2,8 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{ClientIp, Extractor, client_ip};
+use super::{ClientIp, client_ip};
+use crate::layers::extract::Extractor;
 
 mod random;
 

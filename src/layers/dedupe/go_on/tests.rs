@@ -5,8 +5,10 @@ use tokio::task::JoinHandle;
 use tower::{ServiceExt as _, service_fn};
 
 use super::*;
-use crate::dedupe::DuplicateAction;
-use crate::{Dedupe, Refusal, RefusalKind, Store};
+use crate::layers::dedupe::DuplicateAction;
+use crate::dedupe::Dedupe;
+use crate::layers::refusal::{Refusal, RefusalKind};
+use crate::store::Store;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -184,7 +184,7 @@ fn an_answer_without_masters_is_none() {
 
 #[tokio::test]
 async fn runtimes_that_have_ended_are_forgotten() {
-    let store = crate::Store::builder()
+    let store = crate::store::Store::builder()
         .cluster(["redis://127.0.0.1:1"])
         .unwrap();
     let store = store.on_redis().unwrap();

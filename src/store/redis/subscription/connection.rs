@@ -12,13 +12,13 @@ use futures_util::StreamExt as _;
 use redis::{Msg, Value};
 use tokio::time::{Instant, timeout};
 
-use crate::error::Outage;
+use crate::error::reasons::Outage;
 use crate::store::notifier::{News, Notifier, Push};
 use crate::store::redis::breaker::Attempt;
 use crate::store::redis::endpoint::Endpoint;
 use crate::store::redis::errors::disconnected;
 use crate::sync::lock;
-use crate::telemetry::Server;
+use crate::telemetry::server::Server;
 
 /// How long connecting may take.
 pub(super) const CONNECT: Duration = Duration::from_secs(5);

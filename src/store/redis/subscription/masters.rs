@@ -12,8 +12,8 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
-use super::connection::{CHECK, CONNECT, Ear, NOT_IN_TIME, Open};
-use crate::error::Outage;
+use crate::store::redis::subscription::connection::{CHECK, CONNECT, Ear, NOT_IN_TIME, Open};
+use crate::error::reasons::Outage;
 use crate::store::redis::breaker::{Attempt, Failures};
 use crate::store::redis::cluster::Cluster;
 use crate::store::redis::{errors, slots};

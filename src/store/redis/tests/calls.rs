@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, advance, sleep};
 
 use super::*;
-use crate::error::Cause;
+use crate::error::reasons::Cause;
 use crate::store::redis::attempt::noting;
 use crate::store::redis::errors;
 

@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::time::advance;
 
 use super::*;
-use crate::Error;
+use crate::error::Error;
 use crate::store::redis::queue::{OperationFuture, Step};
 
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -8,8 +8,8 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::*;
-use crate::error::Cause;
-use crate::store::BreakerState;
+use crate::error::reasons::Cause;
+use crate::store::stats::BreakerState;
 use crate::store::redis::errors;
 
 const URL: &str = "redis://127.0.0.1:1";

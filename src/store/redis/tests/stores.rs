@@ -7,10 +7,11 @@ use tokio::runtime::{Builder, Handle};
 use tokio::time::Instant;
 
 use super::*;
-use crate::error::Cause;
+use crate::error::reasons::Cause;
 use crate::store::redis::errors;
 use crate::store::redis::queue::Step;
-use crate::store::{Backend, BreakerState};
+use crate::store::Backend;
+use crate::store::stats::BreakerState;
 
 const SPAN: Duration = Duration::from_secs(1);
 
@@ -80,7 +81,7 @@ async fn a_shutdown_ends_in_time_and_says_what_is_left() {
     let client = client::<Ask>(Store::builder());
     let store = &client.store;
     let began = Instant::now();
-    let left = |operations| crate::store::Left {
+    let left = |operations| crate::store::detached::Left {
         operations,
         ..Default::default()
     };

@@ -5,7 +5,8 @@ use futures::poll;
 use crate::bucket::holds::OnEnd;
 use crate::bucket::quota::Quota;
 use crate::bucket::tests::fixtures;
-use crate::store::{Key, Store};
+use crate::store::Store;
+use crate::key::Key;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::limits::TokenBuckets;
 use support::patient;
@@ -90,7 +91,7 @@ async fn limits_in_different_stores_that_are_dropped_end_as_they_say() {
 
 #[tokio::test]
 async fn a_full_store_holds_none() {
-    let store = crate::StoreBuilder::default()
+    let store = crate::store::builder::StoreBuilder::default()
         .max_keys(1)
         .in_memory()
         .unwrap();

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
-use super::origin::Origin;
-use super::retry_after::RetryAfter;
-use crate::Error;
-use crate::setters::in_range;
-use crate::token_bucket::learn::{LearnFromResponse, Learned, Planner, Policy};
+use crate::token_bucket::http::origin::Origin;
+use crate::http::retry_after::RetryAfter;
+use crate::error::Error;
+use crate::macros::in_range;
+use crate::token_bucket::learn::{LearnFromResponse, Learned, Policy};
+use crate::token_bucket::learn::plan::Planner;
 
 /// Reads what an upstream says of its limit, for [`learn`](crate::RateLimitLayer::learn) around a client.
 ///

@@ -6,7 +6,7 @@ use http::Response;
 
 pub use self::watched_body::WatchedBody;
 
-use super::{Classify, HttpSignals, Signal};
+use crate::wait_group::adaptive::{Classify, HttpSignals, Signal};
 
 impl<B, E> Classify<Response<B>, E> for HttpSignals {
     fn classify(&self, outcome: &Result<Response<B>, E>) -> Signal {

@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use crate::ConcurrencyLimitLayer;
+use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 use crate::wait_group::adaptive::client_time::{Client, ClientTime, Upload};
 
 pin_project! {

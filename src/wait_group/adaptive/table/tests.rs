@@ -9,7 +9,8 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use super::super::Adaptive;
 use super::*;
-use crate::{ConcurrencyLimitLayer, WaitGroup};
+use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
+use crate::wait_group::WaitGroup;
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::super::parse_networks;
+use crate::http::extract::client_ip::address::parse_networks;
 
 /// Text and the network that it is.
 const NETWORKS: &[(&str, &str)] = &[

@@ -1,4 +1,4 @@
-use super::super::{MAX_NODE_LEN, parse_node};
+use crate::http::extract::client_ip::address::{MAX_NODE_LEN, parse_node};
 
 /// Text and the address in it.
 const CASES: &[(&str, &str)] = &[

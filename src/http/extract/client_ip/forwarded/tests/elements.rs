@@ -1,4 +1,5 @@
-use super::super::{MAX_NODE_LEN, parse_element, split_last};
+use crate::http::extract::client_ip::address::MAX_NODE_LEN;
+use crate::http::extract::client_ip::forwarded::{parse_element, split_last};
 
 /// Elements and their addresses.
 const ELEMENTS: &[(&str, &str)] = &[
