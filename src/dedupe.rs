@@ -34,11 +34,9 @@ pub(crate) use self::claims::Known;
 pub(crate) use self::claims::{Found, Memory};
 #[cfg(feature = "http")]
 pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
-pub(crate) use crate::layers::dedupe as layer; // moved
 pub use crate::layers::dedupe::{DedupeLayer, DuplicateAction, Evidence, Unsure};
 pub use crate::layers::dedupe::go_on::GoOnLayer;
 
-pub(crate) use self::filter as filtered; // moved
 
 /// Claims items, so that each is handled once across all processes.
 ///

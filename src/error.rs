@@ -12,8 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use crate::error::reasons::{Busy, Cause, Outage, Upload}; // moved: then private
-pub(crate) use crate::error::reasons::{Subject, Why}; // moved
+use crate::error::reasons::{Busy, Cause, Outage, Upload};
 
 /// The error of every operation in this crate. Ask for its kind with the `is_…` methods.
 ///

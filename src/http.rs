@@ -22,7 +22,6 @@ pub(crate) mod retry_after;
 pub(crate) mod shareable;
 pub(crate) mod until_body_end;
 
-pub(crate) use self::message as reading; // moved
 
 pub mod web {
     //! One line per layer for HTTP: refusals are responses, and services that cannot fail still cannot.

@@ -142,13 +142,6 @@ pub mod interleavings;
 mod key;
 mod layers;
 pub mod lease;
-// moved
-mod middleware {
-    pub(crate) use crate::layers::key::{self, Cost, Extracted, IntoKey, KeyExtractor};
-    pub(crate) use crate::layers::refusal::{AsError, Refusal, RefusalKind, Reject, refused};
-    pub(crate) use crate::layers::{Layered, Middleware, take_ready};
-    pub(crate) use crate::store::{detach as detached, failure as away};
-}
 #[cfg(feature = "mutex")]
 pub mod mutex;
 #[cfg(feature = "operator")]

@@ -4,10 +4,6 @@ pub(crate) mod answer;
 mod builder;
 mod cache;
 pub(crate) mod flight;
-#[cfg(feature = "http")]
-pub(crate) mod http {
-    pub(crate) use crate::http::{responses as asked, shareable}; // moved
-}
 mod lead;
 pub(crate) mod outcome;
 mod publish;
@@ -33,7 +29,6 @@ use crate::store::Store;
 
 pub use self::builder::SingleFlightBuilder;
 pub(crate) use self::flight::{FlightOutcome, Work};
-pub(crate) use crate::layers::single_flight as layer; // moved
 pub use crate::layers::single_flight::{
     Capture, Captured, SingleFlightLayer, WholeAnswer, WholeResponse,
 };
@@ -45,13 +40,7 @@ pub use self::outcome::Postcard;
 pub use self::outcome::SerdeValue;
 pub use self::outcome::{Codec, Share};
 
-#[cfg(interleavings)]
-pub(crate) use self::tests::interleavings; // moved
 
-pub(crate) mod kept {
-    pub use super::answer::StoredAnswer;
-    pub(crate) use super::stored::{forget, look};
-} // moved
 
 /// A namespace of single flights, one per key, whose answers are of type `T`. Clones are cheap and share the
 /// flights. See the [module](crate::single_flight) for the guarantees.

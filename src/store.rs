@@ -34,42 +34,19 @@ use crate::error::Error;
 use crate::store::background::Background;
 use crate::store::base::Base;
 use crate::store::detached::DetachedWork;
-pub(crate) use crate::store::detached::Left; // moved: then private
+use crate::store::detached::Left;
 use crate::store::memory::InMemory;
 use crate::store::memory::bound::Bounds;
-pub(crate) use crate::store::memory::clock::Clock; // moved: then private
-pub(crate) use crate::store::notifier::Notifier; // moved: then private
+use crate::store::memory::clock::Clock;
+use crate::store::notifier::Notifier;
 use crate::store::owed::{Owed, OwedOne};
 use crate::store::redis::RedisStore;
-pub(crate) use crate::store::scheduler::Scheduler; // moved: then private
+use crate::store::scheduler::Scheduler;
 use crate::store::timer::within;
 
-#[cfg(test)]
-pub(crate) use self::builder::StoreBuilder; // moved
 pub(crate) use self::client::{Client, Namespace};
 pub(crate) use crate::store::redis::queue::OperationFuture;
-pub(crate) use crate::key::Key; // moved
-pub(crate) use self::inspect::{Found, Listing}; // moved
-#[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]
-pub(crate) use self::known_keys::KnownKeys; // moved
-pub(crate) use self::memory::cells::Cells; // moved
-pub(crate) use self::memory::clock as in_memory; // moved
-#[cfg(test)]
-pub(crate) use self::memory::manual_clock::ManualClock; // moved
-pub(crate) use self::notifier::{ALL, END, Ids, Link, Listener, News}; // moved
-pub(crate) use self::notifier::{Push, Recipient, Refusal, hex}; // moved
-pub(crate) use self::operation::{Arguments, Cell, Field, Fields, Garbled, Operation}; // moved
-pub(crate) use self::operation::{Repeat, Script, function, packed}; // moved
-pub use self::redis::commands::Library; // moved
-pub(crate) use self::redis::limits as durability; // moved
-pub(crate) use self::redis::names as key; // moved
-pub(crate) use self::redis::names::{LONGEST, Stem, check_exact, check_name}; // moved
-pub(crate) use self::scheduler::{PeriodicTask, Signal}; // moved
-pub(crate) use self::stats::{BreakerState, StoreStats}; // moved
-pub(crate) use crate::key::{bytes_of, digest_text, is_digest, parts, text_of}; // moved
 
-#[cfg(any(feature = "rustls", feature = "native-tls"))]
-pub(crate) use self::redis::tls; // moved
 
 /// The place of all state: Redis, or the memory of this process.
 ///

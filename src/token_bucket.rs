@@ -61,29 +61,6 @@ pub use crate::token_bucket::hold_all::HoldAll;
 pub use crate::token_bucket::learn::{LearnFromResponse, Learned};
 pub use crate::token_bucket::limits::TokenBuckets;
 
-pub(crate) use crate::layers::budget; // moved
-// moved
-pub(crate) mod layer {
-    pub(crate) use crate::layers::rate_limit::keys::KeyExtractors;
-    pub(crate) use crate::layers::rate_limit::quotas::ChosenQuotas;
-}
-pub(crate) use crate::bucket::Bucket; // moved
-#[cfg(test)]
-pub(crate) use crate::bucket::tests::fixtures; // moved
-pub(crate) use crate::bucket::{ahead, give_back as cancel}; // moved
-pub(crate) use crate::token_bucket::limits as several; // moved
-pub(crate) use crate::token_bucket::limits::Keys; // moved
-#[rustfmt::skip]
-#[allow(unused_imports)]
-pub(crate) mod quota { pub(crate) use crate::bucket::{calendar, quota::{Limit, Quota, is_quotable}, quotas::{Quotas, repeated}}; } // moved
-#[allow(unused_imports)]
-pub(crate) use crate::bucket::{decision, decision as bucket_state}; // moved
-#[rustfmt::skip]
-pub(crate) mod operations { pub(crate) use crate::bucket::{adjust::Reset, wire::WRONG_TYPE}; } // moved
-#[rustfmt::skip]
-pub(crate) mod peek { pub(crate) use crate::bucket::adjust::Peek; } // moved
-#[rustfmt::skip]
-pub(crate) mod holds { pub(crate) use crate::token_bucket::{hold::{Hold, Usage}, hold_all::HoldSet}; } // moved
 
 /// A namespace of token buckets, one per key.
 ///

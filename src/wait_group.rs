@@ -38,10 +38,8 @@ pub use crate::wait_group::adaptive::look::AdaptiveState;
 pub use self::builder::WaitGroupBuilder;
 pub use self::fleet::FleetLimit;
 pub use self::turn::Turn;
-pub(crate) use crate::layers::concurrency_limit as layer; // moved
 pub use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 
-pub(crate) use self::permits as holders; // moved
 
 /// A namespace of WaitGroups, one for each key. Cheap to clone. See the [module](crate::wait_group) for details.
 ///
@@ -229,7 +227,7 @@ impl WaitGroup {
             told,
             Subject::Permit,
             Suffix::Text("/idle".into()),
-            holders::IDLE,
+            permits::IDLE,
             Some(wait),
         );
         let lease = self.leases.acquire(key.into(), ask).await?;

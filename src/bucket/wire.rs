@@ -54,7 +54,7 @@ macro_rules! under_its_quotas {
             Some(self.quotas.id() as u128)
         }
 
-        fn shared(&self, call: &mut $crate::store::Arguments<'_>) {
+        fn shared(&self, call: &mut $crate::store::operation::Arguments<'_>) {
             $crate::bucket::wire::write_limits(std::iter::once(&self.quotas), call);
         }
     };

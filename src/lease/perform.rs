@@ -26,7 +26,7 @@ use crate::store::validity::Anchor;
 use crate::key::Key;
 use crate::store::notifier::{Link, News, Recipient};
 use crate::store::scheduler::{PeriodicTask, Signal};
-use crate::sync::lock; // moved
+use crate::sync::lock;
 
 impl<K: Kind> Admission<K> {
     /// The time and the state of the link, for a call that is sent now.

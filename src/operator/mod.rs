@@ -26,7 +26,7 @@ use crate::lease::look::{look, revoke};
 use crate::lease::look::{Holder, Snapshot};
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
-use crate::single_flight::kept;
+use crate::single_flight::stored;
 use crate::bucket::adjust::Reset;
 use crate::bucket::adjust::Peek;
 use crate::wait_group::adaptive;
@@ -122,7 +122,7 @@ impl Operator {
             Kind::SingleFlight => {
                 let runs = self.leases(entry).await?;
                 let (namespace, key) = self.place(entry)?;
-                let answer = kept::look(&namespace, key).await?;
+                let answer = stored::look(&namespace, key).await?;
                 let is_there = answer.is_some() || !runs.is_free();
                 Ok(is_there.then_some(State::Flight(FlightState { runs, answer })))
             }
@@ -233,8 +233,8 @@ impl Operator {
         match (entry.kind, entry.key()) {
             (Kind::SingleFlight, _) => {
                 let (namespace, key) = self.place(entry)?;
-                let was_stored = kept::look(&namespace, key.clone()).await?.is_some();
-                kept::forget(&self.store, &namespace, (name, key)).await?;
+                let was_stored = stored::look(&namespace, key.clone()).await?.is_some();
+                stored::forget(&self.store, &namespace, (name, key)).await?;
                 Ok(was_stored)
             }
             (Kind::Dedupe, Some(item)) => match exact::stored(&self.store, name).await? {

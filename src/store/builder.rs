@@ -20,7 +20,7 @@ use crate::store::memory::bound::Bounds;
 use crate::store::memory::clock::Clock;
 use crate::store::redis::endpoint::Access;
 use crate::store::redis::limits::Durability;
-pub(crate) use crate::store::redis::limits::Limits; // moved: then private
+use crate::store::redis::limits::Limits;
 
 /// Settings of a [`Store`].
 ///

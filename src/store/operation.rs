@@ -10,7 +10,6 @@ use std::sync::Arc;
 use redis::Value;
 use smallvec::SmallVec;
 
-pub(crate) use crate::store::notifier::END; // moved
 use crate::store::notifier::Push;
 
 /// One step on the state of one key.

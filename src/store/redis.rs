@@ -52,14 +52,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::store::redis::batch::{Batch, Budget};
 pub(in crate::store) use self::batch::{MOST_BYTES, MOST_OPERATIONS};
-pub(in crate::store) use self::commands as scan; // moved
 pub(super) use self::library::Clock;
 use crate::store::redis::library::{Library, Loaded};
 use crate::store::redis::link::{Link, LinkSettings, RuntimeLinks};
-pub(crate) use self::queue as client; // moved
-pub(crate) use self::queue as future; // moved
-#[cfg(feature = "sentinel")]
-pub(in crate::store) use self::sentinel as sentinels; // moved
 use crate::store::redis::slots::Refused;
 use crate::store::redis::source::Source;
 use crate::store::redis::subscription::Subscription;

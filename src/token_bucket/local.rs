@@ -18,7 +18,6 @@ mod prefetch_task;
 mod tests;
 mod thread;
 
-pub(crate) use self::entry as slots; // moved
 
 use std::borrow::Cow;
 use std::fmt;

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use crate::error::Error;
-pub(crate) use crate::key::Key; // moved: then private
+use crate::key::Key;
 use crate::key::{parts, split};
 
 /// Builds the names of a namespace's keys in Redis.

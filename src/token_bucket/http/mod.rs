@@ -4,4 +4,3 @@ pub(crate) mod learn;
 pub(crate) mod origin;
 pub(crate) mod values;
 
-pub(crate) use crate::http::retry_after; // moved
