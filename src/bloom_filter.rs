@@ -21,9 +21,9 @@ use crate::bloom_filter::operations::{
     Answers, CheckAndInsert, Clear, Contains, Count, OnShard, Open, Probes, Step,
 };
 use crate::error::Error;
+use crate::key::Key;
 use crate::store::Store;
 use crate::store::client::{Client, Namespace};
-use crate::key::Key;
 
 pub use self::builder::BloomFilterBuilder;
 pub use self::size::FilterSize;

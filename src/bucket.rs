@@ -25,8 +25,8 @@ use crate::bucket::holds::{Holds, OnEnd, Record};
 use crate::bucket::level::{Level, Moment};
 use crate::bucket::quota::{Limit, Pace};
 use crate::bucket::quotas::Quotas;
-use crate::store::operation::{Cell, Fields, Garbled};
 use crate::store::notifier::END;
+use crate::store::operation::{Cell, Fields, Garbled};
 
 /// A request for `cost` tokens, available within `wait` µs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,13 +30,8 @@ pub use self::claim::Claim;
 pub(crate) use self::claim::Looked;
 pub use self::claims::FilterFull;
 pub(crate) use self::claims::Known;
-#[cfg(test)]
-pub(crate) use self::claims::{Found, Memory};
-#[cfg(feature = "http")]
-pub(crate) use self::replay::{Replay, ReplayClaim, Replays};
-pub use crate::layers::dedupe::{DedupeLayer, DuplicateAction, Evidence, Unsure};
 pub use crate::layers::dedupe::go_on::GoOnLayer;
-
+pub use crate::layers::dedupe::{DedupeLayer, DuplicateAction, Evidence, Unsure};
 
 /// Claims items, so that each is handled once across all processes.
 ///

@@ -20,34 +20,34 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 #[cfg(feature = "dedupe")]
 use crate::dedupe::Dedupe;
-#[cfg(feature = "dedupe")]
-use crate::layers::dedupe::DedupeLayer;
 #[cfg(feature = "rate-limit")]
 use crate::http::layers::insert_decision;
 use crate::http::layers::{self, InsertLease};
 use crate::http::until_body_end::UntilBodyEnd;
+#[cfg(feature = "concurrency-limit")]
+use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
+#[cfg(feature = "dedupe")]
+use crate::layers::dedupe::DedupeLayer;
 use crate::layers::key::KeyExtractor;
-use crate::layers::refusal::{Refusal, RefusalKind, Reject};
-#[cfg(feature = "mutex")]
-use crate::mutex::Mutex;
 #[cfg(feature = "mutex")]
 use crate::layers::mutex::MutexLayer;
-#[cfg(feature = "rw-lock")]
-use crate::rw_lock::RwLock;
-#[cfg(feature = "rw-lock")]
-use crate::layers::rw_lock::RwLockLayer;
-#[cfg(feature = "rate-limit")]
-use crate::layers::rate_limit::keys::KeyExtractors;
-#[cfg(feature = "rate-limit")]
-use crate::token_bucket::TokenBucket;
 #[cfg(feature = "rate-limit")]
 use crate::layers::rate_limit::RateLimitLayer;
+#[cfg(feature = "rate-limit")]
+use crate::layers::rate_limit::keys::KeyExtractors;
+use crate::layers::refusal::{Refusal, RefusalKind, Reject};
+#[cfg(feature = "rw-lock")]
+use crate::layers::rw_lock::RwLockLayer;
+#[cfg(feature = "mutex")]
+use crate::mutex::Mutex;
+#[cfg(feature = "rw-lock")]
+use crate::rw_lock::RwLock;
+#[cfg(feature = "rate-limit")]
+use crate::token_bucket::TokenBucket;
 #[cfg(feature = "rate-limit")]
 use crate::token_bucket::limits::TokenBuckets;
 #[cfg(feature = "concurrency-limit")]
 use crate::wait_group::WaitGroup;
-#[cfg(feature = "concurrency-limit")]
-use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 
 /// A [`RateLimitLayer`] for gRPC: refusals are statuses. The handler gets the
 /// [`Decision`](crate::token_bucket::Decision) as an extension.

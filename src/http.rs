@@ -22,7 +22,6 @@ pub(crate) mod retry_after;
 pub(crate) mod shareable;
 pub(crate) mod until_body_end;
 
-
 pub mod web {
     //! One line per layer for HTTP: refusals are responses, and services that cannot fail still cannot.
     //!
@@ -115,6 +114,6 @@ pub(crate) mod extract {
     #[cfg(feature = "axum")]
     pub use self::request_line::matched_path;
     pub use self::request_line::{grpc_method, grpc_service, host, method};
-    pub(crate) use self::shared_get::tells_scheme;
+
     pub use self::shared_get::{SharedGet, shared_get};
 }

@@ -30,6 +30,3 @@ pub(crate) mod watch;
 pub use self::handle::{Lease, LeaseHandle};
 pub use self::look::{Holder, Snapshot};
 pub use crate::layers::lease::{Hold, LeaseLayer, OnLease, UntilResponse};
-
-
-

@@ -167,11 +167,33 @@ pub mod wait_group;
 #[doc = include_str!("docs/wire_format.md")]
 pub mod wire_format {}
 
-use crate::clock as random;
 use crate::macros as setters;
 
 #[cfg(feature = "http")]
 pub use self::http::{response, web};
+#[cfg(feature = "rate-limit")]
+pub use crate::layers::budget::BudgetLayer;
+#[cfg(feature = "concurrency-limit")]
+pub use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
+#[cfg(feature = "dedupe")]
+pub use crate::layers::dedupe::DedupeLayer;
+#[cfg(feature = "mutex")]
+pub use crate::layers::mutex::MutexLayer;
+#[cfg(feature = "rate-limit")]
+pub use crate::layers::rate_limit::RateLimitLayer;
+#[cfg(feature = "rate-limit")]
+pub use crate::layers::rate_limit::quotas::QuotaTable;
+#[cfg(feature = "rw-lock")]
+pub use crate::layers::rw_lock::RwLockLayer;
+#[cfg(feature = "single-flight")]
+pub use crate::layers::single_flight::SingleFlightLayer;
+pub use crate::lease::handle::{Lease, LeaseHandle};
+#[cfg(feature = "mutex")]
+pub use crate::mutex::all::MutexGuards;
+#[cfg(feature = "rate-limit")]
+pub use crate::token_bucket::fleet::FleetQuotas;
+#[cfg(feature = "rate-limit")]
+pub use crate::token_bucket::limits::TokenBuckets;
 #[cfg(feature = "dedupe")]
 pub use bloom_filter::BloomFilter;
 #[cfg(feature = "rate-limit")]
@@ -181,28 +203,17 @@ pub use bucket::{quota::Quota, quotas::Quotas};
 pub use deadpool_redis;
 #[cfg(feature = "dedupe")]
 pub use dedupe::Dedupe;
-#[cfg(feature = "dedupe")]
-pub use crate::layers::dedupe::DedupeLayer;
 pub use error::Error;
 pub use key::Key;
 pub use layers::Layered;
 pub use layers::key::{Extracted, IntoKey, KeyExtractor};
 pub use layers::refusal::{AsError, Refusal, RefusalKind, Reject};
-pub use crate::lease::handle::{Lease, LeaseHandle};
 #[cfg(feature = "mutex")]
 pub use mutex::{Mutex, MutexGuard};
-#[cfg(feature = "mutex")]
-pub use crate::mutex::all::MutexGuards;
-#[cfg(feature = "mutex")]
-pub use crate::layers::mutex::MutexLayer;
 #[cfg(feature = "rw-lock")]
 pub use rw_lock::RwLock;
-#[cfg(feature = "rw-lock")]
-pub use crate::layers::rw_lock::RwLockLayer;
 #[cfg(feature = "single-flight")]
 pub use single_flight::SingleFlight;
-#[cfg(feature = "single-flight")]
-pub use crate::layers::single_flight::SingleFlightLayer;
 pub use store::Store;
 pub use store::address::IntoPool;
 pub use store::builder::StoreBuilder;
@@ -211,20 +222,8 @@ pub use store::failure::StoreFailure;
 pub use store::stats::{BreakerState, StoreStats};
 #[cfg(feature = "rate-limit")]
 pub use token_bucket::TokenBucket;
-#[cfg(feature = "rate-limit")]
-pub use crate::layers::budget::BudgetLayer;
-#[cfg(feature = "rate-limit")]
-pub use crate::token_bucket::fleet::FleetQuotas;
-#[cfg(feature = "rate-limit")]
-pub use crate::layers::rate_limit::quotas::QuotaTable;
-#[cfg(feature = "rate-limit")]
-pub use crate::layers::rate_limit::RateLimitLayer;
-#[cfg(feature = "rate-limit")]
-pub use crate::token_bucket::limits::TokenBuckets;
 #[cfg(feature = "concurrency-limit")]
 pub use wait_group::{Permit, WaitGroup};
-#[cfg(feature = "concurrency-limit")]
-pub use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]

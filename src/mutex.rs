@@ -16,29 +16,29 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::clock as random;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Subject, Why};
+use crate::key::Key;
 use crate::lease::acquire_all::AcquireAll;
-use crate::lease::holders::Exclusive;
-use crate::lease::token::Suffix;
-use crate::lease::namespace::{Admission, Leases};
-use crate::lease::waiter::{Ask, Wait};
-use crate::lease::look::{Holder, Snapshot};
 use crate::lease::handle::{Lease, guard};
-use crate::clock as random;
-use crate::store::timer::sleep;
+use crate::lease::holders::Exclusive;
+use crate::lease::look::{Holder, Snapshot};
+use crate::lease::namespace::{Admission, Leases};
+use crate::lease::token::Suffix;
+use crate::lease::waiter::{Ask, Wait};
 use crate::store::Store;
 use crate::store::client::{Client, Namespace};
-use crate::key::Key;
 use crate::store::redis::names::check_exact;
+use crate::store::timer::sleep;
 use crate::sync::lock;
 use crate::telemetry::decisions::Decisions;
 
 pub use self::all::MutexGuards;
 pub use self::builder::MutexBuilder;
+pub use crate::layers::mutex::MutexLayer;
 #[cfg(feature = "quorum")]
 use crate::mutex::quorum::Quorum;
-pub use crate::layers::mutex::MutexLayer;
 
 /// Without the feature there is no quorum.
 #[cfg(not(feature = "quorum"))]

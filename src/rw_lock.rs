@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::error::reasons::Subject;
+use crate::key::Key;
 pub use crate::layers::rw_lock::RwLockLayer;
+use crate::lease::handle::{Lease, guard};
+use crate::lease::look::{Holder, Snapshot};
+use crate::lease::namespace::Leases;
 use crate::lease::token::Ending;
 use crate::lease::waiter::{Ask, Wait};
-use crate::lease::look::{Holder, Snapshot};
-use crate::lease::handle::{Lease, guard};
-use crate::lease::namespace::Leases;
 use crate::rw_lock::holders::ReadWrite;
 use crate::store::Store;
-use crate::key::Key;
 use crate::store::redis::names::check_name;
 use crate::telemetry::decisions::Decisions;
 

@@ -21,17 +21,14 @@ use std::sync::Arc;
 use derive_where::derive_where;
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::lease::handle::LeaseHandle;
 use crate::single_flight::flight::Core;
-use crate::key::Key;
 #[cfg(feature = "postcard")]
 use crate::store::Store;
 
 pub use self::builder::SingleFlightBuilder;
 pub(crate) use self::flight::{FlightOutcome, Work};
-pub use crate::layers::single_flight::{
-    Capture, Captured, SingleFlightLayer, WholeAnswer, WholeResponse,
-};
 #[cfg(feature = "json")]
 pub use self::outcome::Json;
 #[cfg(feature = "postcard")]
@@ -39,8 +36,9 @@ pub use self::outcome::Postcard;
 #[cfg(any(feature = "postcard", feature = "json"))]
 pub use self::outcome::SerdeValue;
 pub use self::outcome::{Codec, Share};
-
-
+pub use crate::layers::single_flight::{
+    Capture, Captured, SingleFlightLayer, WholeAnswer, WholeResponse,
+};
 
 /// A namespace of single flights, one per key, whose answers are of type `T`. Clones are cheap and share the
 /// flights. See the [module](crate::single_flight) for the guarantees.

@@ -44,10 +44,6 @@ use crate::store::redis::RedisStore;
 use crate::store::scheduler::Scheduler;
 use crate::store::timer::within;
 
-pub(crate) use self::client::{Client, Namespace};
-pub(crate) use crate::store::redis::queue::OperationFuture;
-
-
 /// The place of all state: Redis, or the memory of this process.
 ///
 /// A store is cheap to clone. Clones share connections, and the state in memory.

@@ -34,11 +34,11 @@ use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::error::Error;
 use crate::fleet::replicas::Replicas;
-use crate::macros::in_range;
-use crate::store::failure::Sharing;
-use crate::store::Store;
 use crate::key::Key;
+use crate::macros::in_range;
+use crate::store::Store;
 use crate::store::client::Namespace;
+use crate::store::failure::Sharing;
 use crate::telemetry::decisions::Decisions;
 use crate::token_bucket::calls::{Clients, to_micros};
 use crate::token_bucket::learn::table::LearnedQuotas;
@@ -47,7 +47,6 @@ use crate::token_bucket::local::Local;
 pub use crate::bucket::charge::Costs;
 pub use crate::bucket::decision::{Balance, BucketState, Decision};
 pub use crate::bucket::holds::OnEnd;
-pub use crate::token_bucket::acquire::Reservation;
 pub use crate::layers::budget::{AtResponse, BudgetHold, BudgetLayer, Estimate, Meter};
 pub use crate::layers::key::Cost;
 pub use crate::layers::rate_limit::RateLimitLayer;
@@ -55,12 +54,12 @@ pub use crate::layers::rate_limit::ban::Ban;
 pub use crate::layers::rate_limit::hooks::{Block, BlockOnResponse};
 pub use crate::layers::rate_limit::keys::KeyExtractors;
 pub use crate::layers::rate_limit::quotas::{ChooseQuotas, ChosenQuotas, IntoQuotas, QuotaTable};
+pub use crate::token_bucket::acquire::Reservation;
 pub use crate::token_bucket::fleet::{FleetQuotas, FleetTable};
 pub use crate::token_bucket::hold::{Captured, Hold, Usage};
 pub use crate::token_bucket::hold_all::HoldAll;
 pub use crate::token_bucket::learn::{LearnFromResponse, Learned};
 pub use crate::token_bucket::limits::TokenBuckets;
-
 
 /// A namespace of token buckets, one per key.
 ///

@@ -15,18 +15,18 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Subject, Why};
 use crate::fleet::replicas::Replicas;
+use crate::key::Key;
+use crate::lease::handle::{Lease, guard};
+use crate::lease::look::{Holder, Snapshot};
+use crate::lease::namespace::Leases;
 use crate::lease::settings::{KeyLimit, Rules, Told};
+use crate::lease::token::percent;
 use crate::lease::token::{Suffix, Token};
 use crate::lease::waiter::{Ask, Wait};
-use crate::lease::look::{Holder, Snapshot};
-use crate::lease::handle::{Lease, guard};
-use crate::lease::namespace::Leases;
-use crate::lease::token::percent;
 use crate::macros::in_range;
-use crate::store::failure::Sharing;
 use crate::store::Store;
-use crate::key::Key;
 use crate::store::client::Namespace;
+use crate::store::failure::Sharing;
 use crate::telemetry::decisions::Decisions;
 use crate::wait_group::permits::Permits;
 use crate::wait_group::turn::Queueing;
@@ -34,12 +34,11 @@ use crate::wait_group::turn::Queueing;
 #[cfg(feature = "http")]
 pub use self::adaptive::WatchedBody;
 pub use self::adaptive::{Adaptive, Classify, HttpSignals, Signal};
-pub use crate::wait_group::adaptive::look::AdaptiveState;
 pub use self::builder::WaitGroupBuilder;
 pub use self::fleet::FleetLimit;
 pub use self::turn::Turn;
 pub use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
-
+pub use crate::wait_group::adaptive::look::AdaptiveState;
 
 /// A namespace of WaitGroups, one for each key. Cheap to clone. See the [module](crate::wait_group) for details.
 ///

@@ -8,8 +8,8 @@ use crate::bloom_filter::operations::{FILTER, PARTS};
 use crate::bloom_filter::shard_key;
 use crate::bloom_filter::size::FilterSize;
 use crate::error::Error;
-use crate::store::operation::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::store::client::Namespace;
+use crate::store::operation::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
 
 /// What is known of a stored filter. [`Operator`](crate::operator) has an example.
 #[derive(Clone, Debug, PartialEq)]

@@ -16,7 +16,9 @@ use crate::bucket::wire::{
     BUCKETS, MOST_RUNS, MOST_SLOW_RUNS, OUT_OF_RANGE, PARTS, WRONG_TYPE, read_bucket, read_moment,
     read_time, under_its_quotas,
 };
-use crate::store::operation::{Arguments, Cell as _, Field, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::store::operation::{
+    Arguments, Cell as _, Field, Fields, Garbled, Operation, Repeat, Script, function,
+};
 
 /// Charges tokens even if they are not available, or adds tokens; and blocks the bucket.
 #[derive(Debug)]

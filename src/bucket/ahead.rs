@@ -8,7 +8,9 @@ use crate::bucket::decision::BucketState;
 use crate::bucket::level::Moment;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::wire::{BUCKETS, MOST_SLOW_RUNS, WRONG_TYPE, read_levels, under_its_quotas};
-use crate::store::operation::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::store::operation::{
+    Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function,
+};
 
 /// The minimum size of a prefetch.
 pub(crate) const LEAST: i64 = 8;

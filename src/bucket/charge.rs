@@ -17,7 +17,9 @@ use crate::bucket::wire::{
     write_limits,
 };
 use crate::bucket::{Ask, Bucket, Buckets};
-use crate::store::operation::{Arguments, Cell as _, Fields, Garbled, Operation, Repeat, Script, packed};
+use crate::store::operation::{
+    Arguments, Cell as _, Fields, Garbled, Operation, Repeat, Script, packed,
+};
 
 /// Charges a request in full, or not at all.
 #[derive(Debug)]

@@ -18,9 +18,9 @@ use crate::bucket::quota::{Limit, Pace};
 use crate::bucket::quotas::Quotas;
 use crate::bucket::wire::{BUCKETS, MOST_SLOW_RUNS, PARTS, read_count, write_limits};
 use crate::bucket::{Bucket, Buckets};
-use crate::store::timer::within;
-use crate::store::operation::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::key::Key;
+use crate::store::operation::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::store::timer::within;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 

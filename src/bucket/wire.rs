@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use crate::bucket::Bucket;
 use crate::bucket::level::{Level, Moment};
 use crate::bucket::quotas::Quotas;
-use crate::store::operation::{Arguments, Field, Fields, Garbled, Script, function};
 use crate::store::notifier::END;
+use crate::store::operation::{Arguments, Field, Fields, Garbled, Script, function};
 
 pub(crate) const PARTS: &[&str] = &["tat"];
 

@@ -17,12 +17,14 @@ use sha2::{Digest as _, Sha256};
 use crate::bloom_filter::layout::{Mismatch, UNREADABLE, read, read_flag};
 use crate::dedupe::claims::{Found, Known, Memory, step};
 use crate::error::Error;
+use crate::key::Key;
 use crate::lease::holders::Holder;
 use crate::lease::kind::Kind;
 use crate::store::Store;
-use crate::store::operation::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::store::client::{Client, Namespace};
-use crate::key::Key;
+use crate::store::operation::{
+    Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function,
+};
 
 /// How many slices a window has. One slice more counts, since the oldest is only partly inside the window.
 const SLICES: u64 = 2;

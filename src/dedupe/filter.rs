@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::lease::holders::Holder;
 use crate::lease::kind::Kind;
 use crate::store::operation::Arguments;
-use crate::telemetry::{self, Event};
 use crate::telemetry::emit::tell;
+use crate::telemetry::{self, Event};
 
 /// A filter that remembers the handled items.
 #[derive(Debug)]

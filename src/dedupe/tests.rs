@@ -90,7 +90,8 @@ fn an_item_is_confirmed_although_its_runtime_stands_still() {
         other,
     } = Scene::set();
     let (told, hears) = std::sync::mpsc::channel();
-    let hear = move |confirmed: &Result<bool, crate::error::Error>| told.send(confirmed.clone()).unwrap();
+    let hear =
+        move |confirmed: &Result<bool, crate::error::Error>| told.send(confirmed.clone()).unwrap();
     here.block_on(async { assert!(Box::pin(claim.confirm_and(hear)).now_or_never().is_none()) });
     there.block_on(is_confirmed(&other));
     // The user's function runs where its caller was.

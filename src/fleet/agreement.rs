@@ -5,13 +5,13 @@
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::fleet::operations::{Read, Set, Versions};
-use crate::store::memory::manual_clock::ManualClock;
-use crate::store::client::Namespace;
-use crate::key::Key;
 use crate::bucket::quotas::Quotas;
+use crate::fleet::operations::{Read, Set, Versions};
+use crate::key::Key;
 use crate::store::Store;
 use crate::store::builder::StoreBuilder;
+use crate::store::client::Namespace;
+use crate::store::memory::manual_clock::ManualClock;
 use support::client::Client;
 use support::redis_server::RedisServer;
 

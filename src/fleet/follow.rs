@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::error::Error;
 use crate::fleet::operations::{NOT_RECOGNISED, Read, Set, SetReply, Stored, not_recognised};
 use crate::fleet::value::{Hook, Sealed};
 use crate::fleet::version::SettingVersion;
-use crate::store::notifier::{ALL, Link, Listener};
+use crate::key::Key;
+use crate::store::Store;
 use crate::store::client::{Client, Namespace};
+use crate::store::notifier::{ALL, Link, Listener};
 use crate::store::scheduler::{PeriodicTask, Signal};
 use crate::sync::lock;
 use crate::telemetry::Event;
 use crate::telemetry::emit::tell;
-use crate::error::Error;
-use crate::key::Key;
-use crate::store::Store;
 
 /// How often the store is read while messages arrive.
 const EVERY: Duration = Duration::from_secs(30);

@@ -10,14 +10,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::store::operation::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function};
-use crate::store::client::{Client, Namespace};
-use crate::store::scheduler::{PeriodicTask, Signal};
-use crate::sync::lock;
+use crate::clock as random;
 use crate::error::Error;
 use crate::key::Key;
 use crate::store::Store;
-use crate::clock as random;
+use crate::store::client::{Client, Namespace};
+use crate::store::operation::{
+    Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function,
+};
+use crate::store::scheduler::{PeriodicTask, Signal};
+use crate::sync::lock;
 
 /// How often a process tells that it is alive, at most.
 const EVERY: Duration = Duration::from_secs(10);

@@ -17,15 +17,13 @@ use std::sync::Arc;
 
 use derive_where::derive_where;
 
-use crate::fleet::follow::Follower;
-use crate::fleet::operations::Read;
-pub(crate) use self::operations::{Versions, look};
+pub(crate) use self::operations::look;
 pub use self::refused::{RefusedKey, RefusedKeys};
-pub(crate) use self::replicas::Replicas;
 pub use self::value::SettingValue;
-pub(crate) use self::value::{Hook, Sealed};
 pub use self::version::SettingVersion;
 use crate::error::Error;
+use crate::fleet::follow::Follower;
+use crate::fleet::operations::Read;
 use crate::store::Store;
 
 /// The longest text of a value, in bytes.

@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use derive_where::derive_where;
 
+use crate::clock as random;
+use crate::error::Error;
+use crate::error::reasons::Cause;
 use crate::fleet::value::Sealed;
 use crate::fleet::version::{LAST, SettingVersion, id, value, written};
-use crate::error::reasons::Cause;
-use crate::clock as random;
-use crate::store::operation::{Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, function};
-use crate::store::client::Namespace;
-use crate::error::Error;
 use crate::key::Key;
 use crate::store::Store;
+use crate::store::client::Namespace;
+use crate::store::operation::{
+    Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, function,
+};
 
 /// How many versions are kept.
 pub(crate) const KEPT: usize = 10;

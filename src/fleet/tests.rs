@@ -4,12 +4,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::operations::Stored;
 use super::FleetSetting;
-use crate::fleet::version::SettingVersion;
-use crate::store::notifier::Link;
+use super::operations::Stored;
 use crate::bucket::quotas::Quotas;
+use crate::fleet::version::SettingVersion;
 use crate::store::Store;
+use crate::store::notifier::Link;
 use support::eventually;
 use support::patient;
 use support::redis_server::RedisServer;

@@ -6,9 +6,9 @@ use http::Request;
 use crate::grpc::{Refuse, refuse};
 use crate::http::layers::insert_usage;
 use crate::http::meter::MeterBody;
+use crate::layers::budget::BudgetLayer;
 use crate::layers::key::{Cost, KeyExtractor};
 use crate::token_bucket::TokenBucket;
-use crate::layers::budget::BudgetLayer;
 use crate::token_bucket::hold::Usage;
 
 /// A [`BudgetLayer`] for gRPC: as [`web::token_budget`](crate::web::token_budget), with statuses. The handler gets the

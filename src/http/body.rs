@@ -9,8 +9,8 @@ use pin_project_lite::pin_project;
 use tower::BoxError;
 
 use crate::http::until_body_end::{TimedLease, UntilBodyEnd};
-use crate::lease::handle::Lease;
 use crate::layers::lease::Hold;
+use crate::lease::handle::Lease;
 
 pin_project! {
     /// A body that holds a lease until it ends; see [`UntilBodyEnd`].

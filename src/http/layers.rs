@@ -9,12 +9,10 @@ use std::convert::Infallible;
 use http::{HeaderValue, Method, Request, Response};
 use http_body::Body;
 
-#[cfg(feature = "dedupe")]
-use crate::layers::dedupe::{DuplicateAction, Evidence};
+#[cfg(feature = "rate-limit")]
+use crate::bucket::decision::Decision;
 #[cfg(feature = "dedupe")]
 use crate::dedupe::Dedupe;
-#[cfg(feature = "dedupe")]
-use crate::layers::dedupe::DedupeLayer;
 #[cfg(feature = "single-flight")]
 use crate::http::answer::Answer;
 #[cfg(feature = "single-flight")]
@@ -27,41 +25,43 @@ use crate::http::refuse::{Refuse, refuse};
 #[cfg(feature = "single-flight")]
 use crate::http::responses::Responses;
 use crate::http::until_body_end::UntilBodyEnd;
-use crate::lease::handle::LeaseHandle;
-use crate::layers::lease::OnLease;
+#[cfg(feature = "rate-limit")]
+use crate::layers::budget::{BudgetLayer, Estimate};
+#[cfg(feature = "concurrency-limit")]
+use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
+#[cfg(feature = "dedupe")]
+use crate::layers::dedupe::DedupeLayer;
+#[cfg(feature = "dedupe")]
+use crate::layers::dedupe::{DuplicateAction, Evidence};
 #[cfg(feature = "rate-limit")]
 use crate::layers::key::Cost;
 use crate::layers::key::KeyExtractor;
-#[cfg(feature = "mutex")]
-use crate::mutex::Mutex;
+use crate::layers::lease::OnLease;
 #[cfg(feature = "mutex")]
 use crate::layers::mutex::MutexLayer;
-#[cfg(feature = "rw-lock")]
-use crate::rw_lock::{Access, RwLock};
-#[cfg(feature = "rw-lock")]
-use crate::layers::rw_lock::RwLockLayer;
-#[cfg(feature = "single-flight")]
-use crate::single_flight::SingleFlight;
-#[cfg(feature = "single-flight")]
-use crate::layers::single_flight::SingleFlightLayer;
-#[cfg(feature = "rate-limit")]
-use crate::layers::rate_limit::keys::KeyExtractors;
-#[cfg(feature = "rate-limit")]
-use crate::token_bucket::TokenBucket;
-#[cfg(feature = "rate-limit")]
-use crate::layers::budget::{BudgetLayer, Estimate};
-#[cfg(feature = "rate-limit")]
-use crate::bucket::decision::Decision;
 #[cfg(feature = "rate-limit")]
 use crate::layers::rate_limit::RateLimitLayer;
 #[cfg(feature = "rate-limit")]
-use crate::token_bucket::limits::TokenBuckets;
+use crate::layers::rate_limit::keys::KeyExtractors;
+#[cfg(feature = "rw-lock")]
+use crate::layers::rw_lock::RwLockLayer;
+#[cfg(feature = "single-flight")]
+use crate::layers::single_flight::SingleFlightLayer;
+use crate::lease::handle::LeaseHandle;
+#[cfg(feature = "mutex")]
+use crate::mutex::Mutex;
+#[cfg(feature = "rw-lock")]
+use crate::rw_lock::{Access, RwLock};
+#[cfg(feature = "single-flight")]
+use crate::single_flight::SingleFlight;
+#[cfg(feature = "rate-limit")]
+use crate::token_bucket::TokenBucket;
 #[cfg(feature = "rate-limit")]
 use crate::token_bucket::hold::Usage;
+#[cfg(feature = "rate-limit")]
+use crate::token_bucket::limits::TokenBuckets;
 #[cfg(feature = "concurrency-limit")]
 use crate::wait_group::WaitGroup;
-#[cfg(feature = "concurrency-limit")]
-use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 
 /// A [`RateLimitLayer`] for HTTP: refusals are responses with `Retry-After`, and all responses have the
 /// [RateLimit fields](crate::response::RateLimitFields). The handler gets the [`Decision`] as an extension.

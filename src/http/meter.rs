@@ -8,10 +8,10 @@ use http::{HeaderMap, HeaderName, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::http::rate_limit_fields::RateLimitFields;
-use crate::macros::setters;
-use crate::layers::budget::{BudgetHold, Meter};
 use crate::bucket::decision::Decision;
+use crate::http::rate_limit_fields::RateLimitFields;
+use crate::layers::budget::{BudgetHold, Meter};
+use crate::macros::setters;
 use crate::token_bucket::hold::Usage;
 
 /// A [`Meter`] for HTTP: the hold of a request ends with the body of its response, and with it the usage is captured. If the

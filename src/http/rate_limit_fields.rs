@@ -9,11 +9,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
+use crate::bucket::decision::{Balance, BucketState, Decision};
+use crate::bucket::quota::is_quotable;
 use crate::error::Error;
 use crate::http::message::seconds;
 use crate::key::Key;
-use crate::bucket::quota::is_quotable;
-use crate::bucket::decision::{Balance, BucketState, Decision};
 use crate::layers::rate_limit::RateLimitLayer;
 
 #[cfg(test)]

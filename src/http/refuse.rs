@@ -5,11 +5,11 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
-use crate::http::message::seconds;
-use crate::layers::refusal::{Refusal, RefusalKind, Reject};
-use crate::clock as random;
 #[cfg(feature = "rate-limit")]
 use crate::bucket::decision::Decision;
+use crate::clock as random;
+use crate::http::message::seconds;
+use crate::layers::refusal::{Refusal, RefusalKind, Reject};
 
 /// Returns a [`Reject`] that converts refusals into HTTP responses. The body is a problem document (RFC 9457).
 ///

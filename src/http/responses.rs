@@ -17,8 +17,8 @@ use crate::http::extract::shared_get::tells_scheme;
 use crate::http::message::{Reading, for_others, has_length, items};
 use crate::http::replayed_body::FlightBody;
 use crate::http::shareable::{Freshness, is_for_all, is_shareable};
-use crate::single_flight::outcome::Share;
 use crate::layers::single_flight::{Capture, Captured};
+use crate::single_flight::outcome::Share;
 
 #[cfg(test)]
 mod tests;

@@ -8,21 +8,21 @@ use derive_where::derive_where;
 use http::{HeaderMap, Method, Request, StatusCode, request, response};
 use tower_layer::Layer;
 
+use crate::dedupe::replay::Replays;
+use crate::error::Error;
+use crate::http::refuse::{Refuse, refuse};
+use crate::http::responses::Responses;
 use crate::idempotency::fingerprint::Compare;
 use crate::idempotency::record::{FORMAT, KeyField};
 use crate::idempotency::streams::Streams;
 use crate::idempotency::upload::Limits;
 use crate::idempotency::{DAY, Shared};
-use crate::dedupe::replay::Replays;
 use crate::layers::Layered;
-use crate::store::failure::Away;
-use crate::store::detach::{AFTER_CALLER, Detach};
 use crate::layers::key::DynKey;
-use crate::http::refuse::{Refuse, refuse};
-use crate::http::responses::Responses;
 use crate::macros::{in_range, setters};
-use crate::error::Error;
 use crate::store::Store;
+use crate::store::detach::{AFTER_CALLER, Detach};
+use crate::store::failure::Away;
 use crate::store::failure::StoreFailure;
 
 /// Builds an [`IdempotencyLayer`]. See [`idempotency`](super::idempotency()).

@@ -13,23 +13,21 @@ pub(crate) mod upload;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::layer::{IdempotencyBuilder, IdempotencyLayer};
-
-pub use self::upload::RequestTrailers;
+pub(crate) use self::layer::IdempotencyBuilder;
 
 use http::{Method, Request};
 
+use crate::dedupe::replay::Replays;
+use crate::http::responses::Responses;
 use crate::idempotency::fingerprint::Compare;
 use crate::idempotency::record::KeyField;
 use crate::idempotency::streams::Streams;
 use crate::idempotency::upload::Limits;
-use crate::dedupe::replay::Replays;
-use crate::store::failure::Away;
-use crate::store::detach::Detach;
 use crate::layers::key::DynKey;
-use crate::http::responses::Responses;
 use crate::layers::key::KeyExtractor;
 use crate::store::Store;
+use crate::store::detach::Detach;
+use crate::store::failure::Away;
 
 /// Returns the builder of a layer that lets a client repeat a request without handling it twice.
 ///

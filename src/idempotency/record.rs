@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
-use crate::idempotency::fingerprint::{Fingerprint, digest};
-use crate::http::answer::{Answer, AnswerCodec};
-use crate::single_flight::outcome::Codec as _;
 use crate::error::Error;
+use crate::http::answer::{Answer, AnswerCodec};
+use crate::idempotency::fingerprint::{Fingerprint, digest};
 use crate::key::Key;
+use crate::single_flight::outcome::Codec as _;
 
 /// The name of the record's format. A record is the kind and the digests of the fingerprint of the request. If the response
 /// was stored, `1` and the response in the format of [`AnswerCodec`] follow.

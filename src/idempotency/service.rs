@@ -9,26 +9,26 @@ use http::{HeaderValue, Method, Request, Response};
 use http_body::Body;
 use tower::Service;
 
+use crate::dedupe::replay::{Replay, ReplayClaim, Replays};
+use crate::error::Error;
+use crate::error::reasons::Upload as Refused;
+use crate::http::answer::Answer;
+use crate::http::message::Taken;
+use crate::http::responses::Asked;
 use crate::idempotency::Shared;
 use crate::idempotency::fingerprint::Fingerprint;
 use crate::idempotency::record;
 use crate::idempotency::record::Record;
 use crate::idempotency::upload::{Upload, restore};
-use crate::dedupe::replay::{Replay, ReplayClaim, Replays};
-use crate::error::reasons::Upload as Refused;
-use crate::http::message::Taken;
-use crate::layers::{Middleware, take_ready};
-use crate::layers::refusal::refused;
-use crate::response::FlightBody;
-use crate::http::answer::Answer;
-use crate::http::responses::Asked;
-use crate::layers::single_flight::{Capture, Captured};
-use crate::telemetry::{Event, Outcome};
-use crate::telemetry::emit::tell;
-use crate::error::Error;
-use crate::layers::key::{Extracted, KeyExtractor as _};
 use crate::key::Key;
+use crate::layers::key::{Extracted, KeyExtractor as _};
 use crate::layers::refusal::Reject;
+use crate::layers::refusal::refused;
+use crate::layers::single_flight::{Capture, Captured};
+use crate::layers::{Middleware, take_ready};
+use crate::response::FlightBody;
+use crate::telemetry::emit::tell;
+use crate::telemetry::{Event, Outcome};
 
 /// What is done with a request.
 enum Answered<T, E> {

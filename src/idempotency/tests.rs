@@ -11,6 +11,8 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use super::*;
 use crate::dedupe::replay::Replay;
+use crate::idempotency::layer::IdempotencyLayer;
+use crate::idempotency::upload::RequestTrailers;
 use crate::response::FlightBody;
 
 const MIB: usize = 1 << 20;

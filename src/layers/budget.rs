@@ -9,24 +9,24 @@ use derive_where::derive_where;
 use smallvec::{SmallVec, smallvec};
 use tower_layer::Layer;
 
+use crate::bucket::decision::Decision;
+#[cfg(feature = "http")]
+use crate::bucket::quota::Limit;
 use crate::error::Error;
+use crate::key::Key;
 use crate::layers::Layered;
 use crate::layers::key::{Cost, DynKey, Extracted, KeyExtractor};
 use crate::layers::rate_limit::keys::KeyExtractors;
 use crate::layers::refusal::AsError;
-use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
+use crate::token_bucket::TokenBucket;
 use crate::token_bucket::hold::{Hold, Usage};
 use crate::token_bucket::hold_all::HoldSet;
 use crate::token_bucket::limiter::Limiter;
-#[cfg(feature = "http")]
-use crate::bucket::quota::Limit;
+use crate::token_bucket::limits::TokenBuckets;
 use crate::token_bucket::limits::keys_of;
 #[cfg(feature = "http")]
 use crate::token_bucket::upstream::UpstreamEvents;
-use crate::token_bucket::TokenBucket;
-use crate::bucket::decision::Decision;
-use crate::token_bucket::limits::TokenBuckets;
 
 /// A [`Layer`] for requests whose cost is known only at the end: it [authorizes](TokenBucket::authorize) an estimate, and
 /// captures what was used.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use derive_where::derive_where;
 
 use crate::fleet::replicas::Replicas;
+use crate::key::Key;
 use crate::layers::Choose;
 use crate::layers::key::{Extracted, KeyExtractor};
 use crate::layers::lease::{
@@ -13,16 +14,15 @@ use crate::layers::lease::{
 };
 use crate::layers::refusal::AsError;
 use crate::lease::handle::Lease;
-use crate::lease::waiter::Wait;
 use crate::lease::settings::{KeyLimit, Source as LimitSource};
+use crate::lease::waiter::Wait;
 use crate::macros::setters;
-use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
 use crate::telemetry::decisions::Decisions;
-use crate::wait_group::adaptive::table::AdaptiveLimits;
 use crate::wait_group::adaptive::client_time::Client;
-use crate::wait_group::{CallLimit, WaitGroup};
+use crate::wait_group::adaptive::table::AdaptiveLimits;
 use crate::wait_group::turn::Turn;
+use crate::wait_group::{CallLimit, WaitGroup};
 
 /// A [`Layer`](tower_layer::Layer) that limits how many requests of a key the inner service handles at once.
 ///

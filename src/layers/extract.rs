@@ -3,8 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::layers::key::{Extracted, IntoKey, KeyExtractor, SkipIf};
 use crate::key::Key;
+use crate::layers::key::{Extracted, IntoKey, KeyExtractor, SkipIf};
 
 /// What the functions of [this module](crate::extract) return: an extractor that can be changed, and combined with others. The
 /// others may be closures.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::key::Key;
 use crate::layers::key::{Extracted, KeyExtractor};
 use crate::layers::lease::{
     Acquire, Acquired, Acquiring, LeaseLayer, Leased, Provide, Unobserved, UntilResponse, acquire,
@@ -9,7 +10,6 @@ use crate::layers::lease::{
 use crate::layers::refusal::AsError;
 use crate::lease::handle::Lease;
 use crate::mutex::Mutex;
-use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
 use crate::telemetry::decisions::Decisions;
 

@@ -13,21 +13,21 @@ use std::time::Duration;
 use derive_where::derive_where;
 use tower_layer::Layer;
 
+use crate::bucket::decision::Decision;
+use crate::error::Error;
+use crate::fleet::refused::RefusedKeys;
+use crate::key::Key;
+use crate::layers::Layered;
+use crate::layers::key::{Cost, DynKey, IntoKey as _, KeyExtractor, KeyFn};
 use crate::layers::rate_limit::ban::{Ban, Bans};
 use crate::layers::rate_limit::hooks::{BlockOnResponse, Hooks};
 use crate::layers::rate_limit::keys::KeyExtractors;
 use crate::layers::rate_limit::quotas::{Choice, ChooseQuotas, Table};
-use crate::error::Error;
-use crate::fleet::refused::RefusedKeys;
-use crate::layers::Layered;
-use crate::layers::key::{Cost, DynKey, IntoKey as _, KeyExtractor, KeyFn};
 use crate::layers::refusal::AsError;
-use crate::key::Key;
 use crate::store::failure::{Away, StoreFailure};
+use crate::token_bucket::TokenBucket;
 use crate::token_bucket::learn::LearnFromResponse;
 use crate::token_bucket::limiter::Limiter;
-use crate::token_bucket::TokenBucket;
-use crate::bucket::decision::Decision;
 use crate::token_bucket::limits::TokenBuckets;
 
 /// A [`Layer`] that limits the rate of requests per key; see the [module](crate::token_bucket).

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tower::BoxError;
 
+#[cfg(feature = "rate-limit")]
+use crate::bucket::decision::Decision;
 use crate::error::Error;
 use crate::error::reasons::{Subject, Upload, Why};
 use crate::telemetry::emit::tell_invalid;
-#[cfg(feature = "rate-limit")]
-use crate::bucket::decision::Decision;
 
 /// Why a request did not reach the inner service.
 ///

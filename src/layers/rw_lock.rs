@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use derive_where::derive_where;
 
+use crate::key::Key;
 use crate::layers::Choose;
 use crate::layers::key::{Extracted, KeyExtractor};
 use crate::layers::lease::{
@@ -13,9 +14,8 @@ use crate::layers::lease::{
 use crate::layers::refusal::AsError;
 use crate::lease::handle::Lease;
 use crate::lease::waiter::Wait;
-use crate::rw_lock::{Access, RwLock};
 use crate::macros::setters;
-use crate::key::Key;
+use crate::rw_lock::{Access, RwLock};
 use crate::telemetry::decisions::Decisions;
 
 /// A [`Layer`](tower_layer::Layer) that handles each request under a reader-writer lock.

@@ -13,6 +13,7 @@ use pin_project_lite::pin_project;
 use tower::Service;
 use tower_layer::Layer;
 
+use crate::key::Key;
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::layers::lease::{OnLease, OnLeases};
 use crate::layers::refusal::{AsError, Reject, refused};
@@ -21,7 +22,6 @@ use crate::lease::handle::LeaseHandle;
 use crate::single_flight::SingleFlight;
 use crate::single_flight::flight::{FlightOutcome, Work};
 use crate::single_flight::outcome::Share;
-use crate::key::Key;
 
 /// A [`Layer`] that handles one request of a key at a time and gives its response to all others. See the
 /// [module](crate::single_flight) for the guarantees.

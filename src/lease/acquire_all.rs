@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Cause, Subject, Why};
+use crate::key::Key;
 use crate::lease::acquire::Undo;
 use crate::lease::handle::Lease;
 use crate::lease::holders::{Exclusive, Holder};
@@ -18,11 +19,12 @@ use crate::lease::options::micros;
 use crate::lease::process::event::Grant;
 use crate::lease::process::wait::unexpected;
 use crate::lease::token::{Suffix, Token};
-use crate::store::validity::{Anchor, Validity};
-use crate::store::operation::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::store::client::{Client, Namespace};
-use crate::key::Key;
 use crate::store::notifier::Push;
+use crate::store::operation::{
+    Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function,
+};
+use crate::store::validity::{Anchor, Validity};
 
 /// The most keys in one step. It locks as many keys in about 0.3 ms.
 pub(crate) const MOST_KEYS: usize = 32;

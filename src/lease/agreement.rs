@@ -35,6 +35,7 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use support::redis_server::RedisServer;
 
+use crate::key::Key;
 use crate::lease::agreement::virtual_time::Time;
 use crate::lease::holders::Exclusive;
 use crate::lease::key_state::{KeyState, Spans, Terms};
@@ -49,15 +50,12 @@ use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer;
 use crate::single_flight::answer::Flight;
 use crate::store::Store;
-use crate::store::operation::{Cell as _, Operation};
 use crate::store::client::{Client, Namespace};
 use crate::store::memory::clock::Clock;
-use crate::key::Key;
 use crate::store::notifier::Push;
+use crate::store::operation::{Cell as _, Operation};
 use crate::sync::lock;
 use crate::wait_group::permits::Permits;
-
-pub(crate) use self::virtual_time::{CLOCK, EXPIRE};
 
 /// Lua numbers are exact up to 2^53.
 const LATE_IDS: u64 = (1 << 53) + 1;

@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::error::Error;
+use crate::key::Key;
 use crate::lease::options::Holding;
 use crate::lease::process::event::{Grant, Release};
 use crate::lease::token;
 use crate::lease::token::Token;
-use crate::key::Key;
 use crate::store::background::Background;
 use crate::store::detached::{Work, WorkMark};
 use crate::store::timer::sleep_until;

@@ -10,8 +10,8 @@ use crate::lease::order::Order;
 use crate::lease::queue::{BEHIND, Queue};
 use crate::lease::settings::{KeyLimit, Settings, Told};
 use crate::lease::token::Token;
-use crate::store::operation::Cell;
 use crate::store::notifier::{News, Push, Refusal};
+use crate::store::operation::Cell;
 
 /// The state of one key.
 #[derive(Clone, Debug, Default)]

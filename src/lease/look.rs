@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::lease::key_state::{Spans, Was};
 use crate::lease::kind::{Kind, LEASES, Outcome as _};
 use crate::lease::operations::{StateOf, WRONG_TYPE};
@@ -14,10 +15,11 @@ use crate::lease::options::spans;
 use crate::lease::token;
 use crate::lease::token::Token;
 use crate::store::Store;
-use crate::store::operation::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function};
-use crate::key::Key;
 use crate::store::client::Namespace;
 use crate::store::notifier::{News, Push};
+use crate::store::operation::{
+    Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function,
+};
 
 /// How many holders a snapshot has at most.
 const MOST_HOLDERS: i64 = 1000;

@@ -42,10 +42,10 @@ use std::sync::Arc;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use crate::lease::model::rules::Rules;
-use crate::lease::model::world::{Event, World};
 use crate::lease::holders::Holder;
 use crate::lease::kind::Holders;
+use crate::lease::model::rules::Rules;
+use crate::lease::model::world::{Event, World};
 use crate::rw_lock::holders::RwHolders;
 use crate::wait_group::permits::PermitHolders;
 

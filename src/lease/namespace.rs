@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::error::Error;
+use crate::key::Key;
 use crate::lease::handle::{CommonKeeper, Keeper, LeaseHandle, LeaseState};
 use crate::lease::hold_time::HoldTime;
 use crate::lease::key_state::{KeyState, Terms, Was};
@@ -38,7 +39,6 @@ use crate::lease::waiter::Waiter;
 use crate::store::Store;
 use crate::store::client::{Client, Namespace};
 use crate::store::notifier::Ids;
-use crate::key::Key;
 use crate::store::scheduler::Signal;
 use crate::sync::{Stripes, my_stripe};
 

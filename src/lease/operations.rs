@@ -7,8 +7,10 @@ use crate::lease::key_state::{KeyState, Spans, Standing, Terms, Was};
 use crate::lease::kind::{Entry, Found, Kind, LEASES, Look, Outcome, Query, Scope};
 use crate::lease::settings::KeyLimit;
 use crate::lease::token::Token;
-use crate::store::operation::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::store::notifier::Push;
+use crate::store::operation::{
+    Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function,
+};
 
 /// The arguments that all scripts of a namespace share.
 #[derive(Debug)]

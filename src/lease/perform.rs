@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Subject, Why};
+use crate::key::Key;
 use crate::lease::handle::{Keeper, Lease, LeaseHandle};
 use crate::lease::key_state::Terms;
 use crate::lease::kind::{Found, Kind, Outcome, Query};
@@ -22,10 +23,9 @@ use crate::lease::process::event::{
 use crate::lease::release;
 use crate::lease::token::Token;
 use crate::lease::waiter::{Ask, Got, Received};
-use crate::store::validity::Anchor;
-use crate::key::Key;
 use crate::store::notifier::{Link, News, Recipient};
 use crate::store::scheduler::{PeriodicTask, Signal};
+use crate::store::validity::Anchor;
 use crate::sync::lock;
 
 impl<K: Kind> Admission<K> {

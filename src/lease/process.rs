@@ -29,11 +29,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::lease::options::Rules;
 use crate::lease::process::entry::Entry;
 use crate::lease::process::event::{Effects, Event, Now, Party, Release};
 use crate::lease::process::owed::Owed;
-use crate::key::Key;
 use crate::store::notifier::Link;
 use crate::store::scheduler::Signal;
 

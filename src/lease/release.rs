@@ -21,8 +21,8 @@ use crate::lease::process::Tokens;
 use crate::lease::process::event::{Effect, Event, Grant, Now, Release};
 use crate::lease::process::hold::first_renewal;
 use crate::lease::process::wait::unexpected;
-use crate::store::memory::cells::Cells;
 use crate::store::background::Background;
+use crate::store::memory::cells::Cells;
 use crate::sync::lock;
 
 impl<K: Kind> Admission<K> {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::error::reasons::Cause;
+use crate::key::Key;
 use crate::lease::key_state::Standing;
 use crate::lease::operations::Answer;
 use crate::lease::options::{Holding, LeaseOptions, Rules};
@@ -20,10 +21,9 @@ use crate::lease::process::event::{
     Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told,
 };
 use crate::lease::token::{Suffix, Token};
-use crate::store::validity::Validity;
-use crate::key::Key;
 use crate::store::notifier::Link;
 use crate::store::scheduler::Signal;
+use crate::store::validity::Validity;
 use crate::telemetry;
 
 const RULES: Rules = Rules {

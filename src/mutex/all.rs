@@ -9,11 +9,11 @@ use futures_util::future::{join_all, select_all, try_join_all};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::lease::acquire_all::MOST_KEYS;
 use crate::lease::handle::Lease;
 use crate::lease::waiter::Wait;
 use crate::mutex::{Mutex, MutexGuard, waited_too_long};
-use crate::key::Key;
 
 impl Mutex {
     /// Locks the mutexes of several keys: all of them, or none. Waits until they are free.

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::lease::holders::Exclusive;
-use crate::store::validity::Drift;
-use crate::lease::options::LeaseOptions;
 use crate::lease::namespace::Leases;
-use crate::mutex::{Mutex, Quorum, Settings};
+use crate::lease::options::LeaseOptions;
 use crate::macros::{in_range, setters};
+use crate::mutex::{Mutex, Quorum, Settings};
 use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::store::redis::names::check_name;
+use crate::store::validity::Drift;
 use crate::telemetry;
 use crate::telemetry::decisions::Decisions;
 

@@ -5,11 +5,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::lease::handle::LeaseHandle;
 use crate::lease::watch::Watch;
-use crate::mutex::{Mutex, MutexGuard};
 use crate::macros::in_range;
-use crate::key::Key;
+use crate::mutex::{Mutex, MutexGuard};
 
 /// How often a host votes for itself at a tick.
 const VOTES: u32 = 8;

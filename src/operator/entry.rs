@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::store::inspect::Found;
-use crate::store::redis::names::{Stem, check_name};
-use crate::key::{bytes_of, is_digest, text_of};
 use crate::error::Error;
 use crate::key::Key;
+use crate::key::{bytes_of, is_digest, text_of};
+use crate::store::inspect::Found;
+use crate::store::redis::names::{Stem, check_name};
 
 /// The kind of a stored state. Its [`Display`](fmt::Display) and [`FromStr`] use the names in the table.
 ///
@@ -335,9 +335,9 @@ impl fmt::Display for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bucket::quotas::Quotas;
     use crate::fleet::value::Sealed as _;
     use crate::layers::rate_limit::quotas::QuotaTable;
-    use crate::bucket::quotas::Quotas;
 
     #[test]
     fn kinds_are_read_by_their_names() {

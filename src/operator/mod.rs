@@ -15,30 +15,30 @@ pub use crate::single_flight::answer::StoredAnswer;
 pub use crate::store::redis::commands::Library;
 
 use crate::bloom_filter;
+use crate::bucket::adjust::Peek;
+use crate::bucket::adjust::Reset;
+use crate::bucket::quotas::Quotas;
 use crate::dedupe::filter::FilterClaims;
 use crate::dedupe::{cannot_forget, exact};
+use crate::error::Error;
 use crate::fleet;
 use crate::fleet::value::Sealed;
+use crate::key::Key;
+use crate::layers::rate_limit::quotas::QuotaTable;
 use crate::lease::holders::Exclusive;
 use crate::lease::kind::Kind as LeaseKind;
-use crate::lease::operations::StateOf;
-use crate::lease::look::{look, revoke};
 use crate::lease::look::{Holder, Snapshot};
+use crate::lease::look::{look, revoke};
+use crate::lease::operations::StateOf;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
 use crate::single_flight::stored;
-use crate::bucket::adjust::Reset;
-use crate::bucket::adjust::Peek;
+use crate::store::Store;
+use crate::store::client::Namespace;
+use crate::store::operation::Cell;
+use crate::store::redis::names::{Stem, check_name};
 use crate::wait_group::adaptive;
 use crate::wait_group::permits::Permits;
-use crate::store::operation::Cell;
-use crate::store::client::Namespace;
-use crate::store::redis::names::{Stem, check_name};
-use crate::error::Error;
-use crate::key::Key;
-use crate::layers::rate_limit::quotas::QuotaTable;
-use crate::bucket::quotas::Quotas;
-use crate::store::Store;
 
 /// Looks into a store, and changes single states. Cheap to clone. See the [module](crate::operator).
 #[derive(Clone, Debug)]

@@ -3,26 +3,26 @@
 use std::collections::BTreeSet;
 use std::vec::IntoIter;
 
-use crate::operator::entry::{Entry, Kind};
 use crate::bloom_filter::bits::Bits;
+use crate::bucket::Bucket;
+use crate::bucket::quotas::Quotas;
 use crate::dedupe::exact::{Bucket as Handled, ExactClaims, Stored};
+use crate::error::Error;
 use crate::fleet::operations::Versions;
 use crate::fleet::refused::operations::Stored as Refused;
+use crate::key::Key;
+use crate::layers::rate_limit::quotas::QuotaTable;
 use crate::lease::holders::Exclusive;
 use crate::lease::kind::Kind as LeaseKind;
 use crate::lease::operations::StateOf;
+use crate::operator::entry::{Entry, Kind};
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
+use crate::store::Store;
 use crate::store::inspect::Listing;
 use crate::store::redis::names::Stem;
-use crate::bucket::Bucket;
 use crate::wait_group::adaptive::step::Adapted;
 use crate::wait_group::permits::Permits;
-use crate::error::Error;
-use crate::key::Key;
-use crate::layers::rate_limit::quotas::QuotaTable;
-use crate::bucket::quotas::Quotas;
-use crate::store::Store;
 
 /// The most entries in a page of a store in memory.
 const PAGE: usize = 1000;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::bloom_filter::look::FilterState;
+use crate::bucket::decision::BucketState;
 use crate::fleet::refused::RefusedKey;
 use crate::fleet::version::SettingVersion;
 use crate::lease::look::Snapshot;
 use crate::single_flight::answer::StoredAnswer;
-use crate::bucket::decision::BucketState;
 use crate::wait_group::adaptive::look::AdaptiveState;
 
 /// The state of an entry.

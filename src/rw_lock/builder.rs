@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lease::options::LeaseOptions;
 use crate::lease::namespace::Leases;
-use crate::lease::waiter::Wait;
+use crate::lease::options::LeaseOptions;
 use crate::lease::token::percent;
-use crate::rw_lock::{RwLock, Settings};
+use crate::lease::waiter::Wait;
 use crate::macros::{in_range, setters};
+use crate::rw_lock::{RwLock, Settings};
 use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::telemetry;

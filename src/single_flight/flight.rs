@@ -8,28 +8,28 @@ use futures_util::future::Either;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::clock as random;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Subject, Why};
-use crate::lease::namespace::{Admission, Leases};
+use crate::key::Key;
+use crate::layers::single_flight::Captured;
 use crate::lease::handle::LeaseHandle;
+use crate::lease::namespace::{Admission, Leases};
 use crate::lease::options::LeaseOptions;
-use crate::store::detach::Detach;
-use crate::clock as random;
 use crate::single_flight::answer::{Asker, Flight, Found};
 use crate::single_flight::cache::{LocalCache, Stored};
-use crate::layers::single_flight::Captured;
 use crate::single_flight::outcome::{Format, Pass, SharedOutcome};
 use crate::single_flight::stored;
 use crate::single_flight::task::{Parallel, Run, gone};
 use crate::single_flight::waiters::{Caller, LeaderGuard, Role, Table, Wakeup};
-use crate::store::background::Background;
-use crate::store::timer::until;
 use crate::store::Store;
-use crate::key::Key;
+use crate::store::background::Background;
 use crate::store::client::Namespace;
-use crate::telemetry::{self, Event, Outcome, in_current_span};
+use crate::store::detach::Detach;
+use crate::store::timer::until;
 use crate::telemetry::decisions::Decisions;
 use crate::telemetry::often::Often;
+use crate::telemetry::{self, Event, Outcome, in_current_span};
 
 pub(crate) struct Core<T, E> {
     pub(super) name: Arc<str>,

@@ -12,21 +12,21 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::Subject;
-use crate::lease::waiter::{Ask, Got, Wait};
+use crate::key::Key;
+use crate::layers::single_flight::Captured;
 use crate::lease::handle::Lease;
 use crate::lease::options::micros;
+use crate::lease::waiter::{Ask, Got, Wait};
 use crate::single_flight::answer::{Asker, Entry, Found};
 use crate::single_flight::cache::Epoch;
 use crate::single_flight::flight::{self, Call, Core, FlightOutcome, OutcomeOf, Work};
-use crate::layers::single_flight::Captured;
 use crate::single_flight::outcome::{Pass, SharedOutcome};
 use crate::single_flight::publish::{end, was_held};
 use crate::single_flight::waiters::{LeaderGuard, send_all};
-use crate::store::timer::{sleep, until};
 use crate::store::detached;
-use crate::key::Key;
-use crate::telemetry::{Event, Outcome};
+use crate::store::timer::{sleep, until};
 use crate::telemetry::emit::tell;
+use crate::telemetry::{Event, Outcome};
 
 /// How a run starts.
 struct Start<T, E> {

@@ -9,16 +9,16 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::error::Error;
-use crate::lease::namespace::Completed;
+use crate::key::Key;
 use crate::lease::handle::Lease;
+use crate::lease::namespace::Completed;
 use crate::single_flight::answer::{Entry, Flight, Found};
 use crate::single_flight::cache::{self, Epoch};
 use crate::single_flight::flight::Core;
 use crate::single_flight::outcome::{Publication, SharedOutcome};
 use crate::single_flight::task::Slot;
-use crate::key::Key;
-use crate::telemetry::{Event, answered_in_current_span};
 use crate::telemetry::emit::tell;
+use crate::telemetry::{Event, answered_in_current_span};
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// Publishes an outcome. `entry` is `None` if it is too large or cannot be encoded. It leaves in the next batch, after

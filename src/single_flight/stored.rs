@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::Kind;
 use crate::single_flight::answer::{Flight, StoredAnswer, fresh_for};
 use crate::single_flight::cache::message;
 use crate::store::Store;
-use crate::store::notifier::ALL;
-use crate::store::operation::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function};
-use crate::key::Key;
 use crate::store::client::Namespace;
+use crate::store::notifier::ALL;
+use crate::store::operation::{
+    Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function,
+};
 
 type State = KeyState<<Flight as Kind>::Holders>;
 

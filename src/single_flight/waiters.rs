@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::error::Error;
+use crate::key::Key;
 use crate::single_flight::cache::forgotten;
 use crate::single_flight::task::{ALONE, Run};
 use crate::store::background::Background;
-use crate::store::timer::sleep;
-use crate::key::Key;
 use crate::store::notifier::Listener;
+use crate::store::timer::sleep;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
 

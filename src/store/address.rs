@@ -6,11 +6,11 @@ use crate::error::Error;
 use crate::store::background::Background;
 use crate::store::builder::StoreBuilder;
 use crate::store::memory::bound::Bounds;
+use crate::store::redis::RedisStore;
+use crate::store::redis::library::Clock;
 use crate::store::redis::names::check_name;
 use crate::store::redis::pool::Sealed;
 use crate::store::redis::source::Source;
-use crate::store::redis::RedisStore;
-use crate::store::redis::library::Clock;
 use crate::store::{Backend, Store};
 
 impl Store {

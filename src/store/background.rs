@@ -189,9 +189,6 @@ impl Thread {
 }
 
 #[cfg(test)]
-pub(crate) use self::tests::without_a_thread;
-
-#[cfg(test)]
 pub(crate) mod tests {
     use std::cell::Cell;
     use std::future::poll_fn;

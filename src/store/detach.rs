@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::store::detached::{DetachedWork, Work};
 use crate::store::timer::sleep;
-use crate::telemetry::{Event, in_current_span};
 use crate::telemetry::emit::tell;
+use crate::telemetry::{Event, in_current_span};
 
 /// How long a run goes on after its caller has left.
 pub(crate) const AFTER_CALLER: Duration = Duration::from_secs(300);

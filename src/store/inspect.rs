@@ -12,9 +12,9 @@ use crate::key::Key;
 use crate::store::memory::cells::Cells;
 use crate::store::operation::Cell;
 use crate::store::redis::RedisStore;
+use crate::store::redis::commands::Position;
 use crate::store::redis::limits::Durability;
 use crate::store::redis::names::{Stem, parse};
-use crate::store::redis::commands::Position;
 use crate::store::stats::StoreStats;
 use crate::store::{Backend, Store};
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::telemetry::emit::{Fields, emit, series};
 use super::names::{DECISIONS, Event, Outcome};
+use crate::error::Error;
+use crate::telemetry::emit::{Fields, emit, series};
 use crate::telemetry::often::Often;
 use crate::telemetry::series::Series;
 use crate::telemetry::throttle::Throttle;
-use crate::error::Error;
 
 static DEGRADED: Throttle = Throttle::new();
 

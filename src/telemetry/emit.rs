@@ -5,9 +5,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::names::{EVENTS, Event};
+use crate::error::Error;
 use crate::telemetry::series::Series;
 use crate::telemetry::throttle::Throttle;
-use crate::error::Error;
 
 /// The fields of an event besides its name and its text. A field that is `None` is omitted.
 #[derive(Clone, Copy, Debug, Default)]

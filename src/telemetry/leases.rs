@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::telemetry::emit::{Fields, emit, series as event_series};
 use super::names::{Event, LEASES_HELD, LEASES_LOST, LEASES_RENEWED};
+#[cfg(feature = "http")]
+use crate::error::Error;
+use crate::telemetry::emit::{Fields, emit, series as event_series};
 #[cfg(feature = "http")]
 use crate::telemetry::often::Often;
 use crate::telemetry::series::Series;
 use crate::telemetry::throttle::Throttle;
-#[cfg(feature = "http")]
-use crate::error::Error;
 
 static LOST: Throttle = Throttle::new();
 

@@ -15,14 +15,9 @@ mod tests;
 mod throttle;
 
 pub(crate) use self::{
-    adaptive::AdaptiveLimit,
-    decisions::Decisions,
-    emit::{tell, tell_invalid},
     fill::Fill,
     leases::Leases,
     names::{Event, Outcome},
-    often::Often,
-    server::Server,
 };
 
 /// Whether anything is told or counted.

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::telemetry::emit::{Fields, emit, series};
 use super::names::Event;
+use crate::telemetry::emit::{Fields, emit, series};
 use crate::telemetry::series::Series;
 use crate::telemetry::throttle::Throttle;
 

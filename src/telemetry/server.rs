@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use crate::telemetry::emit::{Fields, emit, series};
 use super::names::{BATCH, BREAKERS_OPEN, CALL, Event, QUEUE, RECONNECTS};
-use crate::telemetry::series::Series;
-use crate::telemetry::throttle::Throttle;
 use crate::error::reasons::Outage;
 use crate::sync::lock;
+use crate::telemetry::emit::{Fields, emit, series};
+use crate::telemetry::series::Series;
+use crate::telemetry::throttle::Throttle;
 
 static OVERLOADED: Throttle = Throttle::new();
 

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+use crate::bucket::quotas::Quotas;
 use crate::dedupe::exact::ExactClaims;
 use crate::dedupe::filter::FilterClaims;
 use crate::fleet::value::Sealed as _;
+use crate::layers::rate_limit::quotas::QuotaTable;
 use crate::lease::holders::Exclusive;
 use crate::lease::kind::Kind;
 use crate::rw_lock::holders::ReadWrite;
@@ -12,8 +14,6 @@ use crate::single_flight::answer::Flight;
 use crate::store::Store;
 use crate::store::notifier::ALL;
 use crate::wait_group::permits::Permits;
-use crate::layers::rate_limit::quotas::QuotaTable;
-use crate::bucket::quotas::Quotas;
 
 const PAGE: &str = include_str!("../docs/wire_format.md");
 
@@ -68,7 +68,10 @@ fn the_page_has_the_parts_of_each_kind() {
         "[`CountedShare`](crate::store::failure::StoreFailure::CountedShare)",
         &["members"],
     );
-    check("[`RefusedKeys`](crate::fleet::refused::RefusedKeys)", &["refused"]);
+    check(
+        "[`RefusedKeys`](crate::fleet::refused::RefusedKeys)",
+        &["refused"],
+    );
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Quotas and tables of them that are changed for the whole fleet.
 
+use crate::bucket::quotas::Quotas;
+use crate::error::Error;
 use crate::fleet::FleetSetting;
 use crate::fleet::value::Sealed;
-use crate::error::Error;
 use crate::key::Key;
 use crate::layers::rate_limit::quotas::QuotaTable;
-use crate::bucket::quotas::Quotas;
 
 /// Quotas that are changed for the whole fleet, without a deployment. See [`fleet`](crate::fleet).
 ///

@@ -16,13 +16,13 @@ use crate::bucket::decision::Decision;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::{Ask, Bucket};
 use crate::error::Error;
+use crate::key::Key;
+use crate::layers::rate_limit::quotas::ChosenQuotas;
 use crate::store::failure::Sharing;
 use crate::store::memory::cells::Cells;
-use crate::key::Key;
 use crate::telemetry::decisions::Decisions;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::acquire::{Decide, Waiting};
-use crate::layers::rate_limit::quotas::ChosenQuotas;
 use crate::token_bucket::learn::Learned;
 use crate::token_bucket::limits::{Several, keys_of};
 

@@ -18,7 +18,6 @@ mod prefetch_task;
 mod tests;
 mod thread;
 
-
 use std::borrow::Cow;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};

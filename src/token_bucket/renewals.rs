@@ -19,16 +19,16 @@ use tokio::time::Instant;
 use crate::bucket::Bucket;
 use crate::bucket::decision::micros as span;
 use crate::bucket::hold::{HoldStep, Outcome, Verb};
-use crate::error::Error;
-use crate::store::validity::Drift;
-use crate::store::timer::until;
-use crate::store::Store;
-use crate::store::client::{Client, Namespace};
-use crate::key::Key;
-use crate::store::scheduler::{PeriodicTask, Signal};
-use crate::sync::lock;
 use crate::clock;
 use crate::clock as random;
+use crate::error::Error;
+use crate::key::Key;
+use crate::store::Store;
+use crate::store::client::{Client, Namespace};
+use crate::store::scheduler::{PeriodicTask, Signal};
+use crate::store::timer::until;
+use crate::store::validity::Drift;
+use crate::sync::lock;
 
 /// How long the store has to answer a capture before it is sent again. The pause doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lease::options::LeaseOptions;
 use crate::lease::namespace::Leases;
+use crate::lease::options::LeaseOptions;
 use crate::lease::waiter::Wait;
 use crate::macros::setters;
 use crate::store::Store;

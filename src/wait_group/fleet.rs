@@ -1,9 +1,9 @@
 //! Limits that are changed for the whole fleet.
 
+use crate::error::Error;
 use crate::fleet::FleetSetting;
 use crate::fleet::value::{Hook, Sealed};
 use crate::lease::settings::FleetSet;
-use crate::error::Error;
 use crate::store::Store;
 
 /// The limit of a [`WaitGroup`](crate::WaitGroup), changed for the whole fleet without a deployment. See

@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 
 use crate::lease::holders::Ends;
-use crate::lease::order::{Flow, Order};
 use crate::lease::kind::{At, Holders, Kind};
 use crate::lease::kind::{Completing, Entered, Look, Outcome};
+use crate::lease::order::{Flow, Order};
 use crate::lease::queue::Queue;
 use crate::lease::settings::Told;
 use crate::lease::token::{Ending, Token};

@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::lease::options::micros;
 use crate::lease::settings::Rules;
 use crate::lease::token::{Ending, Suffix};
 use crate::macros::in_range;
-use crate::key::Key;
 use crate::wait_group::permits;
 
 /// How many classes there can be.

@@ -11,9 +11,9 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::bloom_filter::BloomFilter;
 use crate::bloom_filter::builder::BloomFilterBuilder;
-use crate::store::memory::manual_clock::ManualClock;
 use crate::error::Error;
 use crate::store::builder::StoreBuilder;
+use crate::store::memory::manual_clock::ManualClock;
 use support::redis_server::RedisServer;
 
 /// A clock for the scripts that the test sets. Nothing expires, since Redis expires keys by its own clock.

@@ -24,9 +24,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::bucket::tests::agreement::virtual_time::{CLOCK, VirtualTime};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
+use crate::bucket::tests::agreement::virtual_time::{CLOCK, VirtualTime};
 use crate::bucket::tests::fixtures::START;
 use crate::bucket::{Bucket, Buckets};
 use crate::store::operation::{Arguments, Cell, Fields, Operation};

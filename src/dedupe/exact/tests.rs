@@ -7,13 +7,13 @@ use std::time::Duration;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
 use super::{Bucket, Digest, Layout};
-use crate::dedupe::{Claimed, Dedupe};
 use crate::dedupe::claim::Claim;
+use crate::dedupe::{Claimed, Dedupe};
 use crate::lease::agreement::virtual_time::{CLOCK, EXPIRE};
-use crate::store::operation::Cell as _;
-use crate::store::memory::manual_clock::ManualClock;
 use crate::store::Store;
 use crate::store::builder::StoreBuilder;
+use crate::store::memory::manual_clock::ManualClock;
+use crate::store::operation::Cell as _;
 use support::client::Client;
 use support::redis_server::RedisServer;
 

@@ -12,19 +12,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::clock;
+use crate::error::Error;
 use crate::fleet::refused::list::{List, STORED};
 use crate::fleet::refused::operations::Put;
-pub(crate) use self::operations::{Stored, look};
 use crate::fleet::refused::sketch::Sketch;
+use crate::key::Key;
+use crate::key::{digest_text, text_of};
+use crate::store::Store;
 use crate::store::client::{Client, Namespace};
 use crate::store::redis::names::{LONGEST, Stem};
 use crate::store::scheduler::{PeriodicTask, Signal};
-use crate::key::{digest_text, text_of};
 use crate::sync::lock;
-use crate::clock;
-use crate::error::Error;
-use crate::key::Key;
-use crate::store::Store;
 
 /// How long refusals are counted at least, in µs: the counts are those of this window and of the one before.
 const WINDOW: i64 = 600_000_000;

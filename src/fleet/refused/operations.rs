@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::fleet::refused::list::{List, MOST_BYTES};
-use crate::error::reasons::Cause;
-use crate::store::operation::{Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, function};
-use crate::store::client::Namespace;
 use crate::error::Error;
+use crate::error::reasons::Cause;
+use crate::fleet::refused::list::{List, MOST_BYTES};
 use crate::key::Key;
+use crate::store::client::Namespace;
+use crate::store::operation::{
+    Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, function,
+};
 
 /// The stored list of a process.
 #[derive(Clone, Debug, Default)]

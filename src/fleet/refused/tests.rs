@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::fleet::refused::operations::look;
 use crate::store::memory::clock::Clock;
 use support::eventually;
 use support::patient;

@@ -10,13 +10,13 @@ use std::{fmt, iter};
 use http::{HeaderMap, Request};
 use ipnet::IpNet;
 
+use crate::error::Error;
 use crate::http::extract::client_ip::address::{PEER_MISSING, Peer, parse_networks};
 use crate::http::extract::client_ip::forwarded::ForwardingHeader;
 use crate::http::extract::parameter::field_name;
-use crate::error::Error;
+use crate::key::Key;
 use crate::layers::extract::Extractor;
 use crate::layers::key::{Extracted, KeyExtractor};
-use crate::key::Key;
 use crate::telemetry::Event;
 use crate::telemetry::emit::tell;
 

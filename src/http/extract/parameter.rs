@@ -12,9 +12,9 @@ use percent_encoding::percent_decode;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::layers::extract::Extractor;
 use crate::layers::key::{Extracted, IntoKey, KeyExtractor};
-use crate::key::Key;
 
 /// Values longer than this are hashed even where they may be shown.
 const LONGEST_PLAIN: usize = 256;

@@ -9,9 +9,9 @@ use http::{Extensions, Request, Uri};
 use percent_encoding::percent_decode_str;
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::layers::extract::Extractor;
 use crate::layers::key::{Extracted, IntoKey, KeyExtractor};
-use crate::key::Key;
 
 type ReadUri = Arc<dyn Fn(&Extensions) -> Option<&Uri> + Send + Sync>;
 

@@ -6,9 +6,9 @@ use http::header::HOST;
 use http::{Request, Uri};
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::layers::extract::Extractor;
 use crate::layers::key::{Extracted, KeyExtractor};
-use crate::key::Key;
 
 /// Uses the method as the key.
 ///

@@ -7,13 +7,13 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use http_body::Body;
 use smallvec::SmallVec;
 
+use crate::error::Error;
 use crate::http::extract::parameter::{cookie_name, field_name, split};
 use crate::http::extract::path::{Path, path_and_query};
-use crate::error::Error;
-use crate::layers::extract::Extractor;
 use crate::http::message::{arguments, items, list};
-use crate::layers::key::{Extracted, KeyExtractor};
 use crate::key::Key;
+use crate::layers::extract::Extractor;
+use crate::layers::key::{Extracted, KeyExtractor};
 
 #[cfg(test)]
 mod tests;

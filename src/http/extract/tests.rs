@@ -4,9 +4,9 @@ use http::Request;
 
 use super::*;
 use crate::error::Error;
+use crate::key::Key;
 use crate::layers::extract::{by, look_up};
 use crate::layers::key::{Extracted, KeyExtractor};
-use crate::key::Key;
 
 /// A request with these fields, one a line.
 fn request(fields: &str) -> Request<()> {

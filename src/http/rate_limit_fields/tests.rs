@@ -8,15 +8,15 @@ use tower::util::ServiceFn;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::*;
+use crate::bucket::quota::Quota;
+use crate::bucket::tests::fixtures::START;
 use crate::http::refuse::Refuse;
 use crate::http::web;
+use crate::layers::rate_limit::RateLimitLayer;
 use crate::layers::refusal::Refusal;
 use crate::store::Store;
 use crate::store::memory::manual_clock::ManualClock;
-use crate::bucket::tests::fixtures::START;
-use crate::bucket::quota::Quota;
 use crate::token_bucket::TokenBucket;
-use crate::layers::rate_limit::RateLimitLayer;
 
 type Layered = RateLimitLayer<Request<()>, Response<String>, Refuse>;
 type Handle = fn(Request<()>) -> Ready<Result<Response<String>, Infallible>>;

@@ -15,6 +15,7 @@ use tower_layer::Layer;
 
 use crate::dedupe::claim::Claim;
 use crate::error::Error;
+use crate::key::Key;
 use crate::layers::dedupe::{DedupeLayer, RequestClaims};
 use crate::layers::key::{Extracted, KeyExtractor as _};
 use crate::layers::lease::Acquiring;
@@ -23,7 +24,6 @@ use crate::layers::refusal::{AsError, Reject, refused};
 use crate::layers::{Layered, Middleware, take_ready};
 use crate::lease::handle::LeaseHandle;
 use crate::lease::watch::Watch;
-use crate::key::Key;
 use crate::store::detach::{AFTER_CALLER, Detach};
 
 /// A [`DedupeLayer`] that handles a request to its end, even if the client leaves: what [`DedupeLayer::go_on`] returns.

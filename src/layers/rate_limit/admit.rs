@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use tower::Service;
 
+use crate::bucket::decision::Decision;
+use crate::bucket::quotas::Quotas;
 use crate::error::Error;
+use crate::key::Key;
 use crate::layers::key::Extracted;
 use crate::layers::rate_limit::future::{Passing, ResponseFuture, State};
 use crate::layers::rate_limit::hooks::Block;
@@ -13,12 +16,9 @@ use crate::layers::rate_limit::quotas::{ChosenQuotas, Rows};
 use crate::layers::rate_limit::{RateLimitLayer, Settings};
 use crate::layers::refusal::{Refusal, Reject, refused};
 use crate::layers::{Middleware, give_up_ready, take_ready};
-use crate::key::Key;
 use crate::store::failure::Away;
 use crate::telemetry::Outcome;
-use crate::bucket::decision::Decision;
 use crate::token_bucket::limiter::{Begun, Limiter};
-use crate::bucket::quotas::Quotas;
 
 impl<S, Req, Res, R> Middleware<S, Req> for RateLimitLayer<Req, Res, R>
 where

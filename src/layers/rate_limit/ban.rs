@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use crate::error::Error;
-use crate::macros::in_range;
-use crate::key::Key;
-use crate::bucket::quota::Quota;
-use crate::token_bucket::TokenBucket;
 use crate::bucket::decision::Decision;
+use crate::bucket::quota::Quota;
+use crate::error::Error;
+use crate::key::Key;
+use crate::macros::in_range;
+use crate::token_bucket::TokenBucket;
 
 /// When a key is banned, and for how long.
 ///

@@ -10,16 +10,16 @@ use pin_project_lite::pin_project;
 use tokio::task::coop::consume_budget;
 use tower::Service;
 
+use crate::bucket::decision::Decision;
+use crate::bucket::quotas::Quotas;
 use crate::error::Error;
+use crate::key::Key;
 use crate::layers::rate_limit::{RateLimitLayer, Settings};
 use crate::layers::refusal::{Refusal, Reject};
 use crate::layers::take_ready;
-use crate::key::Key;
 use crate::store::failure::Away;
 use crate::telemetry::Outcome;
-use crate::bucket::decision::Decision;
 use crate::token_bucket::limiter::Acquire;
-use crate::bucket::quotas::Quotas;
 
 pin_project! {
     /// The future of a [`RateLimitLayer`]'s service.

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use derive_where::derive_where;
 
+use crate::bucket::decision::Decision;
 use crate::error::Error;
+use crate::key::Key;
 use crate::layers::key::Cost;
 use crate::macros::in_range;
-use crate::key::Key;
-use crate::bucket::decision::Decision;
 use crate::token_bucket::learn::LearnFromResponse;
 
 /// Reads from a response how long to block its key. Implemented by functions and closures from `&Res` to an

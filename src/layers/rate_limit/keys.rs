@@ -5,10 +5,10 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use smallvec::SmallVec;
 
-use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::key::Key;
-use crate::token_bucket::limits::Keys;
+use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::token_bucket::limiter::Limiter;
+use crate::token_bucket::limits::Keys;
 
 /// The key extractors for several limits: a tuple of one to eight [`KeyExtractor`]s, one for each limit.
 #[diagnostic::on_unimplemented(

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 
+use crate::bucket::quotas::Quotas;
 use crate::error::Error;
 use crate::fleet::FleetSetting;
+use crate::key::Key;
 use crate::layers::key::Extracted;
 use crate::layers::rate_limit::RateLimitLayer;
-use crate::key::Key;
-use crate::bucket::quotas::Quotas;
 
 /// Chooses the quotas of a request. Implemented by functions and closures from `&Req` to anything that is [`IntoQuotas`].
 #[diagnostic::on_unimplemented(

@@ -9,18 +9,20 @@ use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
 use support::redis_server::RedisServer;
 
-use crate::lease::agreement::virtual_time::Time;
-use crate::lease::agreement::{LATE_IDS, SPANS, Side, States, TTLS, Tried as _, random_step, tokens, virtual_time};
+use crate::key::Key;
 use crate::lease::acquire_all;
 use crate::lease::acquire_all::{AcquireAll, All};
+use crate::lease::agreement::virtual_time::Time;
+use crate::lease::agreement::{
+    LATE_IDS, SPANS, Side, States, TTLS, Tried as _, random_step, tokens, virtual_time,
+};
 use crate::lease::holders::Exclusive;
 use crate::lease::key_state::Terms;
 use crate::lease::token::Token;
 use crate::store::Store;
-use crate::store::operation::Cell as _;
 use crate::store::client::{Client, Namespace};
 use crate::store::memory::clock::Clock;
-use crate::key::Key;
+use crate::store::operation::Cell as _;
 use crate::sync::lock;
 
 const SEQUENCES: usize = 150;

@@ -8,10 +8,10 @@ use std::sync::atomic::AtomicI64;
 use futures::future::join;
 use support::redis_server::RedisServer;
 
-use crate::lease::agreement::virtual_time::Time;
-use crate::lease::agreement::{Side, States, Step, Tried, virtual_time};
 use crate::dedupe::exact::ExactClaims;
 use crate::dedupe::filter::FilterClaims;
+use crate::lease::agreement::virtual_time::Time;
+use crate::lease::agreement::{Side, States, Step, Tried, virtual_time};
 use crate::lease::holders::Exclusive;
 use crate::lease::key_state::{Terms, Was};
 use crate::lease::operations::{Verb, VerbOf, What};

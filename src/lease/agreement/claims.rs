@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 
-use crate::lease::agreement::{Tried, agree};
 use crate::bloom_filter::BloomFilter;
 use crate::bloom_filter::bits::Probe;
+use crate::dedupe::claims::{FilterFull, Found, Memory as _};
 use crate::dedupe::exact::{Digest, Exact, ExactClaims, Layout};
 use crate::dedupe::filter::{FilterClaims, Filtered};
-use crate::dedupe::claims::{FilterFull, Found, Memory as _};
+use crate::key::Key;
+use crate::lease::agreement::{Tried, agree};
 use crate::lease::key_state::KeyState;
 use crate::store::Store;
-use crate::key::Key;
 use crate::store::client::Namespace;
 
 fn filter(store: &Store) -> BloomFilter {

@@ -7,18 +7,18 @@ use futures_util::future::join_all;
 use support::redis_server::RedisServer;
 use support::{eventually, patient};
 
-use crate::lease::agreement::{Side, TTLS};
+use crate::bloom_filter::BloomFilter;
 use crate::dedupe::Claimed;
+use crate::dedupe::Dedupe;
+use crate::lease::agreement::{Side, TTLS};
 use crate::lease::holders::Exclusive;
 use crate::lease::key_state::{Standing, Terms};
 use crate::lease::operations::{AcquireRelease, Verb, What};
 use crate::mutex::Mutex;
 use crate::rw_lock::RwLock;
+use crate::single_flight::SingleFlight;
 use crate::store::Store;
 use crate::wait_group::WaitGroup;
-use crate::bloom_filter::BloomFilter;
-use crate::dedupe::Dedupe;
-use crate::single_flight::SingleFlight;
 
 const SOON: Duration = Duration::from_secs(10);
 const DAY: Duration = Duration::from_secs(86_400);

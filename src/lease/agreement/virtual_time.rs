@@ -8,8 +8,8 @@ use support::client::Client;
 use support::redis_server::RedisServer;
 
 use crate::lease::agreement::{Side, States, Tried};
-use crate::store::builder::StoreBuilder;
 use crate::store::Store;
+use crate::store::builder::StoreBuilder;
 use crate::sync::lock;
 
 /// Replaces the clock and `redis.call` in scripts: the test sets the time, keys expire by that time, and published

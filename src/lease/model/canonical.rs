@@ -5,13 +5,13 @@ use std::hash::{Hash, Hasher};
 
 use tokio::time::Instant;
 
+use crate::lease::key_state::Standing;
 use crate::lease::model::Modelled;
 use crate::lease::model::client::Client;
 use crate::lease::model::properties::NOTED;
 use crate::lease::model::rules::{Flaw, TICK};
 use crate::lease::model::server::Verb;
 use crate::lease::model::world::{Message, What, World, in_ticks};
-use crate::lease::key_state::Standing;
 use crate::lease::process::entry::Stage;
 use crate::lease::queue::{BEHIND, Queue};
 use crate::store::notifier::News;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use crate::error::Error;
+use crate::error::reasons::Cause;
+use crate::lease::key_state::Standing;
 use crate::lease::model::Modelled;
 use crate::lease::model::properties::{FAIR, FENCES, GOOD, PROMPT};
 use crate::lease::model::rules::{Flaw, Rules, TICK, ticks};
 use crate::lease::model::server::Verb;
 use crate::lease::model::world::{Message, What, World};
-use crate::error::Error;
-use crate::error::reasons::Cause;
-use crate::lease::key_state::Standing;
 use crate::lease::operations::Answer;
 use crate::lease::options::Holding;
 use crate::lease::process::Tokens;
@@ -20,9 +20,9 @@ use crate::lease::process::event::{
     Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told,
 };
 use crate::lease::token::Token;
-use crate::store::validity::{Anchor, Drift, Validity};
 use crate::store::notifier::{Link, News};
 use crate::store::scheduler::Signal;
+use crate::store::validity::{Anchor, Drift, Validity};
 
 /// A line in a process.
 #[derive(Clone, Debug)]

@@ -15,9 +15,11 @@
 
 use super::properties::*;
 use super::rules::Flaw::*;
-use crate::lease::model::rules::{Faults, Rules};
-use crate::lease::model::settings::{NONE, busy, classes, cohort, ending, newest, permits, weighted};
 use crate::lease::holders::Holder;
+use crate::lease::model::rules::{Faults, Rules};
+use crate::lease::model::settings::{
+    NONE, busy, classes, cohort, ending, newest, permits, weighted,
+};
 use crate::wait_group::permits::PermitHolders;
 
 /// Each process has a line of its own for each of its waiters.

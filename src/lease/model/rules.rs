@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::lease::model::client::DRIFT;
 use crate::lease::key_state::{Spans, Terms};
+use crate::lease::model::client::DRIFT;
 use crate::lease::options::{Holding, LeaseOptions};
 use crate::lease::settings::Told;
 use crate::lease::token::Token;

@@ -2,14 +2,14 @@
 
 use std::slice;
 
+use crate::lease::key_state::{KeyState, Standing};
+use crate::lease::kind::{Completing, Entered, Holders};
 use crate::lease::model::properties::{DONE, FENCES, ORDER, PLACES};
 use crate::lease::model::rules::{Flaw, Rules, TICK};
 use crate::lease::model::turns::Turns;
-use crate::lease::key_state::{KeyState, Standing};
-use crate::lease::kind::{Completing, Entered, Holders};
 use crate::lease::queue::Queue;
-use crate::store::operation::Cell as _;
 use crate::store::notifier::Push;
+use crate::store::operation::Cell as _;
 
 /// The operations of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,8 +1,8 @@
 //! The settings that are explored.
 
+use crate::lease::holders::Holder;
 use crate::lease::model::properties::{COVERED, EXCLUSION, ORDER};
 use crate::lease::model::rules::{Faults, Rules, SEAT, Seat, Tokens, one_each};
-use crate::lease::holders::Holder;
 use crate::rw_lock::holders::RwHolders;
 use crate::wait_group::permits::PermitHolders;
 

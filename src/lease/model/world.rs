@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use crate::lease::key_state::Standing;
 use crate::lease::model::client::Client;
 use crate::lease::model::properties::Broken;
 use crate::lease::model::rules::{Flaw, Rules, TICK, ticks};
 use crate::lease::model::server::{Server, Verb};
-use crate::lease::key_state::Standing;
 use crate::lease::process::entry::Stage;
 use crate::store::notifier::News;
 use crate::store::validity::Anchor;

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::key::Key;
 use crate::lease::options::{Holding, LeaseOptions};
 use crate::lease::process::event::{Grant, Party, Release};
 use crate::lease::token::Token;
-use crate::key::Key;
 use crate::store::validity::{Anchor, Validity};
 
 /// How long a waiter has to accept an offered lease, or half the ttl if that is shorter.

@@ -8,14 +8,14 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::lease::key_state::Standing;
 use crate::lease::operations::Answer;
 use crate::lease::options::{Holding, micros};
 use crate::lease::token::Token;
-use crate::store::validity::{Anchor, Validity};
-use crate::key::Key;
 use crate::store::notifier::{Link, Refusal};
 use crate::store::scheduler::Signal;
+use crate::store::validity::{Anchor, Validity};
 
 /// The outside of [`Tokens`](super::Tokens): the waiters, the leases and the names of tokens. In the model
 /// these are plain numbers.

@@ -2,12 +2,12 @@
 
 use tokio::time::Instant;
 
+use crate::key::Key;
 use crate::lease::kind::Kind;
 use crate::lease::namespace::Leases;
 use crate::lease::process::entry::Stage;
 use crate::lease::process::event::Party;
 use crate::lease::process::{Slot, Tokens};
-use crate::key::Key;
 use crate::sync::lock;
 
 impl<K: Kind> Leases<K> {

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::Cause;
+use crate::key::Key;
 use crate::lease::key_state::Standing;
 use crate::lease::operations::{Answer, What};
 use crate::lease::options::LeaseOptions;
@@ -16,9 +17,8 @@ use crate::lease::process::entry::{Entry, Line, Stage};
 use crate::lease::process::event::{By, Effect, Notice, Now, Party, Release, Told};
 use crate::lease::process::{Slot, Tokens};
 use crate::lease::token::Token;
-use crate::store::validity::Anchor;
-use crate::key::Key;
 use crate::store::notifier::{Link, Refusal};
+use crate::store::validity::Anchor;
 
 /// How long waiters that join a line wait for the future that sends its acquire. After that, a copy is sent in the
 /// background: that future may not be polled.

@@ -7,19 +7,19 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
-use crate::mutex::quorum::Quorum;
-use crate::mutex::quorum::votes::Votes;
+use crate::clock as random;
+use crate::error::Error;
 use crate::error::reasons::Subject;
+use crate::key::Key;
+use crate::lease::handle::{Keeper, LeaseHandle};
 use crate::lease::key_state::{Standing, Was};
 use crate::lease::operations::What;
-use crate::lease::token::Token;
 use crate::lease::process::event::Event;
+use crate::lease::token::Token;
 use crate::lease::waiter::Ask;
-use crate::lease::handle::{Keeper, LeaseHandle};
+use crate::mutex::quorum::Quorum;
+use crate::mutex::quorum::votes::Votes;
 use crate::store::background::Background;
-use crate::error::Error;
-use crate::key::Key;
-use crate::clock as random;
 
 /// One attempt. Dropping it withdraws the acquire on all nodes, unless it is won: then it keeps its lease.
 pub(super) struct Attempt {

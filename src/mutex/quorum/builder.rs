@@ -1,10 +1,10 @@
 //! How mutexes on a quorum are built.
 
-use crate::mutex::quorum::{Quorum, Settings};
-use crate::mutex::builder::MutexBuilder;
-use crate::macros::setters;
 use crate::error::Error;
+use crate::macros::setters;
 use crate::mutex::Mutex;
+use crate::mutex::builder::MutexBuilder;
+use crate::mutex::quorum::{Quorum, Settings};
 use crate::store::Store;
 
 setters! { MutexBuilder:

@@ -7,12 +7,12 @@ use crate::lease::agreement::virtual_time::CLOCK;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::Kind;
 use crate::single_flight::answer::Flight;
-use crate::single_flight::{SingleFlight, stored};
 use crate::single_flight::outcome::Postcard;
-use crate::store::memory::manual_clock::ManualClock;
-use crate::store::client::Namespace;
+use crate::single_flight::{SingleFlight, stored};
 use crate::store::Store;
 use crate::store::builder::StoreBuilder;
+use crate::store::client::Namespace;
+use crate::store::memory::manual_clock::ManualClock;
 use support::redis_server::RedisServer;
 
 const NOON: i64 = 1_760_000_000_000_000;

@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use crate::error::reasons::{Cause, Outage};
 use crate::store::redis::RedisStore;
 use crate::store::redis::batch::{Call, Reply};
 use crate::store::redis::connection::Connection;
@@ -18,10 +19,9 @@ use crate::store::redis::errors::Redirect;
 use crate::store::redis::functions;
 use crate::store::redis::functions::Loading;
 use crate::store::redis::library::{Form, Loaded};
+use crate::store::redis::limits as durability;
 use crate::store::redis::link::{Ready, Route, RuntimeLinks};
 use crate::store::redis::{errors, slots};
-use crate::error::reasons::{Cause, Outage};
-use crate::store::redis::limits as durability;
 use crate::sync::lock;
 
 /// How often the library is loaded for one call: again if it is flushed meanwhile, or the connection is lost. After that the

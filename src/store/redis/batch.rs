@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::error::reasons::Cause;
 use crate::key::Key;
+use crate::store::notifier::END;
 use crate::store::notifier::Push;
 use crate::store::operation::{Fields, Garbled, Operation, Repeat};
-use crate::store::notifier::END;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::store::redis::errors::is_outage;
+use crate::clock as random;
 use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
-use crate::clock as random;
+use crate::store::redis::errors::is_outage;
 use crate::store::stats::BreakerState;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};

@@ -9,6 +9,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
+use crate::error::Error;
+use crate::error::reasons::{Cause, Outage};
+use crate::store::operation::Repeat;
 use crate::store::redis::RedisStore;
 use crate::store::redis::attempt::{Failed, Outgoing};
 use crate::store::redis::batch::{Call, Reply};
@@ -16,9 +19,6 @@ use crate::store::redis::errors;
 use crate::store::redis::library::Loaded;
 use crate::store::redis::link::{Link, Ready, Route, RuntimeLinks};
 use crate::store::redis::retry::Copies;
-use crate::error::Error;
-use crate::error::reasons::{Cause, Outage};
-use crate::store::operation::Repeat;
 use crate::sync::lock;
 
 /// After this time without a reply, the connection may have been closed because it was idle.

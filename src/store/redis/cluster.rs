@@ -9,15 +9,15 @@ use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClientBuilder;
 use tokio::time::timeout;
 
+use crate::clock as random;
+use crate::error::Error;
+use crate::error::reasons::Outage;
 use crate::store::redis::connection::Connection;
 use crate::store::redis::endpoint::{Access, Endpoint};
 use crate::store::redis::errors::disconnected;
 use crate::store::redis::nodes::{Urls, ask_in_turn};
 use crate::store::redis::slots;
 use crate::store::redis::slots::{Masters, Topology};
-use crate::error::Error;
-use crate::error::reasons::Outage;
-use crate::clock as random;
 
 pub(crate) struct Cluster {
     pub(super) urls: Urls,

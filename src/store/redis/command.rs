@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use redis::Cmd;
 use smallvec::SmallVec;
 
+use crate::store::operation::{Argument, Arguments, Operation, packed};
 use crate::store::redis::batch::{Call, Item, Run, Runs};
 use crate::store::redis::library::Loaded;
-use crate::store::redis::slots;
 use crate::store::redis::names::KeySpace;
-use crate::store::operation::{Argument, Arguments, Operation, packed};
+use crate::store::redis::slots;
 
 /// The most bytes that the operations of a call carry besides their keys, unless it is one operation.
 const MOST_PAYLOAD: usize = 64 << 10;

@@ -10,8 +10,8 @@ use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::time::timeout;
 
-use crate::store::redis::errors;
 use crate::error::reasons::{Cause, Outage};
+use crate::store::redis::errors;
 
 /// How long to wait for a node's answer, because the node may be down.
 pub(super) const NODE_TIMEOUT: Duration = Duration::from_millis(500);

@@ -16,12 +16,12 @@ use redis::{
 #[cfg(feature = "cluster")]
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::store::redis::errors::connecting::no_connection;
-use crate::store::redis::errors::outage;
 use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::macros::in_range;
 use crate::store::credentials::{Credentials, ProvideCredentials};
+use crate::store::redis::errors::connecting::no_connection;
+use crate::store::redis::errors::outage;
 
 /// The settings that all servers of a store share.
 #[derive(Clone, Default)]

@@ -12,9 +12,9 @@ use redis::{self, RedisError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::error::reasons::{Cause, Outage};
 use crate::store::redis::errors;
 use crate::store::redis::library::Library;
-use crate::error::reasons::{Cause, Outage};
 
 /// For how long calls go as scripts after the library could not be loaded, because of something that passes.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -13,22 +13,22 @@ use redis::Value;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::Instant;
 
+use crate::error::Error;
+use crate::error::reasons::{Cause, Outage};
+use crate::store::Store;
+use crate::store::client::{Client, Namespace};
+use crate::store::operation::{
+    Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,
+};
 use crate::store::redis::RedisStore;
 use crate::store::redis::batch::{Batch, Budget, Item, Landing, Phase, Reply, weight};
 use crate::store::redis::breaker::Breaker;
 use crate::store::redis::command::Plan;
 use crate::store::redis::link::Link;
 use crate::store::redis::queue::{RedisClient, Step};
-use crate::error::reasons::{Cause, Outage};
-use crate::store::operation::{
-    Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,
-};
 use crate::store::stats::BreakerState;
-use crate::store::client::{Client, Namespace};
 use crate::sync::{block_on, check, spawn};
 use crate::telemetry::server::Server;
-use crate::error::Error;
-use crate::store::Store;
 
 fn outage() -> Outage {
     Outage {

@@ -7,9 +7,9 @@ use futures_util::stream::FuturesUnordered;
 use redis::ConnectionInfo;
 use tokio::time::timeout;
 
-use crate::store::redis::endpoint::{Access, Endpoint};
 use crate::error::Error;
 use crate::error::reasons::Outage;
+use crate::store::redis::endpoint::{Access, Endpoint};
 
 /// How long one server alone may take to answer. Then the next one is asked as well.
 const NEXT_AFTER: Duration = Duration::from_millis(250);

@@ -7,9 +7,9 @@ use deadpool::managed::{self, Manager};
 use futures_util::future::BoxFuture;
 use redis::RedisError;
 
+use crate::store::background::Background;
 use crate::store::redis::connection::Connection;
 use crate::store::redis::slots::Masters;
-use crate::store::background::Background;
 
 /// The commands that a store on a Cluster, or by Sentinels, needs beside those of every store.
 #[cfg(feature = "cluster")]

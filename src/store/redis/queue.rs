@@ -17,16 +17,16 @@ use futures_util::future::BoxFuture;
 use futures_util::stream;
 use tokio::runtime::Handle;
 
+use crate::error::Error;
+use crate::key::Key;
+use crate::store::operation::Operation;
 use crate::store::redis::batch::{Batch, Budget, Item, Landing, Phase, weight};
 use crate::store::redis::call::UnderWay;
 use crate::store::redis::command::Plan;
 use crate::store::redis::library::Loaded;
 use crate::store::redis::link::{Route, RuntimeLinks};
-use crate::store::redis::{RedisStore, ended};
-use crate::error::Error;
-use crate::key::Key;
 use crate::store::redis::names::KeySpace;
-use crate::store::operation::Operation;
+use crate::store::redis::{RedisStore, ended};
 use crate::sync::{Mutex, MutexGuard, Padded, lock};
 
 /// A submitted operation.

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::error::Error;
+use crate::error::reasons::Cause;
+use crate::store::operation::Repeat;
 use crate::store::redis::RedisStore;
 use crate::store::redis::attempt::{Failed, Outgoing};
 use crate::store::redis::batch::Reply;
 use crate::store::redis::errors::Redirect;
 use crate::store::redis::link::Route;
 use crate::store::redis::slots::Refusal;
-use crate::error::Error;
-use crate::error::reasons::Cause;
-use crate::store::operation::Repeat;
 
 /// The first pause before a call to a slot that is being moved is sent again. Each further pause is twice as long.
 const MOVING: Duration = Duration::from_millis(2);

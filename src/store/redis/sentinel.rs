@@ -18,15 +18,15 @@ use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value, cmd, pip
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::store::redis::breaker::{Attempt, Failures};
-use crate::store::redis::endpoint::{Access, Endpoint, is_tls};
-use crate::store::redis::errors::connecting::no_connection;
-use crate::store::redis::errors;
-use crate::store::redis::errors::disconnected;
-use crate::store::redis::nodes::{Urls, ask_in_turn};
 use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::background::{Background, BackgroundTask};
+use crate::store::redis::breaker::{Attempt, Failures};
+use crate::store::redis::endpoint::{Access, Endpoint, is_tls};
+use crate::store::redis::errors;
+use crate::store::redis::errors::connecting::no_connection;
+use crate::store::redis::errors::disconnected;
+use crate::store::redis::nodes::{Urls, ask_in_turn};
 
 /// The messages of a Sentinel after which it names another master. The Sentinel that leads a failover sends the first as
 /// soon as the new master serves, the others send the second.

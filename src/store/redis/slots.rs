@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
 
-use crate::store::redis::connection::Connection;
-use crate::store::redis::errors;
 use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::background::Background;
+use crate::store::redis::connection::Connection;
+use crate::store::redis::errors;
 use crate::store::redis::names::hash_tag;
 use crate::sync::lock;
 

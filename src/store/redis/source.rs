@@ -7,15 +7,18 @@ use std::sync::Arc;
 use redis::RedisError;
 use tokio::time::timeout;
 
+use crate::error::Error;
+use crate::error::reasons::{Cause, Outage};
 #[cfg(feature = "cluster")]
 use crate::store::redis::cluster::Cluster;
 use crate::store::redis::connection::{Connection, NODE_TIMEOUT};
 #[cfg(feature = "cluster")]
 use crate::store::redis::endpoint::is_tls;
 use crate::store::redis::endpoint::{Access, Endpoint, prepare_tls};
-use crate::store::redis::errors::connecting::no_connection;
 use crate::store::redis::errors;
+use crate::store::redis::errors::connecting::no_connection;
 use crate::store::redis::errors::is_outage;
+use crate::store::redis::names::RedisKey;
 #[cfg(feature = "cluster")]
 use crate::store::redis::pool::OF_CLUSTERS;
 #[cfg(feature = "sentinel")]
@@ -25,9 +28,6 @@ use crate::store::redis::pool::Pool;
 use crate::store::redis::sentinel::Sentinels;
 use crate::store::redis::slots;
 use crate::store::redis::slots::{Masters, Topology};
-use crate::error::Error;
-use crate::error::reasons::{Cause, Outage};
-use crate::store::redis::names::RedisKey;
 
 /// Makes connections.
 #[derive(Clone)]

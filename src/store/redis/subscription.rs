@@ -9,11 +9,11 @@ mod masters;
 use std::future::{pending, ready};
 use std::sync::Arc;
 
-use crate::store::redis::subscription::connection::Ear;
-use crate::store::redis::breaker::Failures;
-use crate::store::redis::source::Source;
 use crate::store::background::{Background, BackgroundTask};
 use crate::store::notifier::Notifier;
+use crate::store::redis::breaker::Failures;
+use crate::store::redis::source::Source;
+use crate::store::redis::subscription::connection::Ear;
 use crate::telemetry::server::Server;
 
 #[derive(Debug)]

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use super::batch::{Item, Phase};
 use super::queue::RedisClient;
 use crate::store::Store;
+use crate::store::builder::StoreBuilder;
+use crate::store::client::{Client, Namespace};
 use crate::store::operation::{
     Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,
 };
-use crate::store::client::{Client, Namespace};
-use crate::store::builder::StoreBuilder;
 
 /// An operation that is answered with the sum of its fields, and its place in its run.
 #[derive(Clone, Debug)]

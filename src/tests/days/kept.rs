@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::tests::days::{DAY, World, days, in_both};
-use crate::dedupe::Claimed;
-use crate::single_flight::outcome::Postcard;
 use crate::bloom_filter::BloomFilter;
+use crate::dedupe::Claimed;
 use crate::dedupe::Dedupe;
 use crate::single_flight::SingleFlight;
+use crate::single_flight::outcome::Postcard;
+use crate::tests::days::{DAY, World, days, in_both};
 
 const STEP: Duration = Duration::from_secs(600);
 

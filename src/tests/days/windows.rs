@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::time::{OffsetDateTime, UtcOffset};
 
-use crate::tests::days::{DAY, HOUR, Skipping, World, days, in_both};
-use crate::token_bucket::hold::Hold;
 use crate::bucket::quota::Quota;
+use crate::tests::days::{DAY, HOUR, Skipping, World, days, in_both};
 use crate::token_bucket::TokenBucket;
+use crate::token_bucket::hold::Hold;
 
 /// Minutes.
 const OFFSET: i16 = 330;

@@ -3,4 +3,3 @@
 pub(crate) mod learn;
 pub(crate) mod origin;
 pub(crate) mod values;
-

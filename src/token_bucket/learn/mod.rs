@@ -7,14 +7,10 @@ pub(crate) mod table;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::layers::rate_limit::hooks::Block;
 use crate::bucket::quota::is_quotable;
+use crate::layers::rate_limit::hooks::Block;
 
-use crate::token_bucket::learn::plan::SECOND;
-pub(super) use self::plan::{Plan, Planner};
-#[cfg(test)]
-pub(crate) use self::step::Learn;
-pub(super) use self::table::LearnedQuotas;
+pub(super) use self::plan::Planner;
 
 /// What a response says of an upstream's limit. [`response::UpstreamLimits`](crate::response::UpstreamLimits) reads it
 /// from header fields.

@@ -3,13 +3,13 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::token_bucket::learn::{Learned, Policy};
-use crate::bucket::quota::Limit;
-use crate::bucket::quotas::repeated;
-use crate::layers::rate_limit::hooks::Block;
 use crate::bucket::decision::Decision;
+use crate::bucket::quota::Limit;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
+use crate::bucket::quotas::repeated;
+use crate::layers::rate_limit::hooks::Block;
+use crate::token_bucket::learn::{Learned, Policy};
 
 /// How policies become quotas.
 #[derive(Clone, Copy, Debug, PartialEq)]

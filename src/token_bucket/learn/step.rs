@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::store::operation::{Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::bucket::wire::WRONG_TYPE;
+use crate::store::operation::{
+    Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, function,
+};
 
 /// Remembers quotas, and grants a correction of a level. Returns the quotas that are remembered.
 #[derive(Debug)]

@@ -6,21 +6,21 @@ mod tests;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::token_bucket::learn::step::{Learn, Memory, Remembered};
-use crate::token_bucket::learn::Learned;
-use crate::token_bucket::learn::plan::{Plan, SECOND};
-use crate::store::client::{Client, Namespace};
-use crate::store::known_keys::KnownKeys;
-use crate::sync::lock;
 use crate::bucket::decision::Decision;
-use crate::token_bucket::TokenBucket;
-use crate::token_bucket::calls::to_micros;
-use crate::layers::rate_limit::quotas::ChosenQuotas;
+use crate::bucket::quotas::Quotas;
 use crate::clock;
 use crate::error::Error;
 use crate::key::Key;
-use crate::bucket::quotas::Quotas;
+use crate::layers::rate_limit::quotas::ChosenQuotas;
 use crate::store::Store;
+use crate::store::client::{Client, Namespace};
+use crate::store::known_keys::KnownKeys;
+use crate::sync::lock;
+use crate::token_bucket::TokenBucket;
+use crate::token_bucket::calls::to_micros;
+use crate::token_bucket::learn::Learned;
+use crate::token_bucket::learn::plan::{Plan, SECOND};
+use crate::token_bucket::learn::step::{Learn, Memory, Remembered};
 
 /// The learned quotas of a namespace. Cloning is cheap.
 #[derive(Clone)]

@@ -7,15 +7,15 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::token_bucket::local::Table;
-use crate::token_bucket::local::entry::Entry;
-use crate::token_bucket::local::entry::{MOST, SLOTS};
+use crate::bucket::ahead::{LEAST, Prefetch, Prefetched};
+use crate::bucket::give_back::Cancel;
 use crate::clock;
 use crate::store::timer::sleep;
 use crate::sync::atomic::Ordering;
-use crate::bucket::ahead::{LEAST, Prefetch, Prefetched};
 use crate::token_bucket::calls::Clients;
-use crate::bucket::give_back::Cancel;
+use crate::token_bucket::local::Table;
+use crate::token_bucket::local::entry::Entry;
+use crate::token_bucket::local::entry::{MOST, SLOTS};
 
 pub(super) struct PrefetchTask {
     entry: Arc<Entry>,

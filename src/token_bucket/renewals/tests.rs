@@ -276,7 +276,8 @@ async fn a_hold_is_certain_until_its_renewals_are_late() {
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_is_due_before_others_is_renewed_before_them() {
     let bucket =
-        crate::token_bucket::TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(1000)).unwrap();
+        crate::token_bucket::TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(1000))
+            .unwrap();
     let with_ttl = |ms| bucket.with_hold_ttl(Duration::from_millis(ms)).unwrap();
     let (long, short) = (with_ttl(80_000_000), with_ttl(1000));
     let holds = (

@@ -9,13 +9,13 @@ use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::wait_group::adaptive::look::{AdaptiveState, LookAtLimit};
-use crate::wait_group::adaptive::step::{Adapt, Adapted, Rules, Seen};
-use crate::store::operation::{Cell as _, Operation as _};
-use crate::store::client::Namespace;
 use crate::key::Key;
 use crate::store::Store;
 use crate::store::builder::StoreBuilder;
+use crate::store::client::Namespace;
+use crate::store::operation::{Cell as _, Operation as _};
+use crate::wait_group::adaptive::look::{AdaptiveState, LookAtLimit};
+use crate::wait_group::adaptive::step::{Adapt, Adapted, Rules, Seen};
 use support::patient;
 use support::redis_server::RedisServer;
 

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::wait_group::adaptive::client_time::{Client, ServiceTime};
-use crate::wait_group::adaptive::{Adaptive, Classify, Signal};
-use crate::wait_group::adaptive::table::AdaptiveLimits;
-use crate::layers::lease::{Leased, Observe, Observes};
-use crate::layers::concurrency_limit::RequestPermits;
-use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 use crate::error::Error;
 use crate::key::Key;
+use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
+use crate::layers::concurrency_limit::RequestPermits;
+use crate::layers::lease::{Leased, Observe, Observes};
 use crate::lease::handle::Lease;
+use crate::wait_group::adaptive::client_time::{Client, ServiceTime};
+use crate::wait_group::adaptive::table::AdaptiveLimits;
+use crate::wait_group::adaptive::{Adaptive, Classify, Signal};
 
 impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     /// Lets the limit of each key adapt to what the inner service can do, for all processes together. The limit of the

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::wait_group::adaptive::step::{Adapted, LONGEST};
-use crate::store::operation::{Field, Fields, Garbled, Operation, Repeat, Script, function};
-use crate::store::client::Namespace;
 use crate::error::Error;
 use crate::key::Key;
+use crate::store::client::Namespace;
+use crate::store::operation::{Field, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::wait_group::adaptive::step::{Adapted, LONGEST};
 
 /// The limit of a key that [adapts](super::Adaptive), and what all processes saw. The figures are approximate.
 ///

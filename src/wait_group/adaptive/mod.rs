@@ -20,16 +20,13 @@ mod tests;
 
 use std::time::Duration;
 
-pub(crate) use self::client_time::Client;
 #[cfg(feature = "http")]
 pub use self::http::WatchedBody;
-pub use self::look::AdaptiveState;
-pub(crate) use self::table::AdaptiveLimits;
 
-use crate::wait_group::adaptive::step::Rules;
 use crate::error::Error;
 use crate::lease::options::micros;
 use crate::macros::{in_range, setters};
+use crate::wait_group::adaptive::step::Rules;
 
 /// How the limit of a [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer) adapts. See
 /// [`adaptive`](crate::ConcurrencyLimitLayer::adaptive) and the [module](crate::wait_group#adaptive-limits).

@@ -1,6 +1,8 @@
 //! The limit of a key that adapts: `lua/adapt.lua` in Rust.
 
-use crate::store::operation::{Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::store::operation::{
+    Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function,
+};
 
 /// By what the limit moves, and its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,16 +6,16 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use crate::wait_group::adaptive::Signal;
-use crate::wait_group::adaptive::step::{Adapt, Adapted, LONGEST, Rules, Seen, Told};
-use crate::store::client::{Client, Namespace};
-use crate::store::known_keys::KnownKeys;
-use crate::sync::lock;
-use crate::telemetry::adaptive::AdaptiveLimit;
 use crate::error::Error;
 use crate::key::Key;
 use crate::lease::handle::Lease;
 use crate::store::Store;
+use crate::store::client::{Client, Namespace};
+use crate::store::known_keys::KnownKeys;
+use crate::sync::lock;
+use crate::telemetry::adaptive::AdaptiveLimit;
+use crate::wait_group::adaptive::Signal;
+use crate::wait_group::adaptive::step::{Adapt, Adapted, LONGEST, Rules, Seen, Told};
 
 /// The adaptive limits of a namespace. Cloning is cheap.
 #[derive(Clone)]

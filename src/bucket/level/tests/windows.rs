@@ -54,8 +54,11 @@ async fn no_window_sees_more_than_its_tokens() {
             match rng.random_range(0..10) {
                 0 if !pending.is_empty() => {
                     let index = rng.random_range(0..pending.len());
-                    let (act, cost, mut reservation): (i64, i64, crate::token_bucket::acquire::Reservation) =
-                        pending.swap_remove(index);
+                    let (act, cost, mut reservation): (
+                        i64,
+                        i64,
+                        crate::token_bucket::acquire::Reservation,
+                    ) = pending.swap_remove(index);
                     if act <= now {
                         acts.push((act, cost));
                         continue;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::bucket::tests::agreement::virtual_time::World;
-use crate::bucket::tests::agreement::{Both, Run};
 use crate::bucket::Ask;
 use crate::bucket::charge::Reserve;
 use crate::bucket::decision::Decision;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
+use crate::bucket::tests::agreement::virtual_time::World;
+use crate::bucket::tests::agreement::{Both, Run};
 use crate::bucket::tests::fixtures::START;
 use crate::store::Store;
 use crate::token_bucket::TokenBucket;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::bucket::tests::agreement::virtual_time::VirtualTime;
 use crate::bucket::quota::Quota;
+use crate::bucket::tests::agreement::virtual_time::VirtualTime;
 use crate::bucket::tests::fixtures::START;
 use crate::error::Error;
 use crate::token_bucket::TokenBucket;

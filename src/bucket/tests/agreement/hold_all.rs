@@ -5,11 +5,11 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 
+use crate::bucket::charge::Terms;
+use crate::bucket::hold::{HoldAllStep, Verb};
 use crate::bucket::tests::agreement::holds::random_step;
 use crate::bucket::tests::agreement::several::place;
 use crate::bucket::tests::agreement::{Both, Run};
-use crate::bucket::charge::Terms;
-use crate::bucket::hold::{HoldAllStep, Verb};
 use crate::store::operation::Operation as _;
 
 /// The verb of the first step with other amounts, mostly, since requests do the same on each limit.

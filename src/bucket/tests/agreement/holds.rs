@@ -7,12 +7,12 @@ use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
-use crate::bucket::tests::agreement::Both;
-use crate::bucket::tests::agreement::runs::random_runs;
 use crate::bucket::hold::{HoldReply, HoldStep, Verb};
 use crate::bucket::holds::OnEnd;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
+use crate::bucket::tests::agreement::Both;
+use crate::bucket::tests::agreement::runs::random_runs;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::hold::Hold;
 use support::redis_server::RedisServer;

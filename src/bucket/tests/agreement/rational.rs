@@ -8,9 +8,9 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::bucket::tests::agreement::virtual_time::World;
 use crate::bucket::calendar::MAX_SPAN;
 use crate::bucket::quota::Quota;
+use crate::bucket::tests::agreement::virtual_time::World;
 use crate::bucket::tests::fixtures::START;
 use crate::token_bucket::TokenBucket;
 use support::seed;

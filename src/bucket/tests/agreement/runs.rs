@@ -6,8 +6,6 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::bucket::tests::agreement::virtual_time::jump;
-use crate::bucket::tests::agreement::{Both, FOREIGN, Run, SEQUENCES, STEPS, holds, quota_sets};
 use crate::bucket::Ask;
 use crate::bucket::adjust::{Adjust, Peek, Reset, Stored};
 use crate::bucket::ahead::Prefetch;
@@ -15,6 +13,8 @@ use crate::bucket::calendar::MAX_SPAN;
 use crate::bucket::charge::Reserve;
 use crate::bucket::give_back::{Cancel, Rule};
 use crate::bucket::quotas::Quotas;
+use crate::bucket::tests::agreement::virtual_time::jump;
+use crate::bucket::tests::agreement::{Both, FOREIGN, Run, SEQUENCES, STEPS, holds, quota_sets};
 use crate::store::operation::Operation;
 use support::redis_server::RedisServer;
 use support::seed;

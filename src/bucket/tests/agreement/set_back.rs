@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::bucket::tests::agreement::virtual_time::World;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
+use crate::bucket::tests::agreement::virtual_time::World;
 use crate::bucket::tests::fixtures::{START, cancel_at_once};
 use crate::clock;
 use crate::store::Store;

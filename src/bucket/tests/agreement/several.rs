@@ -7,13 +7,15 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::bucket::tests::agreement::virtual_time::jump;
-use crate::bucket::tests::agreement::{Both, FOREIGN, Run, SEQUENCES, STEPS, hold_all, holds, quota_sets};
 use crate::bucket::Ask;
 use crate::bucket::adjust::Adjust;
 use crate::bucket::charge::{Decided, Price, Reserve, ReserveAll, Terms};
 use crate::bucket::give_back::CancelAll;
 use crate::bucket::quotas::Quotas;
+use crate::bucket::tests::agreement::virtual_time::jump;
+use crate::bucket::tests::agreement::{
+    Both, FOREIGN, Run, SEQUENCES, STEPS, hold_all, holds, quota_sets,
+};
 use crate::store::Store;
 use crate::store::operation::Operation as _;
 use crate::token_bucket::TokenBucket;

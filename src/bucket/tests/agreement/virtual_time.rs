@@ -12,8 +12,8 @@ use crate::bucket::calendar::Tokens;
 use crate::bucket::holds::Holds;
 use crate::bucket::level::{Level, Moment};
 use crate::store::Store;
-use crate::store::memory::manual_clock::ManualClock;
 use crate::store::builder::StoreBuilder;
+use crate::store::memory::manual_clock::ManualClock;
 use support::client::Client;
 use support::redis_server::RedisServer;
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::bucket::tests::agreement::virtual_time::World;
 use crate::bucket::adjust::Peek;
 use crate::bucket::decision::Decision;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
+use crate::bucket::tests::agreement::virtual_time::World;
 use crate::bucket::tests::fixtures::{START, cancel_at_once};
 use crate::token_bucket::TokenBucket;
 

@@ -5,8 +5,8 @@ use tokio::task::JoinHandle;
 use tower::{ServiceExt as _, service_fn};
 
 use super::*;
-use crate::layers::dedupe::DuplicateAction;
 use crate::dedupe::Dedupe;
+use crate::layers::dedupe::DuplicateAction;
 use crate::layers::refusal::{Refusal, RefusalKind};
 use crate::store::Store;
 

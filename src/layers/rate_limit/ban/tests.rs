@@ -1,6 +1,6 @@
 use super::*;
-use crate::store::memory::manual_clock::ManualClock;
 use crate::bucket::tests::fixtures::START;
+use crate::store::memory::manual_clock::ManualClock;
 
 /// A key without tokens, and the bans of its layer.
 struct World {

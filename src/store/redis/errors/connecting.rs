@@ -4,8 +4,8 @@ use std::fmt::Display;
 
 use redis::RedisError;
 
-use crate::store::redis::errors::{source, without_arguments};
 use crate::error::reasons::{Cause, Outage};
+use crate::store::redis::errors::{source, without_arguments};
 
 /// Parts of the texts of rustls, OpenSSL and the operating system, and what to do. A Cluster hands on no more than a text.
 const REMEDIES: [(&[&str], &str); 7] = [

@@ -12,10 +12,10 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
-use crate::store::redis::subscription::connection::{CHECK, CONNECT, Ear, NOT_IN_TIME, Open};
 use crate::error::reasons::Outage;
 use crate::store::redis::breaker::{Attempt, Failures};
 use crate::store::redis::cluster::Cluster;
+use crate::store::redis::subscription::connection::{CHECK, CONNECT, Ear, NOT_IN_TIME, Open};
 use crate::store::redis::{errors, slots};
 
 /// How often the masters are looked up. They are also looked up when a connection fails.

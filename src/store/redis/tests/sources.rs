@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::error::reasons::Cause;
-use crate::store::stats::BreakerState;
 use crate::store::redis::errors;
+use crate::store::stats::BreakerState;
 
 const URL: &str = "redis://127.0.0.1:1";
 

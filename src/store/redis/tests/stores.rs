@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::error::reasons::Cause;
+use crate::store::Backend;
 use crate::store::redis::errors;
 use crate::store::redis::queue::Step;
-use crate::store::Backend;
 use crate::store::stats::BreakerState;
 
 const SPAN: Duration = Duration::from_secs(1);

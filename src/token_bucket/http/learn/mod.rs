@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode};
 
-use crate::token_bucket::http::origin::Origin;
-use crate::http::retry_after::RetryAfter;
 use crate::error::Error;
+use crate::http::retry_after::RetryAfter;
 use crate::macros::in_range;
-use crate::token_bucket::learn::{LearnFromResponse, Learned, Policy};
+use crate::token_bucket::http::origin::Origin;
 use crate::token_bucket::learn::plan::Planner;
+use crate::token_bucket::learn::{LearnFromResponse, Learned, Policy};
 
 /// Reads what an upstream says of its limit, for [`learn`](crate::RateLimitLayer::learn) around a client.
 ///

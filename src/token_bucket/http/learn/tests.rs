@@ -5,8 +5,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::UpstreamLimits;
-use crate::token_bucket::learn::{LearnFromResponse as _, Learned, Policy};
 use crate::token_bucket::learn::plan::Plan;
+use crate::token_bucket::learn::{LearnFromResponse as _, Learned, Policy};
 
 const DATE: &str = "Fri, 27 Nov 2026 00:00:00 GMT";
 const MIDNIGHT: u64 = 1_795_737_600;
@@ -504,7 +504,10 @@ fn random_and_mutated_fields_do_no_harm() {
         let plan = Plan::of(&learned, None);
         let Some(quotas) = plan.quotas else { continue };
         assert_eq!(
-            quotas.to_string().parse::<crate::bucket::quotas::Quotas>().unwrap(),
+            quotas
+                .to_string()
+                .parse::<crate::bucket::quotas::Quotas>()
+                .unwrap(),
             quotas,
             "{headers:?}"
         );

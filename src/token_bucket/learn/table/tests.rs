@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::store::memory::manual_clock::ManualClock;
 use crate::bucket::tests::fixtures::START;
+use crate::store::memory::manual_clock::ManualClock;
 use crate::token_bucket::learn::Policy;
 use support::patient;
 use support::redis_server::RedisServer;
@@ -92,7 +92,10 @@ fn the_number_of_known_keys_is_bounded() {
 fn in_an_outage_what_is_known_stays_and_nobody_waits_again() {
     let learned = LearnedQuotas::new(&Store::in_memory(), "upstreams");
     let (key, away) = (Key::from("k"), || {
-        Err(Error::unavailable(crate::error::reasons::Cause::TimedOut, "away"))
+        Err(Error::unavailable(
+            crate::error::reasons::Cause::TimedOut,
+            "away",
+        ))
     });
     assert_eq!(learned.0.answered(&key, Call::Read, away()), None);
     assert!(

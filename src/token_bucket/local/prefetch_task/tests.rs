@@ -1,11 +1,11 @@
 use futures::FutureExt as _;
 
 use super::*;
+use crate::bucket::quota::Quota;
+use crate::key::Key;
+use crate::store::Store;
 use crate::store::memory::manual_clock::ManualClock;
 use crate::token_bucket::TokenBucket;
-use crate::key::Key;
-use crate::bucket::quota::Quota;
-use crate::store::Store;
 
 const BURST: u32 = 200_000;
 const HOLD: i64 = 200_000;

@@ -7,13 +7,15 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
+use crate::http::extract::client_ip::tests::headers;
 use crate::http::extract::client_ip::{ClientIp, client_ip};
 use crate::layers::extract::Extractor;
-use crate::http::extract::client_ip::tests::headers;
 
 mod generate;
 
-use crate::http::extract::client_ip::tests::random::generate::{Fields, append, client, entry, proxy, soup, well_formed};
+use crate::http::extract::client_ip::tests::random::generate::{
+    Fields, append, client, entry, proxy, soup, well_formed,
+};
 
 const NETWORKS: [&str; 2] = ["10.0.0.0/8", "fd00::/8"];
 const HEADERS: [&str; 2] = ["x-forwarded-for", "forwarded"];
