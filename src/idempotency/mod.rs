@@ -86,7 +86,7 @@ use crate::store::failure::Away;
 /// A length that is not known does not make a response a stream. So each other response is read to its end, or to
 /// [`largest_response`](IdempotencyBuilder::largest_response), before its head is sent.
 ///
-/// Trailers of a response are stored with it. Trailers of a request reach the handler as [`RequestTrailers`]. With the
+/// Trailers of a response are stored with it. Trailers of a request reach the handler as [`RequestTrailers`](crate::web::RequestTrailers). With the
 /// feature `axum` the body of axum has them as well.
 ///
 /// Fields of one exchange are not replayed: see [`Responses`](crate::response::Responses).
