@@ -1,6 +1,8 @@
 //! The real client on simulated servers, in virtual time: see `--help`.
 
 #[cfg(simulation)]
+mod memory;
+#[cfg(simulation)]
 mod network;
 #[cfg(simulation)]
 mod os;
@@ -18,6 +20,10 @@ mod world;
 use std::process::ExitCode;
 
 #[cfg(simulation)]
+#[global_allocator]
+static MEMORY: memory::Memory = memory::Memory;
+
+#[cfg(simulation)]
 fn main() -> ExitCode {
     runs::main()
 }
@@ -30,8 +36,18 @@ fn main() -> ExitCode {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     let status = std::process::Command::new(cargo)
         .current_dir(root)
-        .env("RUSTFLAGS", format!("{flags} --cfg simulation --cfg tokio_unstable"))
-        .args(["run", "--quiet", "-p", "tower-distributed-simulation", "--profile", "simulation"])
+        .env(
+            "RUSTFLAGS",
+            format!("{flags} --cfg simulation --cfg tokio_unstable"),
+        )
+        .args([
+            "run",
+            "--quiet",
+            "-p",
+            "tower-distributed-simulation",
+            "--profile",
+            "simulation",
+        ])
         .args(["--target-dir", "target/simulation", "--"])
         .args(std::env::args_os().skip(1))
         .status();

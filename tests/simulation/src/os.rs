@@ -47,7 +47,9 @@ pub fn leave() {
 
 /// The time since the world began.
 pub fn elapsed() -> Duration {
-    BEGAN.get().map_or(Duration::ZERO, |began| Instant::now() - began)
+    BEGAN
+        .get()
+        .map_or(Duration::ZERO, |began| Instant::now() - began)
 }
 
 /// # Safety
@@ -77,7 +79,12 @@ pub unsafe extern "C" fn clock_gettime(clock: i32, to: *mut libc::timespec) -> i
         // SAFETY: the arguments are those of the caller.
         return unsafe { libc::syscall(libc::SYS_clock_gettime, i64::from(clock), to) as i32 };
     }
-    let now = elapsed() + Duration::from_secs(if clock == libc::CLOCK_REALTIME { EPOCH } else { UP });
+    let now = elapsed()
+        + Duration::from_secs(if clock == libc::CLOCK_REALTIME {
+            EPOCH
+        } else {
+            UP
+        });
     // SAFETY: the caller's place is valid for a write.
     unsafe {
         (*to).tv_sec = now.as_secs() as libc::time_t;

@@ -36,8 +36,12 @@ impl Options {
     fn read() -> Result<Self, String> {
         let (mut options, mut words) = (BTreeMap::new(), std::env::args().skip(1).peekable());
         while let Some(word) = words.next() {
-            let name = word.strip_prefix("--").ok_or_else(|| format!("{word:?} is no option"))?;
-            let value = words.next_if(|next| !next.starts_with("--")).unwrap_or_default();
+            let name = word
+                .strip_prefix("--")
+                .ok_or_else(|| format!("{word:?} is no option"))?;
+            let value = words
+                .next_if(|next| !next.starts_with("--"))
+                .unwrap_or_default();
             options.insert(name.to_owned(), value);
         }
         Ok(Self(options))
@@ -48,8 +52,10 @@ impl Options {
     }
 
     fn number(&self, name: &str) -> Result<Option<u64>, String> {
-        let read =
-            |text: &String| text.parse().map_err(|_| format!("--{name} must be a number, is {text:?}"));
+        let read = |text: &String| {
+            text.parse()
+                .map_err(|_| format!("--{name} must be a number, is {text:?}"))
+        };
         self.0.get(name).map(read).transpose()
     }
 }
@@ -81,12 +87,21 @@ fn run(options: &Options) -> Result<bool, String> {
     // Some statics draw once for all worlds.
     play(0, Play::of(1));
     if let Some(seed) = options.number("seed")? {
-        let outcome = play(seed, Play { is_printed: options.has("trace"), ..Play::of(seconds) });
+        let outcome = play(
+            seed,
+            Play {
+                is_printed: options.has("trace"),
+                ..Play::of(seconds)
+            },
+        );
         println!("{outcome:#?}");
         return Ok(outcome.broken.is_empty());
     }
     if let Some(count) = options.number("truth")? {
-        let server = options.0.get("server").map_or("redis-server", String::as_str);
+        let server = options
+            .0
+            .get("server")
+            .map_or("redis-server", String::as_str);
         return truth::compare(count, from, server);
     }
     if let Some(count) = options.number("same")? {
@@ -127,7 +142,11 @@ impl Sum {
         }
         if !outcome.broken.is_empty() {
             println!("seed {}:", outcome.seed);
-            outcome.broken.iter().take(3).for_each(|what| println!("  {what}"));
+            outcome
+                .broken
+                .iter()
+                .take(3)
+                .for_each(|what| println!("  {what}"));
             self.broken.push(outcome.seed);
         }
     }
@@ -145,7 +164,13 @@ impl Sum {
 }
 
 /// Plays worlds on some threads. A world that is stuck ends the program.
-fn played(sum: &Mutex<Sum>, seeds: &[u64], seconds: u64, threads: u64, goes_on: impl Fn() -> bool + Sync) {
+fn played(
+    sum: &Mutex<Sum>,
+    seeds: &[u64],
+    seconds: u64,
+    threads: u64,
+    goes_on: impl Fn() -> bool + Sync,
+) {
     let next = AtomicU64::new(0);
     let begun = Mutex::new(BTreeMap::<u64, Instant>::new());
     std::thread::scope(|scope| {
@@ -162,7 +187,10 @@ fn played(sum: &Mutex<Sum>, seeds: &[u64], seconds: u64, threads: u64, goes_on: 
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         while !workers.iter().all(|worker| worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(20));
-            let stuck = lock(&begun).iter().find(|(_, at)| at.elapsed() > STUCK).map(|(seed, _)| *seed);
+            let stuck = lock(&begun)
+                .iter()
+                .find(|(_, at)| at.elapsed() > STUCK)
+                .map(|(seed, _)| *seed);
             if let Some(seed) = stuck {
                 println!("seed {seed}: the world does not end within {STUCK:?} of the wall clock");
                 std::process::exit(1);
@@ -174,7 +202,9 @@ fn played(sum: &Mutex<Sum>, seeds: &[u64], seconds: u64, threads: u64, goes_on: 
 /// Plays many worlds. Returns whether none is condemned.
 fn many(options: &Options, from: u64, seconds: u64) -> Result<bool, String> {
     let wall = options.number("wall")?.map(Duration::from_secs);
-    let all = options.number("worlds")?.unwrap_or(if wall.is_some() { u64::MAX } else { 100 });
+    let all = options
+        .number("worlds")?
+        .unwrap_or(if wall.is_some() { u64::MAX } else { 100 });
     let threads = options.number("threads")?.unwrap_or(2);
     println!("worlds of {seconds} s from seed {from}");
     let began = Instant::now();
@@ -209,7 +239,10 @@ fn are_same(from: u64, count: u64, seconds: u64) -> bool {
         std::mem::take(&mut lock(&sum).digests)
     };
     let (one, other) = (digests(&seeds, 2), digests(&turned, 1));
-    let differ: Vec<_> = one.iter().filter(|(seed, digest)| other.get(seed) != Some(digest)).collect();
+    let differ: Vec<_> = one
+        .iter()
+        .filter(|(seed, digest)| other.get(seed) != Some(digest))
+        .collect();
     let digest = one.values().fold(0_u64, |all, digest| {
         let mut state = all ^ digest;
         os::draw(&mut state)
@@ -218,6 +251,9 @@ fn are_same(from: u64, count: u64, seconds: u64) -> bool {
         "{} of {count} worlds are the same again from seed {from}; all of them: {digest:016x}",
         seeds.len() - differ.len()
     );
-    differ.iter().take(5).for_each(|(seed, _)| println!("  seed {seed} differs"));
+    differ
+        .iter()
+        .take(5)
+        .for_each(|(seed, _)| println!("  seed {seed} differs"));
     differ.is_empty()
 }

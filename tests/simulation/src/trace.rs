@@ -18,7 +18,10 @@ const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 
 impl Trace {
     pub fn new(is_printed: bool) -> Self {
-        Self { state: Mutex::new((BASIS, 0)), is_printed }
+        Self {
+            state: Mutex::new((BASIS, 0)),
+            is_printed,
+        }
     }
 
     pub fn note(&self, what: &str, bytes: impl AsRef<[u8]>) {
@@ -27,11 +30,17 @@ impl Trace {
         let mut state = lock(&self.state);
         let now_bytes = (now.as_nanos() as u64).to_le_bytes();
         let all = now_bytes.iter().chain(what.as_bytes()).chain(bytes);
-        state.0 = all.fold(state.0, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(PRIME));
+        state.0 = all.fold(state.0, |digest, byte| {
+            (digest ^ u64::from(*byte)).wrapping_mul(PRIME)
+        });
         state.1 += 1;
         if self.is_printed {
             let bytes = &bytes[..bytes.len().min(400)];
-            println!("{:>10.3} {what} {}", now.as_secs_f64() * 1e3, bytes.escape_ascii());
+            println!(
+                "{:>10.3} {what} {}",
+                now.as_secs_f64() * 1e3,
+                bytes.escape_ascii()
+            );
         }
     }
 

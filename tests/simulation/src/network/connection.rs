@@ -16,7 +16,11 @@ use crate::server::{Session, lock};
 const WINDOW: usize = 1 << 16;
 
 impl Network {
-    pub(super) fn open(self: &Arc<Self>, process: usize, address: String) -> io::Result<DuplexStream> {
+    pub(super) fn open(
+        self: &Arc<Self>,
+        process: usize,
+        address: String,
+    ) -> io::Result<DuplexStream> {
         let (near, far) = tokio::io::duplex(WINDOW);
         let (line, lines) = watch::channel(Line::Open);
         let (out, due) = mpsc::unbounded_channel();
@@ -44,9 +48,12 @@ impl Network {
         self.note(&format!("p{process} opens c{id} to"), address);
         let (read, write) = tokio::io::split(far);
         let (to_run, requests) = mpsc::unbounded_channel();
-        self.runtime.spawn(Arc::clone(self).read(read, lines.clone(), to_run));
-        self.runtime.spawn(Arc::clone(self).run_all(id, lines.clone(), requests));
-        self.runtime.spawn(Arc::clone(self).write(id, write, lines, due));
+        self.runtime
+            .spawn(Arc::clone(self).read(read, lines.clone(), to_run));
+        self.runtime
+            .spawn(Arc::clone(self).run_all(id, lines.clone(), requests));
+        self.runtime
+            .spawn(Arc::clone(self).write(id, write, lines, due));
         Ok(near)
     }
 
@@ -112,7 +119,10 @@ impl Network {
         }
         let mut state = lock(&self.state);
         if let Some(open) = state.connections.remove(&id)
-            && let Some(Kind::Server(server)) = state.hosts.get_mut(&open.address).map(|host| &mut host.kind)
+            && let Some(Kind::Server(server)) = state
+                .hosts
+                .get_mut(&open.address)
+                .map(|host| &mut host.kind)
         {
             server.has_left(&open.session.channels);
         }
@@ -123,10 +133,17 @@ impl Network {
         loop {
             sleep_until(at).await;
             let state = lock(&self.state);
-            let Some(open) = state.connections.get(&id) else { return };
-            let stops_until = state.hosts.get(&open.address).map_or(at, |host| host.stops_until);
+            let Some(open) = state.connections.get(&id) else {
+                return;
+            };
+            let stops_until = state
+                .hosts
+                .get(&open.address)
+                .map_or(at, |host| host.stops_until);
             let parted_until = state.parted.get(&open.process).copied();
-            at = stops_until.max(open.stalled_until).max(parted_until.unwrap_or(at));
+            at = stops_until
+                .max(open.stalled_until)
+                .max(parted_until.unwrap_or(at));
             if at <= Instant::now() {
                 return;
             }
@@ -163,8 +180,11 @@ impl Network {
 
     /// `WAIT` answers once so many replicas have what the connection has written, or its time is over.
     async fn wait_for_replicas(&self, id: u64, arguments: &[Bytes]) -> Option<Bytes> {
-        let number =
-            |at: usize| arguments.get(at).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let number = |at: usize| {
+            arguments
+                .get(at)
+                .and_then(|text| std::str::from_utf8(text).ok()?.parse().ok())
+        };
         let (wanted, span) = (number(1).unwrap_or(0), number(2).unwrap_or(0));
         let ends = Instant::now() + Duration::from_millis(span);
         loop {

@@ -22,7 +22,9 @@ impl Network {
 
     /// Changes one connection.
     pub fn cut_one(&self) {
-        let Some(id) = self.any_connection() else { return };
+        let Some(id) = self.any_connection() else {
+            return;
+        };
         let line = match self.draw(10) {
             0..=3 => Line::Closed,
             4..=7 => Line::Cut,
@@ -37,7 +39,9 @@ impl Network {
 
     /// Stalls one connection, both ways.
     pub fn stall_one(&self, span: Duration) {
-        let Some(id) = self.any_connection() else { return };
+        let Some(id) = self.any_connection() else {
+            return;
+        };
         self.note(&format!("c{id} stalls"), format!("{span:?}"));
         if let Some(open) = lock(&self.state).connections.get_mut(&id) {
             open.stalled_until = Instant::now() + span;
@@ -46,24 +50,41 @@ impl Network {
 
     /// Cuts a process off for a span: nothing of it, or for it, arrives before.
     pub fn part_one(&self, span: Duration) {
-        let processes: BTreeSet<_> =
-            lock(&self.state).connections.values().map(|open| open.process).collect();
+        let processes: BTreeSet<_> = lock(&self.state)
+            .connections
+            .values()
+            .map(|open| open.process)
+            .collect();
         let processes: Vec<_> = processes.into_iter().collect();
-        let Some(process) = self.one(&processes) else { return };
+        let Some(process) = self.one(&processes) else {
+            return;
+        };
         self.note(&format!("p{process} is cut off"), format!("{span:?}"));
-        lock(&self.state).parted.insert(*process, Instant::now() + span);
+        lock(&self.state)
+            .parted
+            .insert(*process, Instant::now() + span);
     }
 
     /// Ends all connections that fit.
     fn end(&self, line: Line, fits: impl Fn(&str, usize) -> bool) {
         let state = lock(&self.state);
-        for open in state.connections.values().filter(|open| fits(&open.address, open.process)) {
+        for open in state
+            .connections
+            .values()
+            .filter(|open| fits(&open.address, open.process))
+        {
             open.line.send_replace(line);
         }
     }
 
     /// Starts a server anew, with some of its keys. It refuses connections for a span, and loads its keys for another one.
-    pub async fn restart(self: Arc<Self>, address: String, keeps: Keeps, away: Duration, loads: Duration) {
+    pub async fn restart(
+        self: Arc<Self>,
+        address: String,
+        keeps: Keeps,
+        away: Duration,
+        loads: Duration,
+    ) {
         let how = format!("{address}, keeps {keeps:?}, {away:?}, {loads:?}");
         self.note("restart", how);
         // What has not reached it yet is lost.
@@ -101,7 +122,9 @@ impl Network {
     /// Denies commands to the user for a span.
     pub async fn deny(self: Arc<Self>, address: String, command: &'static str, span: Duration) {
         self.note("denies", format!("{address} {command} {span:?}"));
-        self.with_server(&address, |server| server.condition.denied.insert(command.into()));
+        self.with_server(&address, |server| {
+            server.condition.denied.insert(command.into())
+        });
         sleep(span).await;
         self.with_server(&address, |server| server.condition.denied.remove(command));
     }
@@ -145,10 +168,17 @@ impl Network {
         let left = self.draw(2) as f64;
         self.with_server(address, |server| {
             for entry in lock(&server.database).entries.values_mut() {
-                let Item::SortedSet(set) = &mut entry.item else { continue };
+                let Item::SortedSet(set) = &mut entry.item else {
+                    continue;
+                };
                 let is_next = |member: &Bytes| matches!(&member[..], [b'N', b'0'..=b'9']);
-                let next: Vec<_> = set.iter().map(|(member, _)| member.clone()).filter(is_next).collect();
-                next.iter().for_each(|member| _ = set.insert(member, LAST_NUMBER - left));
+                let next: Vec<_> = set
+                    .iter()
+                    .map(|(member, _)| member.clone())
+                    .filter(is_next)
+                    .collect();
+                next.iter()
+                    .for_each(|member| _ = set.insert(member, LAST_NUMBER - left));
             }
         });
     }
@@ -167,7 +197,11 @@ impl Network {
 
     /// Cuts a process off for ever. The servers see its connections end, or nothing at all.
     pub fn kill(&self, process: usize) {
-        let line = if self.happens(700) { Line::Closed } else { Line::Gone };
+        let line = if self.happens(700) {
+            Line::Closed
+        } else {
+            Line::Gone
+        };
         self.note(&format!("p{process} is killed"), format!("{line:?}"));
         lock(&self.state).killed.push(process);
         self.end(line, |_, other| other == process);

@@ -16,7 +16,9 @@ impl Network {
     /// Lets a server follow another one.
     pub fn replicate(&self, master: &str, replica: &str) {
         for address in [master, replica] {
-            self.with_server(address, |server| server.log.changed = Arc::clone(&self.changed));
+            self.with_server(address, |server| {
+                server.log.changed = Arc::clone(&self.changed)
+            });
         }
         self.with_server(master, |server| server.log.is_kept = true);
         self.with_server(replica, |server| server.master = Some(master.into()));
@@ -25,20 +27,25 @@ impl Network {
     /// Carries changes from masters to their replicas, after up to so many ms each time.
     pub async fn carry(self: Arc<Self>, servers: Vec<String>, lag: u64) {
         loop {
-            let has_changes =
-                |address: &String| self.with_server(address, |server| server.log.has_changes()) == Some(true);
+            let has_changes = |address: &String| {
+                self.with_server(address, |server| server.log.has_changes()) == Some(true)
+            };
             if !servers.iter().any(has_changes) {
                 self.changed.notified().await;
             }
             sleep(Duration::from_millis(1 + self.draw(lag))).await;
             for replica in &servers {
-                let master = self.with_server(replica, |server| server.master.clone()).flatten();
+                let master = self
+                    .with_server(replica, |server| server.master.clone())
+                    .flatten();
                 let Some(master) = master else { continue };
                 // A server that stands still, or is gone, passes nothing on.
                 if self.is_away(&master) || self.is_away(replica) {
                     continue;
                 }
-                let changes = self.with_server(&master, |server| server.log.take()).unwrap_or_default();
+                let changes = self
+                    .with_server(&master, |server| server.log.take())
+                    .unwrap_or_default();
                 self.with_server(replica, |server| apply(server, changes));
             }
         }
@@ -56,8 +63,15 @@ impl Network {
     /// the new master once it serves.
     pub async fn fail_over(self: Arc<Self>, servers: Vec<String>) {
         let is_master = |one: &String| self.with_server(one, |server| server.master.is_none());
-        let one = |which| servers.iter().find(|one| is_master(one) == Some(which)).cloned();
-        let (Some(master), Some(replica)) = (one(true), one(false)) else { return };
+        let one = |which| {
+            servers
+                .iter()
+                .find(|one| is_master(one) == Some(which))
+                .cloned()
+        };
+        let (Some(master), Some(replica)) = (one(true), one(false)) else {
+            return;
+        };
         // One at a time.
         if std::mem::replace(&mut lock(&self.state).is_failing_over, true) {
             return;
@@ -125,7 +139,9 @@ impl Network {
         let nodes = lock(&topology).masters.clone();
         let [from, to] = [(); 2].map(|()| self.draw(nodes.len() as u64) as usize);
         let all = self.keys(&nodes[from]);
-        let Some(slot) = self.one(&all).map(|key| slot(key)) else { return };
+        let Some(slot) = self.one(&all).map(|key| slot(key)) else {
+            return;
+        };
         if !lock(&topology).migrate(slot, from, to) {
             return;
         }
@@ -133,11 +149,19 @@ impl Network {
         self.note("moves", format!("slot {slot} from {from} to {to}"));
         loop {
             sleep(Duration::from_millis(self.draw(60))).await;
-            let left: Vec<_> = self.keys(from).into_iter().filter(|key| self::slot(key) == slot).collect();
+            let left: Vec<_> = self
+                .keys(from)
+                .into_iter()
+                .filter(|key| self::slot(key) == slot)
+                .collect();
             let Some(key) = self.one(&left) else { break };
-            let entry = self.with_server(from, |server| lock(&server.database).entries.remove(key)).flatten();
+            let entry = self
+                .with_server(from, |server| lock(&server.database).entries.remove(key))
+                .flatten();
             if let Some(entry) = entry {
-                self.with_server(to, |server| lock(&server.database).entries.insert(key.clone(), entry));
+                self.with_server(to, |server| {
+                    lock(&server.database).entries.insert(key.clone(), entry)
+                });
             }
         }
         lock(&topology).moved(slot);
@@ -148,9 +172,19 @@ impl Network {
     fn unsubscribe(&self, address: &str, gone: u16) {
         let mut ended = Vec::new();
         let mut state = lock(&self.state);
-        for open in state.connections.values_mut().filter(|open| open.address == address) {
+        for open in state
+            .connections
+            .values_mut()
+            .filter(|open| open.address == address)
+        {
             let is_gone = |(is_shard, name): &&Channel| *is_shard && slot(name) == gone;
-            let channels: Vec<_> = open.session.channels.iter().filter(is_gone).cloned().collect();
+            let channels: Vec<_> = open
+                .session
+                .channels
+                .iter()
+                .filter(is_gone)
+                .cloned()
+                .collect();
             for channel in channels {
                 open.session.channels.remove(&channel);
                 let kind = Reply::bulk("sunsubscribe");

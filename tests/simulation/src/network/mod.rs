@@ -4,6 +4,7 @@
 mod connection;
 mod faults;
 mod fleets;
+mod wakes;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,6 +17,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_distributed::dial::{Dial, Stream};
 
+pub use self::wakes::Wakes;
 use crate::os;
 use crate::server::reply::{Bytes, Reply};
 use crate::server::sentinel::Sentinel;
@@ -56,6 +58,16 @@ struct Open {
     /// Nothing of it passes before.
     stalled_until: Instant,
     out: mpsc::UnboundedSender<Due>,
+}
+
+impl Open {
+    /// Whether it is subscribed to the channel of the process with this name.
+    fn listens(&self, name: &[u8]) -> bool {
+        self.session
+            .channels
+            .iter()
+            .any(|(_, channel)| channel.ends_with(name))
+    }
 }
 
 /// A machine with a server or a Sentinel.
@@ -106,6 +118,8 @@ pub struct Network {
     state: Mutex<State>,
     random: Mutex<u64>,
     weather: Weather,
+    /// The judge of those that wait, in worlds where nothing is wrong.
+    pub wakes: Option<Wakes>,
     is_recorded: bool,
     /// That of the world. Servers and connections depend on no process.
     runtime: Handle,
@@ -115,16 +129,29 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn new(seed: u64, weather: Weather, how: Play) -> Self {
+    pub fn new(seed: u64, weather: Weather, wakes: Option<Wakes>, how: Play) -> Self {
         let trace = Trace::new(how.is_printed);
         let is_recorded = how.is_recorded;
         let (state, random, runtime) = (Mutex::default(), Mutex::new(seed), Handle::current());
-        Self { state, random, weather, is_recorded, runtime, changed: Arc::default(), trace }
+        Self {
+            state,
+            random,
+            weather,
+            wakes,
+            is_recorded,
+            runtime,
+            changed: Arc::default(),
+            trace,
+        }
     }
 
     pub fn add(&self, address: &str, kind: Kind) {
         let now = Instant::now();
-        let host = Host { kind, refuses_until: now, stops_until: now };
+        let host = Host {
+            kind,
+            refuses_until: now,
+            stops_until: now,
+        };
         lock(&self.state).hosts.insert(address.into(), host);
     }
 
@@ -171,9 +198,13 @@ impl Network {
     /// When a key expires at one of these servers that is no replica, in ms.
     pub fn expires(&self, servers: &[String], key: &[u8]) -> Option<i64> {
         let state = lock(&self.state);
-        let hosts = servers.iter().filter_map(|address| state.hosts.get(address));
+        let hosts = servers
+            .iter()
+            .filter_map(|address| state.hosts.get(address));
         let ends = hosts.filter_map(|host| match &host.kind {
-            Kind::Server(server) if server.master.is_none() => lock(&server.database).entries.get(key)?.until,
+            Kind::Server(server) if server.master.is_none() => {
+                lock(&server.database).entries.get(key)?.until
+            }
             _ => None,
         });
         ends.max()
@@ -181,8 +212,9 @@ impl Network {
 
     /// The keys of a server.
     fn keys(&self, address: &str) -> Vec<Bytes> {
-        let keys =
-            self.with_server(address, |server| lock(&server.database).entries.keys().cloned().collect());
+        let keys = self.with_server(address, |server| {
+            lock(&server.database).entries.keys().cloned().collect()
+        });
         keys.unwrap_or_default()
     }
 
@@ -194,7 +226,21 @@ impl Network {
 
     /// The requests that servers have run for a process, without its subscriptions.
     pub fn requests(&self, process: usize) -> u64 {
-        lock(&self.state).requests.get(&process).copied().unwrap_or(0)
+        lock(&self.state)
+            .requests
+            .get(&process)
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// Whether all connections of these processes carry what is sent.
+    pub fn is_well(&self, processes: &[usize]) -> bool {
+        let state = lock(&self.state);
+        let mut own = state
+            .connections
+            .values()
+            .filter(|open| processes.contains(&open.process));
+        own.all(|open| *open.line.borrow() == Line::Open)
     }
 
     /// The most requests of a process in a second.
@@ -231,16 +277,38 @@ impl Network {
                 let is_compared = RECORDED.iter().any(|name| arguments[0].starts_with(name));
                 if self.is_recorded && is_compared {
                     let (micros, is_full) = (micros(), server.condition.is_full);
-                    state.recorded.push(Request { micros, is_full, arguments: arguments.to_vec() });
+                    state.recorded.push(Request {
+                        micros,
+                        is_full,
+                        arguments: arguments.to_vec(),
+                    });
                 }
                 let replies = server.run(&mut open.session, arguments);
-                (replies, std::mem::take(&mut lock(&server.database).published))
+                (
+                    replies,
+                    std::mem::take(&mut lock(&server.database).published),
+                )
             }
             Kind::Sentinel(sentinel) => (sentinel.run(&mut open.session, arguments), vec![]),
         };
-        let protocol = open.session.protocol;
+        let (protocol, process) = (open.session.protocol, open.process);
         let is_cluster = matches!(&host.kind, Kind::Server(server) if server.cluster.is_some());
         let from = open.address.clone();
+        if let (Some(wakes), Kind::Server(server)) = (&self.wakes, &host.kind) {
+            let listens = |name: &[u8]| {
+                state
+                    .connections
+                    .values()
+                    .find(|open| open.listens(name))
+                    .map(|open| open.process)
+            };
+            wakes.ran(
+                (&from, process),
+                arguments,
+                &mut lock(&server.database),
+                listens,
+            );
+        }
         for (channel, text) in published {
             // In a Cluster all nodes pass on what is not for the nodes of a slot alone.
             for open in state.connections.values() {
@@ -251,7 +319,9 @@ impl Network {
             }
         }
         let mut encoded = Bytes::new();
-        replies.iter().for_each(|reply| reply.encode(protocol, &mut encoded));
+        replies
+            .iter()
+            .for_each(|reply| reply.encode(protocol, &mut encoded));
         Some(encoded)
     }
 
@@ -285,7 +355,9 @@ impl Dial for Dialer {
             if lock(&network.state).killed.contains(&process) {
                 std::future::pending::<()>().await;
             }
-            network.open(process, address).map(|stream| Box::new(stream) as Box<dyn Stream>)
+            network
+                .open(process, address)
+                .map(|stream| Box::new(stream) as Box<dyn Stream>)
         })
     }
 }

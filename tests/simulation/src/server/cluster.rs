@@ -20,7 +20,11 @@ impl Topology {
     pub fn new(masters: Vec<String>) -> Self {
         let share = usize::from(SLOTS).div_ceil(masters.len());
         let owners = (0..usize::from(SLOTS)).map(|slot| slot / share).collect();
-        Self { masters, owners, moving: BTreeMap::new() }
+        Self {
+            masters,
+            owners,
+            moving: BTreeMap::new(),
+        }
     }
 
     pub fn owner(&self, slot: u16) -> usize {
@@ -74,7 +78,11 @@ impl Topology {
             };
         }
         if to == Some(own) && asking {
-            return if keys.len() > 1 && missing > 0 { again() } else { None };
+            return if keys.len() > 1 && missing > 0 {
+                again()
+            } else {
+                None
+            };
         }
         Some(format!("MOVED {slot} {}", self.masters[owner]))
     }
@@ -90,7 +98,11 @@ impl Topology {
             let address = &self.masters[self.owners[first]];
             let [host, port] = host_and_port(address);
             let port = port.parse().unwrap_or(0);
-            let master = vec![Reply::bulk(host), Reply::Int(port), Reply::bulk(address.as_str())];
+            let master = vec![
+                Reply::bulk(host),
+                Reply::Int(port),
+                Reply::bulk(address.as_str()),
+            ];
             ranges.push(Reply::Array(vec![
                 Reply::count(first),
                 Reply::count(next - 1),

@@ -52,9 +52,18 @@ pub fn report() -> std::io::Result<()> {
     let (mut functions, mut lines) = ((0, 0), (0, 0));
     for path in files {
         let text = std::fs::read_to_string(&path)?;
-        let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
+        let name = path
+            .strip_prefix(&root)
+            .unwrap_or(&path)
+            .display()
+            .to_string();
         let ran = covered(text);
-        for (number, line) in ran.text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
+        for (number, line) in ran
+            .text
+            .lines()
+            .enumerate()
+            .map(|(at, line)| (at + 1, line.trim()))
+        {
             if is_function(line) {
                 functions.1 += 1;
                 match ran.functions.contains(&number) {
@@ -92,13 +101,21 @@ fn read(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
 
 /// What was run of a file. A script contains whole files, so a line of a script is a line of one of them.
 fn covered(text: String) -> Script {
-    let mut ran = Script { text, ..Script::default() };
+    let mut ran = Script {
+        text,
+        ..Script::default()
+    };
     for script in lock(&SCRIPTS).values() {
-        let Some(at) = script.text.find(&ran.text) else { continue };
+        let Some(at) = script.text.find(&ran.text) else {
+            continue;
+        };
         let before = script.text[..at].matches('\n').count();
         let end = before + ran.text.lines().count();
         let own = |lines: &BTreeSet<usize>| {
-            lines.range(before + 1..=end).map(|line| line - before).collect::<Vec<_>>()
+            lines
+                .range(before + 1..=end)
+                .map(|line| line - before)
+                .collect::<Vec<_>>()
         };
         ran.lines.extend(own(&script.lines));
         ran.functions.extend(own(&script.functions));
@@ -115,5 +132,7 @@ fn is_code(line: &str) -> bool {
     let ends = ["end", "else", "}", ")", "end)", "until", "repeat", "do"];
     !line.is_empty()
         && !line.starts_with("--")
-        && !ends.iter().any(|end| line.trim_end_matches([',', ';']) == *end)
+        && !ends
+            .iter()
+            .any(|end| line.trim_end_matches([',', ';']) == *end)
 }

@@ -58,15 +58,27 @@ pub const NOT_FLOAT: &str = "ERR value is not a valid float";
 pub const SYNTAX: &str = "ERR syntax error";
 
 const fn reads(name: &'static str, arity: i32, run: Run) -> Command {
-    Command { name, arity, writes: false, grows: false, run }
+    Command {
+        name,
+        arity,
+        writes: false,
+        grows: false,
+        run,
+    }
 }
 
 const fn shrinks(name: &'static str, arity: i32, run: Run) -> Command {
-    Command { writes: true, ..reads(name, arity, run) }
+    Command {
+        writes: true,
+        ..reads(name, arity, run)
+    }
 }
 
 const fn grows(name: &'static str, arity: i32, run: Run) -> Command {
-    Command { grows: true, ..shrinks(name, arity, run) }
+    Command {
+        grows: true,
+        ..shrinks(name, arity, run)
+    }
 }
 
 /// All commands on keys, by name.
@@ -113,19 +125,28 @@ pub const COMMANDS: &[Command] = &[
 
 /// The command of this name in capitals.
 pub fn command(name: &str) -> Option<&'static Command> {
-    COMMANDS.binary_search_by(|command| command.name.cmp(name)).ok().map(|at| &COMMANDS[at])
+    COMMANDS
+        .binary_search_by(|command| command.name.cmp(name))
+        .ok()
+        .map(|at| &COMMANDS[at])
 }
 
 /// Whether the number of arguments fits that of a command.
 pub fn fits(arity: i32, arguments: &[Bytes]) -> bool {
     let count = arguments.len() as i32;
-    if arity < 0 { count >= -arity } else { count == arity }
+    if arity < 0 {
+        count >= -arity
+    } else {
+        count == arity
+    }
 }
 
 /// The error of a command whose arguments do not fit.
 pub fn wrong_count(name: &str) -> Reply {
     let name = name.to_ascii_lowercase();
-    Reply::error(format!("ERR wrong number of arguments for '{name}' command"))
+    Reply::error(format!(
+        "ERR wrong number of arguments for '{name}' command"
+    ))
 }
 
 impl Command {
@@ -141,7 +162,11 @@ impl Command {
         }
         *database.calls.entry(self.name).or_default() += 1;
         if self.writes {
-            let keys = if matches!(self.name, "DEL" | "UNLINK") { &arguments[1..] } else { &arguments[1..2] };
+            let keys = if matches!(self.name, "DEL" | "UNLINK") {
+                &arguments[1..]
+            } else {
+                &arguments[1..2]
+            };
             database.changed.extend(keys.iter().cloned());
         }
         (self.run)(database, arguments).unwrap_or_else(Reply::Error)
@@ -199,13 +224,21 @@ impl Database {
     /// Drops all that has expired.
     pub fn sweep(&mut self) {
         let now = self.millis();
-        self.entries.retain(|_, entry| entry.until.is_none_or(|until| until >= now));
+        self.entries
+            .retain(|_, entry| entry.until.is_none_or(|until| until >= now));
     }
 
     /// The item of a key, which is made if it is missing.
     fn item(&mut self, key: &[u8], empty: Item) -> &mut Item {
         self.get(key);
-        &mut self.entries.entry(key.to_vec()).or_insert(Entry { item: empty, until: None }).item
+        &mut self
+            .entries
+            .entry(key.to_vec())
+            .or_insert(Entry {
+                item: empty,
+                until: None,
+            })
+            .item
     }
 
     /// Drops a key whose last element was removed.

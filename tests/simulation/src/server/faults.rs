@@ -16,7 +16,9 @@ pub fn set(from: String, to: String) {
 
 /// A script with the change.
 pub fn put_back(text: &[u8]) -> Cow<'_, [u8]> {
-    let Some((from, to)) = CHANGE.get() else { return Cow::Borrowed(text) };
+    let Some((from, to)) = CHANGE.get() else {
+        return Cow::Borrowed(text);
+    };
     let text = String::from_utf8_lossy(text);
     IS_MADE.fetch_or(text.contains(from), Ordering::Relaxed);
     Cow::Owned(text.replace(from, to).into_bytes())

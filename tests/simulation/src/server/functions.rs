@@ -51,7 +51,10 @@ impl Library {
         let mut told = vec![
             (Reply::bulk("library_name"), Reply::bulk(self.name.as_str())),
             (Reply::bulk("engine"), Reply::bulk("LUA")),
-            (Reply::bulk("functions"), Reply::Array(self.functions.values().map(Registered::told).collect())),
+            (
+                Reply::bulk("functions"),
+                Reply::Array(self.functions.values().map(Registered::told).collect()),
+            ),
         ];
         if has_code {
             told.push((Reply::bulk("library_code"), Reply::bulk(&*self.text)));
@@ -63,7 +66,9 @@ impl Library {
 impl Libraries {
     fn function(&self, name: &[u8]) -> Option<(&Library, &Registered)> {
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        self.0.values().find_map(|library| Some((&**library, library.functions.get(&name)?)))
+        self.0
+            .values()
+            .find_map(|library| Some((&**library, library.functions.get(&name)?)))
     }
 
     /// Whether a command writes, and whether it is refused when the memory is full.
@@ -71,7 +76,10 @@ impl Libraries {
         match name {
             "FCALL" | "FCALL_RO" => {
                 let (_, function) = self.function(&arguments[1])?;
-                Some((function.writes(), function.writes() && !function.has("allow-oom")))
+                Some((
+                    function.writes(),
+                    function.writes() && !function.has("allow-oom"),
+                ))
             }
             "FUNCTION|LOAD" => Some((true, true)),
             "FUNCTION|DELETE" | "FUNCTION|FLUSH" => Some((true, false)),
@@ -80,14 +88,21 @@ impl Libraries {
     }
 
     pub fn texts(&self) -> Texts {
-        self.0.values().map(|library| Arc::clone(&library.text)).collect()
+        self.0
+            .values()
+            .map(|library| Arc::clone(&library.text))
+            .collect()
     }
 
     /// Adds a library, unless another one has a function of the same name.
     fn add(&mut self, library: Arc<Library>) -> Result<(), String> {
         let mut others = self.0.values().filter(|other| other.name != library.name);
-        let shared = others
-            .find_map(|other| library.functions.iter().find(|(name, _)| other.functions.contains_key(*name)));
+        let shared = others.find_map(|other| {
+            library
+                .functions
+                .iter()
+                .find(|(name, _)| other.functions.contains_key(*name))
+        });
         if let Some((_, function)) = shared {
             return Err(format!("Function {} already exists", function.name));
         }
@@ -103,17 +118,32 @@ impl Libraries {
             match option(word).as_str() {
                 "WITHCODE" if !has_code => has_code = true,
                 "LIBRARYNAME" if pattern.is_none() => {
-                    let given = options.next().ok_or("library name argument was not given")?;
+                    let given = options
+                        .next()
+                        .ok_or("library name argument was not given")?;
                     pattern = Some(given.to_ascii_lowercase());
                 }
-                _ => return Err(format!("Unknown argument {}", String::from_utf8_lossy(word))),
+                _ => {
+                    return Err(format!(
+                        "Unknown argument {}",
+                        String::from_utf8_lossy(word)
+                    ));
+                }
             }
         }
         let fits = |library: &&Arc<Library>| {
             let name = library.name.to_ascii_lowercase();
-            pattern.as_ref().is_none_or(|pattern| matches(pattern, name.as_bytes()))
+            pattern
+                .as_ref()
+                .is_none_or(|pattern| matches(pattern, name.as_bytes()))
         };
-        Ok(Reply::Array(self.0.values().filter(fits).map(|library| library.told(has_code)).collect()))
+        Ok(Reply::Array(
+            self.0
+                .values()
+                .filter(fits)
+                .map(|library| library.told(has_code))
+                .collect(),
+        ))
     }
 }
 
@@ -121,7 +151,9 @@ impl Libraries {
 fn parts(arguments: &[Bytes]) -> Result<Parts<'_>, &'static str> {
     let count = integer(&arguments[2]).map_err(|_| "Bad number of keys provided")?;
     let count = usize::try_from(count).map_err(|_| "Number of keys can't be negative")?;
-    arguments[3..].split_at_checked(count).ok_or("Number of keys can't be greater than number of args")
+    arguments[3..]
+        .split_at_checked(count)
+        .ok_or("Number of keys can't be greater than number of args")
 }
 
 fn refused(error: String) -> Reply {
@@ -147,7 +179,10 @@ impl Server {
     fn load(&mut self, arguments: &[Bytes]) -> Result<Reply, String> {
         let (text, options) = arguments.split_last().ok_or("Missing library metadata")?;
         if let Some(unknown) = options.iter().find(|word| option(word) != "REPLACE") {
-            return Err(format!("Unknown option given: {}", String::from_utf8_lossy(unknown)));
+            return Err(format!(
+                "Unknown option given: {}",
+                String::from_utf8_lossy(unknown)
+            ));
         }
         let name = library::name(text)?;
         if options.is_empty() && self.libraries.0.contains_key(&name) {
@@ -195,8 +230,14 @@ impl Server {
 
     /// Has these libraries from now on: those of another server.
     pub fn take_over(&mut self, texts: &[Arc<[u8]>]) {
-        let libraries = texts.iter().filter_map(|text| self.scripts.library(text).ok());
-        self.libraries = Libraries(libraries.map(|library| (library.name.clone(), library)).collect());
+        let libraries = texts
+            .iter()
+            .filter_map(|text| self.scripts.library(text).ok());
+        self.libraries = Libraries(
+            libraries
+                .map(|library| (library.name.clone(), library))
+                .collect(),
+        );
     }
 
     /// `FCALL` and `FCALL_RO`.
@@ -205,7 +246,10 @@ impl Server {
     }
 
     fn called(&self, name: &str, arguments: &[Bytes]) -> Result<Reply, String> {
-        let (library, function) = self.libraries.function(&arguments[1]).ok_or("Function not found")?;
+        let (library, function) = self
+            .libraries
+            .function(&arguments[1])
+            .ok_or("Function not found")?;
         let parts = parts(arguments)?;
         if function.has("no-cluster") && self.cluster.is_some() {
             return Err("Can not run script on cluster, 'no-cluster' flag is set.".into());
@@ -214,7 +258,10 @@ impl Server {
             return Err("Can not execute a script with write flag using *_ro command.".into());
         }
         // Who may not write, or not when the memory is full, was refused before.
-        let limits = Limits { is_reader: !function.writes(), ..Limits::default() };
+        let limits = Limits {
+            is_reader: !function.writes(),
+            ..Limits::default()
+        };
         Ok(self.scripts.call(library, function, parts, limits))
     }
 }

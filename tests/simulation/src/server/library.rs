@@ -10,7 +10,13 @@ use super::reply::{Bytes, Reply};
 use super::{coverage, faults, lock};
 
 /// What a function may say about itself.
-const FLAGS: [&str; 5] = ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
+const FLAGS: [&str; 5] = [
+    "no-writes",
+    "allow-oom",
+    "allow-stale",
+    "no-cluster",
+    "allow-cross-slot-keys",
+];
 
 const NO_NAME: &str = "Library names can only contain letters, numbers, or underscores(_) and must be at least one \
                        character long";
@@ -72,9 +78,17 @@ impl Loader {
     pub fn new(lua: &Lua) -> mlua::Result<Self> {
         let registered = Arc::<Mutex<Functions>>::default();
         let own = Arc::clone(&registered);
-        let register = move |_: &Lua, arguments: MultiValue| Ok(register(&mut lock(&own), arguments).err());
-        let load = lua.load(PRELUDE).set_name("=prelude").call(lua.create_function(register)?)?;
-        Ok(Self { load, registered, loaded: Mutex::default() })
+        let register =
+            move |_: &Lua, arguments: MultiValue| Ok(register(&mut lock(&own), arguments).err());
+        let load = lua
+            .load(PRELUDE)
+            .set_name("=prelude")
+            .call(lua.create_function(register)?)?;
+        Ok(Self {
+            load,
+            registered,
+            loaded: Mutex::default(),
+        })
     }
 
     /// The library of a text. `run` calls a function with another one.
@@ -91,7 +105,8 @@ impl Loader {
         let name = name(text)?;
         coverage::knows(digest, text);
         lock(&self.registered).clear();
-        let compiled = compiled(lua, text).map_err(|error| format!("Error compiling function: {error}"))?;
+        let compiled =
+            compiled(lua, text).map_err(|error| format!("Error compiling function: {error}"))?;
         if let Reply::Error(error) = run((self.load.clone(), compiled)) {
             return Err(format!("Error registering functions: {error}"));
         }
@@ -99,7 +114,12 @@ impl Loader {
         if functions.is_empty() {
             return Err("No functions registered".into());
         }
-        let library = Arc::new(Library { name, text: text.into(), digest: digest.into(), functions });
+        let library = Arc::new(Library {
+            name,
+            text: text.into(),
+            digest: digest.into(),
+            functions,
+        });
         lock(&self.loaded).insert(digest.into(), Arc::clone(&library));
         Ok(library)
     }
@@ -109,7 +129,10 @@ impl Loader {
 fn compiled(lua: &Lua, text: &[u8]) -> Result<Function, String> {
     let text = faults::put_back(text);
     let line = text.iter().position(|byte| *byte == b'\n').unwrap_or(0);
-    let function = lua.load(&text[line..]).set_name("=user_function").into_function();
+    let function = lua
+        .load(&text[line..])
+        .set_name("=user_function")
+        .into_function();
     function.map_err(|error| match error {
         Error::SyntaxError { message, .. } => message,
         error => error.to_string(),
@@ -121,7 +144,10 @@ pub fn name(text: &[u8]) -> Result<String, String> {
     if !text.starts_with(b"#!") {
         return Err("Missing library metadata".into());
     }
-    let end = text.iter().position(|byte| *byte == b'\n').ok_or("Invalid library metadata")?;
+    let end = text
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .ok_or("Invalid library metadata")?;
     let line = String::from_utf8_lossy(&text[2..end]);
     let (engine, parts) = line.split_once(' ').unwrap_or((&line, ""));
     let mut name = None;
@@ -129,7 +155,9 @@ pub fn name(text: &[u8]) -> Result<String, String> {
         match part.strip_prefix("name=") {
             None => return Err(format!("Invalid metadata value given: {part}")),
             Some(_) if name.is_some() => {
-                return Err("Invalid metadata value, name argument was given multiple times".into());
+                return Err(
+                    "Invalid metadata value, name argument was given multiple times".into(),
+                );
             }
             given => name = given,
         }
@@ -157,11 +185,19 @@ fn register(functions: &mut Functions, arguments: MultiValue) -> Result<(), Stri
         [Value::Table(named)] => by_name(named)?,
         [_] => return Err(NO_TABLE.into()),
         [name, Value::Function(callback)] => {
-            let name = text(name).ok_or("first argument to redis.register_function must be a string")?;
+            let name =
+                text(name).ok_or("first argument to redis.register_function must be a string")?;
             let (name, callback) = (checked(&name)?, callback.clone());
-            Registered { name, description: None, flags: vec![], callback }
+            Registered {
+                name,
+                description: None,
+                flags: vec![],
+                callback,
+            }
         }
-        [_, _] => return Err("second argument to redis.register_function must be a function".into()),
+        [_, _] => {
+            return Err("second argument to redis.register_function must be a function".into());
+        }
         _ => return Err("wrong number of arguments to redis.register_function".into()),
     };
     match functions.insert(function.name.to_ascii_lowercase(), function) {
@@ -173,18 +209,22 @@ fn register(functions: &mut Functions, arguments: MultiValue) -> Result<(), Stri
 fn by_name(named: &Table) -> Result<Registered, String> {
     let (mut name, mut description, mut flags, mut callback) = (None, None, vec![], None);
     let string = |what: &str, value: &Value| {
-        let refused = || format!("{what} argument given to redis.register_function must be a string");
+        let refused =
+            || format!("{what} argument given to redis.register_function must be a string");
         text(value).ok_or_else(refused)
     };
     for pair in named.pairs::<Value, Value>() {
         let (key, value) = pair.map_err(|error| error.to_string())?;
-        let key = text(&key).ok_or("named argument key given to redis.register_function is not a string")?;
+        let key = text(&key)
+            .ok_or("named argument key given to redis.register_function is not a string")?;
         match (key.to_ascii_lowercase().as_slice(), value) {
             (b"function_name", value) => name = Some(string("function_name", &value)?),
             (b"description", value) => description = Some(string("description", &value)?),
             (b"callback", Value::Function(function)) => callback = Some(function),
             (b"callback", _) => {
-                return Err("callback argument given to redis.register_function must be a function".into());
+                return Err(
+                    "callback argument given to redis.register_function must be a function".into(),
+                );
             }
             (b"flags", Value::Table(given)) => flags = self::flags(&given)?,
             (b"flags", _) => return Err(NO_FLAGS.into()),
@@ -193,13 +233,20 @@ fn by_name(named: &Table) -> Result<Registered, String> {
     }
     let name = name.ok_or("redis.register_function must get a function name argument")?;
     let callback = callback.ok_or("redis.register_function must get a callback argument")?;
-    Ok(Registered { name: checked(&name)?, description, flags, callback })
+    Ok(Registered {
+        name: checked(&name)?,
+        description,
+        flags,
+        callback,
+    })
 }
 
 fn flags(given: &Table) -> Result<Vec<&'static str>, String> {
     let known = |value: mlua::Result<Value>| {
         let flag = text(&value.ok()?)?;
-        FLAGS.into_iter().find(|known| known.as_bytes().eq_ignore_ascii_case(&flag))
+        FLAGS
+            .into_iter()
+            .find(|known| known.as_bytes().eq_ignore_ascii_case(&flag))
     };
     let flags: Option<Vec<_>> = given.sequence_values().map(known).collect();
     flags.ok_or_else(|| "unknown flag given".into())

@@ -1,12 +1,16 @@
 //! The scripts, run by Lua 5.1 as a server runs them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, c_int};
+use std::slice;
 use std::sync::{Arc, Mutex};
 
-use mlua::{Function, HookTriggers, IntoLuaMulti, Lua, MultiValue, Table, Value, VmState};
+use mlua::ffi::{self, lua_State};
+use mlua::{Function, HookTriggers, IntoLuaMulti, Lua, Value, VmState};
 use sha1_smol::Sha1;
 
 use super::cluster::Topology;
+use super::commands::option;
 use super::database::{Database, command};
 use super::library::{Library, Loader, Registered};
 use super::reply::{Bytes, Reply, number};
@@ -15,8 +19,8 @@ use super::{FULL, Parts, READ_ONLY, coverage, faults, lock, structs};
 /// Machines of servers that are gone, for those to come: making one and compiling its scripts takes longer than a small world.
 static SPARE: Mutex<Vec<Arc<Machine>>> = Mutex::new(Vec::new());
 
-/// The digests of scripts, by their texts.
-static DIGESTS: Mutex<BTreeMap<Vec<u8>, String>> = Mutex::new(BTreeMap::new());
+/// Scripts and their digests, by the lengths of the texts: most texts begin alike.
+static DIGESTS: Mutex<BTreeMap<usize, Vec<(Bytes, String)>>> = Mutex::new(BTreeMap::new());
 
 /// What the current script or function may do.
 #[derive(Clone, Copy, Default)]
@@ -43,11 +47,17 @@ struct Call {
     digest: String,
 }
 
+/// What the commands of a script work on.
+#[derive(Default)]
+struct Scene {
+    database: Arc<Mutex<Database>>,
+    call: Arc<Mutex<Call>>,
+}
+
 /// A Lua that runs scripts on a database.
 struct Machine {
     lua: Lua,
-    database: Arc<Mutex<Database>>,
-    call: Arc<Mutex<Call>>,
+    scene: Box<Scene>,
     protect: Function,
     /// All that it has run, by digest.
     compiled: Mutex<BTreeMap<String, Function>>,
@@ -88,26 +98,38 @@ end
 impl Machine {
     fn new() -> mlua::Result<Self> {
         let lua = Lua::new();
-        let (call, database) = (Arc::<Mutex<Call>>::default(), Arc::<Mutex<Database>>::default());
+        let scene = Box::<Scene>::default();
         let redis = lua.create_table()?;
         let digest = lua.create_function(|_, text: mlua::String| Ok(digest(&text.as_bytes())))?;
         redis.set("sha1hex", digest)?;
         lua.globals().set("redis", redis)?;
         structs::add(&lua)?;
-        let (current, own) = (Arc::clone(&call), Arc::clone(&database));
-        let run = lua.create_function(move |lua, arguments: MultiValue| {
-            let reply = run(&mut lock(&own), &mut lock(&current), arguments);
-            to_lua(lua, reply)
-        })?;
+        let place = std::ptr::from_ref::<Scene>(&scene).cast_mut().cast();
+        // SAFETY: the scene lives as long as the machine, and nothing else is on the stack.
+        let run: Function = unsafe {
+            lua.exec_raw((), |lua| {
+                ffi::lua_pushlightuserdata(lua, place);
+                ffi::lua_pushcclosure(lua, run, 1);
+            })?
+        };
         let globals = lua.globals();
         let names = ["error", "type", "getmetatable"].map(|name| globals.get::<Value>(name));
         let [error, kind, metatable] = names;
         if coverage::is_on() {
-            watch(&lua, Arc::clone(&call))?;
+            watch(&lua, Arc::clone(&scene.call))?;
         }
-        let protect = lua.load(PRELUDE).set_name("=prelude").call((run, error?, kind?, metatable?))?;
+        let protect = lua
+            .load(PRELUDE)
+            .set_name("=prelude")
+            .call((run, error?, kind?, metatable?))?;
         let loader = Loader::new(&lua)?;
-        Ok(Self { lua, database, call, protect, compiled: Mutex::default(), loader })
+        Ok(Self {
+            lua,
+            scene,
+            protect,
+            compiled: Mutex::default(),
+            loader,
+        })
     }
 
     fn compiled(&self, digest: &str, text: &[u8]) -> mlua::Result<()> {
@@ -115,38 +137,60 @@ impl Machine {
         if !compiled.contains_key(digest) {
             coverage::knows(digest, text);
             let text = faults::put_back(text);
-            let script = self.lua.load(&*text).set_name("=user_script").into_function()?;
+            let script = self
+                .lua
+                .load(&*text)
+                .set_name("=user_script")
+                .into_function()?;
             compiled.insert(digest.to_owned(), script);
         }
         Ok(())
     }
 
-    fn script(&self, digest: &str, (keys, values): Parts<'_>, limits: Limits) -> mlua::Result<Value> {
+    fn script(&self, digest: &str, (keys, values): Parts<'_>, limits: Limits) -> Reply {
         let script = lock(&self.compiled).get(digest).cloned();
-        let globals = self.lua.globals();
-        globals.raw_set("KEYS", self.table(keys)?)?;
-        globals.raw_set("ARGV", self.table(values)?)?;
-        self.run(digest, limits, script)
+        self.run(digest, limits, script, |lua| {
+            for (name, texts) in [(c"KEYS", keys), (c"ARGV", values)] {
+                // SAFETY: the stack has room for some values.
+                unsafe {
+                    ffi::lua_pushstring(lua, name.as_ptr());
+                    push_texts(lua, texts);
+                    ffi::lua_rawset(lua, ffi::LUA_GLOBALSINDEX);
+                }
+            }
+        })
     }
 
-    /// Calls what is first with what follows it.
-    fn run(&self, digest: &str, limits: Limits, called: impl IntoLuaMulti) -> mlua::Result<Value> {
+    /// Calls what is first with what follows it, and with what `adds` puts on the stack.
+    fn run(
+        &self,
+        digest: &str,
+        limits: Limits,
+        called: impl IntoLuaMulti,
+        adds: impl FnOnce(*mut lua_State),
+    ) -> Reply {
         {
-            let mut call = lock(&self.call);
+            let mut call = lock(&self.scene.call);
             (call.limits, call.has_written) = (limits, false);
             if coverage::is_on() {
                 call.digest = digest.into();
             }
         }
-        self.protect.call(called)
-    }
-
-    fn table(&self, texts: &[Bytes]) -> mlua::Result<Table> {
-        let table = self.lua.create_table_with_capacity(texts.len(), 0)?;
-        for (at, text) in texts.iter().enumerate() {
-            table.raw_set(at + 1, self.lua.create_string(text)?)?;
-        }
-        Ok(table)
+        let mut reply = Reply::Nil;
+        let called = called.into_lua_multi(&self.lua).map(|mut called| {
+            called.push_front(Value::Function(self.protect.clone()));
+            called
+        });
+        // SAFETY: the function is below its arguments, and nothing is left on the stack.
+        let done = called.and_then(|called| unsafe {
+            self.lua.exec_raw::<()>(called, |lua| {
+                adds(lua);
+                ffi::lua_call(lua, ffi::lua_gettop(lua) - 1, 1);
+                reply = replied(lua, 1);
+                ffi::lua_settop(lua, 0);
+            })
+        });
+        done.map_or_else(|error| Reply::error(format!("ERR {error}")), |()| reply)
     }
 }
 
@@ -157,14 +201,17 @@ impl Scripts {
             Some(machine) => machine,
             None => Arc::new(Machine::new()?),
         };
-        *lock(&machine.call) = Call::default();
-        *lock(&machine.database) = Database::default();
-        Ok(Self { machine, known: BTreeSet::new() })
+        *lock(&machine.scene.call) = Call::default();
+        *lock(&machine.scene.database) = Database::default();
+        Ok(Self {
+            machine,
+            known: BTreeSet::new(),
+        })
     }
 
     /// What the scripts work on.
     pub fn database(&self) -> Arc<Mutex<Database>> {
-        Arc::clone(&self.machine.database)
+        Arc::clone(&self.machine.scene.database)
     }
 
     /// Forgets all scripts, as `SCRIPT FLUSH` and a restart do.
@@ -174,14 +221,16 @@ impl Scripts {
 
     /// From now on this is a node of a Cluster.
     pub fn join(&mut self, node: Node) {
-        lock(&self.machine.call).cluster = Some(node);
+        lock(&self.machine.scene.call).cluster = Some(node);
     }
 
     /// `EVAL`: the arguments begin with that name.
     pub fn eval(&mut self, arguments: &[Bytes], limits: Limits) -> Reply {
         let digest = digest_of_script(&arguments[1]);
         if let Err(error) = self.machine.compiled(&digest, &arguments[1]) {
-            return Reply::error(format!("ERR Error compiling script (new function): {error}"));
+            return Reply::error(format!(
+                "ERR Error compiling script (new function): {error}"
+            ));
         }
         let reply = self.run(&digest, arguments, limits);
         self.known.insert(digest);
@@ -201,23 +250,32 @@ impl Scripts {
         let Some(parts) = super::keys_of_call(arguments) else {
             return Reply::error("ERR Number of keys can't be greater than number of args");
         };
-        replied(self.machine.script(digest, parts, limits))
+        self.machine.script(digest, parts, limits)
     }
 
     /// The library of a text, which runs when the machine gets it for the first time.
     pub fn library(&self, text: &[u8]) -> Result<Arc<Library>, String> {
         let (machine, digest) = (&self.machine, digest_of_script(text));
-        let run = |called| replied(machine.run(&digest, Limits::default(), called));
+        let run = |called| machine.run(&digest, Limits::default(), called, |_| {});
         machine.loader.library(&machine.lua, &digest, text, run)
     }
 
     /// Calls a function of a library.
-    pub fn call(&self, library: &Library, function: &Registered, parts: Parts<'_>, limits: Limits) -> Reply {
-        let (machine, (keys, values)) = (&self.machine, parts);
-        let tables = machine.table(keys).and_then(|keys| Ok((keys, machine.table(values)?)));
-        replied(tables.and_then(|(keys, values)| {
-            machine.run(&library.digest, limits, (&function.callback, keys, values))
-        }))
+    pub fn call(
+        &self,
+        library: &Library,
+        function: &Registered,
+        parts: Parts<'_>,
+        limits: Limits,
+    ) -> Reply {
+        let (keys, values) = parts;
+        self.machine
+            .run(&library.digest, limits, &function.callback, |lua| {
+                // SAFETY: the stack has room for some values.
+                [keys, values]
+                    .iter()
+                    .for_each(|texts| unsafe { push_texts(lua, texts) });
+            })
     }
 }
 
@@ -234,7 +292,10 @@ fn watch(lua: &Lua, call: Arc<Mutex<Call>>) -> mlua::Result<()> {
     let triggers = HookTriggers::new().every_line();
     lua.set_hook(triggers, move |_, debug| {
         let source = debug.source();
-        if !matches!(source.short_src.as_deref(), Some("user_script" | "user_function")) {
+        if !matches!(
+            source.short_src.as_deref(),
+            Some("user_script" | "user_function")
+        ) {
             return Ok(VmState::Continue);
         }
         let call = lock(&call);
@@ -251,12 +312,14 @@ pub fn digest(text: &[u8]) -> String {
 
 /// The digest of a script, which is known after the first time.
 fn digest_of_script(text: &[u8]) -> String {
-    let known = lock(&DIGESTS).get(text).cloned();
-    known.unwrap_or_else(|| {
-        let digest = digest(text);
-        lock(&DIGESTS).insert(text.to_vec(), digest.clone());
-        digest
-    })
+    let mut digests = lock(&DIGESTS);
+    let alike = digests.entry(text.len()).or_default();
+    if let Some((_, digest)) = alike.iter().find(|(other, _)| other == text) {
+        return digest.clone();
+    }
+    let digest = digest(text);
+    alike.push((text.to_vec(), digest.clone()));
+    digest
 }
 
 /// A string, or a number as one.
@@ -269,18 +332,74 @@ pub fn text(value: &Value) -> Option<Bytes> {
     }
 }
 
-/// A command of a script.
-fn run(database: &mut Database, call: &mut Call, arguments: MultiValue) -> Reply {
-    let Some(arguments) = arguments.iter().map(text).collect::<Option<Vec<Bytes>>>() else {
-        return Reply::error("ERR Lua redis lib command arguments must be strings or integers");
-    };
-    let Some(name) = arguments.first().map(|name| String::from_utf8_lossy(name).to_ascii_uppercase()) else {
+/// `redis.pcall`: a command of a script.
+unsafe extern "C-unwind" fn run(lua: *mut lua_State) -> c_int {
+    // SAFETY: the value is the scene of the machine, see `Machine::new`, and the arguments are on the stack.
+    unsafe {
+        let scene = &*ffi::lua_touserdata(lua, ffi::lua_upvalueindex(1)).cast::<Scene>();
+        let arguments: Option<Vec<_>> = (1..=ffi::lua_gettop(lua))
+            .map(|at| argument(lua, at))
+            .collect();
+        let reply = match arguments {
+            Some(arguments) => ran(
+                &mut lock(&scene.database),
+                &mut lock(&scene.call),
+                &arguments,
+            ),
+            None => Reply::error("ERR Lua redis lib command arguments must be strings or integers"),
+        };
+        push(lua, &reply);
+    }
+    1
+}
+
+/// A string of the stack, or a number as one.
+///
+/// # Safety
+///
+/// The stack must have a value there.
+unsafe fn argument(lua: *mut lua_State, at: c_int) -> Option<Bytes> {
+    // SAFETY: as the caller says.
+    unsafe {
+        match ffi::lua_type(lua, at) {
+            ffi::LUA_TSTRING => Some(string(lua, at).to_vec()),
+            ffi::LUA_TNUMBER => {
+                let real = ffi::lua_tonumber(lua, at);
+                let whole = real as i64;
+                let is_whole = (real - whole as f64).abs() < f64::EPSILON;
+                Some(
+                    if is_whole {
+                        whole.to_string()
+                    } else {
+                        number(real)
+                    }
+                    .into(),
+                )
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The bytes of a string of the stack, as long as it is there.
+///
+/// # Safety
+///
+/// The stack must have a string there.
+unsafe fn string<'a>(lua: *mut lua_State, at: c_int) -> &'a [u8] {
+    let mut length = 0;
+    // SAFETY: as the caller says.
+    unsafe { slice::from_raw_parts(ffi::lua_tolstring(lua, at, &mut length).cast(), length) }
+}
+
+fn ran(database: &mut Database, call: &mut Call, arguments: &[Bytes]) -> Reply {
+    let Some(name) = arguments.first() else {
         return Reply::error("ERR Please specify at least one argument for this redis.call() call");
     };
-    let Some(command) = command(&name) else {
+    let Some(command) = command(&option(name)) else {
         return Reply::error("ERR Unknown Redis command called from script");
     };
-    if !command.fits(&arguments) {
+    if !command.fits(arguments) {
         return Reply::error("ERR Wrong number of args calling Redis command from script");
     }
     if call.limits.is_reader && (command.writes || command.name.ends_with("PUBLISH")) {
@@ -293,63 +412,112 @@ fn run(database: &mut Database, call: &mut Call, arguments: MultiValue) -> Reply
         return Reply::error(FULL);
     }
     if let Some((topology, own)) = &call.cluster
-        && !super::keys(&name, &arguments).iter().all(|key| lock(topology).serves(*own, key))
+        && !super::keys(command.name, arguments)
+            .iter()
+            .all(|key| lock(topology).serves(*own, key))
     {
         return Reply::error("ERR Script attempted to access a non local key in a cluster node");
     }
     call.has_written |= command.writes;
-    command.run(database, &arguments)
+    command.run(database, arguments)
 }
 
-fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
-    let single = |field: &str, text: String| {
-        let table = lua.create_table_with_capacity(0, 1)?;
-        table.raw_set(field, text)?;
-        Ok(Value::Table(table))
-    };
-    match reply {
-        Reply::Nil => Ok(Value::Boolean(false)),
-        Reply::Int(whole) => Ok(Value::Number(whole as f64)),
-        Reply::Bulk(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
-        Reply::Status(text) => single("ok", text),
-        Reply::Error(text) => single("err", text),
-        Reply::Array(all) | Reply::Push(all) => {
-            let table = lua.create_table_with_capacity(all.len(), 0)?;
-            for (at, one) in all.into_iter().enumerate() {
-                table.raw_set(at + 1, to_lua(lua, one)?)?;
-            }
-            Ok(Value::Table(table))
-        }
-        Reply::Map(pairs) => {
-            let flat = pairs.into_iter().flat_map(|(key, value)| [key, value]).collect();
-            to_lua(lua, Reply::Array(flat))
+/// Pushes a string.
+///
+/// # Safety
+///
+/// The stack must have room for it. The same is true of the next three.
+unsafe fn push_text(lua: *mut lua_State, text: &[u8]) {
+    // SAFETY: as the caller says.
+    unsafe { ffi::lua_pushlstring(lua, text.as_ptr().cast(), text.len()) };
+}
+
+/// Pushes a table of strings.
+unsafe fn push_texts(lua: *mut lua_State, texts: &[Bytes]) {
+    // SAFETY: as the caller says.
+    unsafe { push_all(lua, texts, |text| push_text(lua, text)) }
+}
+
+/// Pushes a table.
+unsafe fn push_all<T>(lua: *mut lua_State, all: &[T], push: impl Fn(&T)) {
+    // SAFETY: as the caller says.
+    unsafe {
+        ffi::lua_createtable(lua, all.len() as c_int, 0);
+        for (at, one) in (1..).zip(all) {
+            push(one);
+            ffi::lua_rawseti(lua, -2, at);
         }
     }
 }
 
-fn replied(value: mlua::Result<Value>) -> Reply {
-    value.map_or_else(|error| Reply::error(format!("ERR {error}")), from_lua)
+/// Pushes a reply as a script gets it.
+unsafe fn push(lua: *mut lua_State, reply: &Reply) {
+    // SAFETY: the stack has room for what this pushes.
+    let push_one = |reply: &Reply| unsafe { push(lua, reply) };
+    let single = |field: &CStr, text: &str| {
+        // SAFETY: the same.
+        unsafe {
+            ffi::lua_createtable(lua, 0, 1);
+            push_text(lua, text.as_bytes());
+            ffi::lua_setfield(lua, -2, field.as_ptr());
+        }
+    };
+    // SAFETY: the same.
+    unsafe {
+        ffi::luaL_checkstack(lua, 4, std::ptr::null());
+        match reply {
+            Reply::Nil => ffi::lua_pushboolean(lua, 0),
+            Reply::Int(whole) => ffi::lua_pushnumber(lua, *whole as f64),
+            Reply::Bulk(bytes) => push_text(lua, bytes),
+            Reply::Status(text) => single(c"ok", text),
+            Reply::Error(text) => single(c"err", text),
+            Reply::Array(all) | Reply::Push(all) => push_all(lua, all, push_one),
+            Reply::Map(pairs) => {
+                let flat: Vec<_> = pairs.iter().flat_map(|(key, value)| [key, value]).collect();
+                push_all(lua, &flat, |one| push_one(one));
+            }
+        }
+    }
 }
 
-fn from_lua(value: Value) -> Reply {
-    match value {
-        Value::Integer(whole) => Reply::Int(whole),
-        Value::Number(real) => Reply::Int(real as i64),
-        Value::String(text) => Reply::bulk(text.as_bytes().to_vec()),
-        Value::Boolean(true) => Reply::Int(1),
-        Value::Table(table) => {
-            if let Ok(Value::String(text)) = table.raw_get("err") {
-                return Reply::error(text.to_string_lossy());
+/// The reply that a script has returned.
+///
+/// # Safety
+///
+/// The stack must have a value there, and room for some more.
+unsafe fn replied(lua: *mut lua_State, at: c_int) -> Reply {
+    // SAFETY: as the caller says.
+    unsafe {
+        match ffi::lua_type(lua, at) {
+            ffi::LUA_TNUMBER => Reply::Int(ffi::lua_tonumber(lua, at) as i64),
+            ffi::LUA_TSTRING => Reply::bulk(string(lua, at)),
+            ffi::LUA_TBOOLEAN if ffi::lua_toboolean(lua, at) != 0 => Reply::Int(1),
+            ffi::LUA_TTABLE => {
+                for (field, told) in [
+                    (c"err", Reply::Error as fn(String) -> Reply),
+                    (c"ok", Reply::Status),
+                ] {
+                    ffi::lua_pushstring(lua, field.as_ptr());
+                    ffi::lua_rawget(lua, at);
+                    let is_text = ffi::lua_type(lua, -1) == ffi::LUA_TSTRING;
+                    let text =
+                        is_text.then(|| String::from_utf8_lossy(string(lua, -1)).into_owned());
+                    ffi::lua_pop(lua, 1);
+                    if let Some(text) = text {
+                        return told(text);
+                    }
+                }
+                ffi::luaL_checkstack(lua, 4, std::ptr::null());
+                let elements = (1..).map_while(|nth| {
+                    ffi::lua_rawgeti(lua, at, nth);
+                    let is_one = ffi::lua_type(lua, -1) != ffi::LUA_TNIL;
+                    let one = is_one.then(|| replied(lua, ffi::lua_gettop(lua)));
+                    ffi::lua_pop(lua, 1);
+                    one
+                });
+                Reply::Array(elements.collect())
             }
-            if let Ok(Value::String(text)) = table.raw_get("ok") {
-                return Reply::Status(text.to_string_lossy());
-            }
-            let elements = (1..).map_while(|at| match table.raw_get(at) {
-                Ok(Value::Nil) | Err(_) => None,
-                Ok(value) => Some(from_lua(value)),
-            });
-            Reply::Array(elements.collect())
+            _ => Reply::Nil,
         }
-        _ => Reply::Nil,
     }
 }

@@ -106,7 +106,9 @@ fn full_name(arguments: &[Bytes]) -> String {
 /// The keys that a command names.
 fn keys<'a>(name: &str, arguments: &'a [Bytes]) -> &'a [Bytes] {
     match name {
-        "EVAL" | "EVALSHA" | "FCALL" | "FCALL_RO" => keys_of_call(arguments).map_or(&[], |(keys, _)| keys),
+        "EVAL" | "EVALSHA" | "FCALL" | "FCALL_RO" => {
+            keys_of_call(arguments).map_or(&[], |(keys, _)| keys)
+        }
         "DEL" | "UNLINK" | "EXISTS" | "MGET" => &arguments[1..],
         "SPUBLISH" | "SSUBSCRIBE" => arguments.get(1..2).unwrap_or(&[]),
         "PUBLISH" | "SCAN" | "TIME" => &[],
@@ -154,7 +156,11 @@ impl Server {
         database.published.clear();
         if keeps != Keeps::All {
             let mut changed: BTreeSet<_> = database.entries.keys().cloned().collect();
-            let kept = if keeps == Keeps::Saved { self.saved.clone() } else { Default::default() };
+            let kept = if keeps == Keeps::Saved {
+                self.saved.clone()
+            } else {
+                Default::default()
+            };
             (database.entries, self.libraries) = kept;
             changed.extend(database.entries.keys().cloned());
             self.log.note(&database, changed);
@@ -223,14 +229,23 @@ impl Server {
         if functions::arity(name).is_some_and(|arity| !fits(arity, arguments)) {
             return Some(wrong_count(name));
         }
-        if denied.contains(name) || name.split_once('|').is_some_and(|(all, _)| denied.contains(all)) {
+        if denied.contains(name)
+            || name
+                .split_once('|')
+                .is_some_and(|(all, _)| denied.contains(all))
+        {
             let name = name.to_ascii_lowercase();
             let why = format!("NOPERM this user has no permissions to run the '{name}' command");
             return Some(Reply::Error(why));
         }
-        let always = matches!(name, "HELLO" | "CLIENT" | "AUTH" | "SELECT" | "INFO" | "SUBSCRIBE" | "ASKING");
+        let always = matches!(
+            name,
+            "HELLO" | "CLIENT" | "AUTH" | "SELECT" | "INFO" | "SUBSCRIBE" | "ASKING"
+        );
         if condition.is_loading && !always {
-            return Some(Reply::error("LOADING Redis is loading the dataset in memory"));
+            return Some(Reply::error(
+                "LOADING Redis is loading the dataset in memory",
+            ));
         }
         if let Some((topology, own)) = &self.cluster {
             // The channels of a slot are where the slot is.
@@ -256,7 +271,11 @@ impl Server {
 
     fn answer(&mut self, name: &str, session: &mut Session, arguments: &[Bytes]) -> Reply {
         let (is_full, is_read_only) = (self.condition.is_full, self.master.is_some());
-        let limits = Limits { is_full, is_read_only, is_reader: false };
+        let limits = Limits {
+            is_full,
+            is_read_only,
+            is_reader: false,
+        };
         match name {
             "EVAL" => self.scripts.eval(arguments, limits),
             "EVALSHA" => self.scripts.eval_by_digest(arguments, limits),
@@ -265,7 +284,11 @@ impl Server {
             "HELLO" => {
                 let version = arguments.get(1).and_then(|version| version.first());
                 session.protocol = if version == Some(&b'3') { 3 } else { 2 };
-                let pairs = [("server", "redis"), ("version", "7.0.15"), ("mode", "standalone")];
+                let pairs = [
+                    ("server", "redis"),
+                    ("version", "7.0.15"),
+                    ("mode", "standalone"),
+                ];
                 Reply::map(pairs.map(|(key, value)| (key, Reply::bulk(value))))
             }
             "ASKING" => Reply::ok(),
@@ -283,7 +306,11 @@ impl Server {
 
     fn role(&self) -> Reply {
         match &self.master {
-            None => Reply::Array(vec![Reply::bulk("master"), Reply::Int(0), Reply::Array(vec![])]),
+            None => Reply::Array(vec![
+                Reply::bulk("master"),
+                Reply::Int(0),
+                Reply::Array(vec![]),
+            ]),
             Some(master) => {
                 let [host, port] = host_and_port(master);
                 let mut told = ["slave", host, port, "connected", ""].map(Reply::bulk);
@@ -303,7 +330,9 @@ pub fn usual(name: &str, session: &Session) -> Reply {
         "PING" => Reply::Status("PONG".into()),
         "CLIENT" | "SELECT" | "AUTH" => Reply::ok(),
         "INFO" => Reply::bulk("# Server\r\nredis_version:7.0.15\r\n"),
-        _ => Reply::error(format!("ERR unknown command '{name}', with args beginning with: ")),
+        _ => Reply::error(format!(
+            "ERR unknown command '{name}', with args beginning with: "
+        )),
     }
 }
 
@@ -317,9 +346,15 @@ pub fn host_and_port(address: &str) -> [&str; 2] {
 pub fn subscribe(session: &mut Session, name: &str, channels: &[Bytes]) -> Vec<Reply> {
     let kind = name.to_ascii_lowercase();
     let subscribed = channels.iter().map(|channel| {
-        session.channels.insert((name == "SSUBSCRIBE", channel.clone()));
+        session
+            .channels
+            .insert((name == "SSUBSCRIBE", channel.clone()));
         let count = Reply::count(session.channels.len());
-        Reply::Push(vec![Reply::bulk(kind.as_str()), Reply::Bulk(channel.clone()), count])
+        Reply::Push(vec![
+            Reply::bulk(kind.as_str()),
+            Reply::Bulk(channel.clone()),
+            count,
+        ])
     });
     subscribed.collect()
 }
@@ -327,5 +362,9 @@ pub fn subscribe(session: &mut Session, name: &str, channels: &[Bytes]) -> Vec<R
 /// A message on a channel, as its subscribers get it.
 pub fn message((is_shard, channel): &Channel, text: &Bytes) -> Reply {
     let kind = if *is_shard { "smessage" } else { "message" };
-    Reply::Push(vec![Reply::bulk(kind), Reply::Bulk(channel.clone()), Reply::Bulk(text.clone())])
+    Reply::Push(vec![
+        Reply::bulk(kind),
+        Reply::Bulk(channel.clone()),
+        Reply::Bulk(text.clone()),
+    ])
 }

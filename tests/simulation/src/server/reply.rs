@@ -91,9 +91,16 @@ fn line(to: &mut Bytes, kind: char, rest: impl std::fmt::Display) {
 /// Takes the first request from what has arrived, if it is complete: its arguments and its length.
 pub fn request(arrived: &[u8]) -> Option<(Vec<Bytes>, usize)> {
     let number = |from: usize| {
-        let end = arrived.get(from..)?.windows(2).position(|two| two == b"\r\n")? + from;
-        let number: usize = std::str::from_utf8(&arrived[from + 1..end]).ok()?.parse().ok()?;
-        Some((number, end + 2))
+        let end = arrived
+            .get(from..)?
+            .iter()
+            .position(|byte| *byte == b'\n')?
+            + from;
+        let number: usize = std::str::from_utf8(&arrived[from + 1..end - 1])
+            .ok()?
+            .parse()
+            .ok()?;
+        Some((number, end + 1))
     };
     let (count, mut at) = number(0)?;
     let mut arguments = Vec::with_capacity(count);
@@ -108,17 +115,31 @@ pub fn request(arrived: &[u8]) -> Option<(Vec<Bytes>, usize)> {
 /// A number as `printf` writes it by `%.17g`.
 pub fn number(number: f64) -> String {
     if number.is_nan() {
-        return if number.is_sign_negative() { "-nan".into() } else { "nan".into() };
+        return if number.is_sign_negative() {
+            "-nan".into()
+        } else {
+            "nan".into()
+        };
     }
     if number.is_infinite() {
-        return if number > 0.0 { "inf".into() } else { "-inf".into() };
+        return if number > 0.0 {
+            "inf".into()
+        } else {
+            "-inf".into()
+        };
     }
     if number == number.trunc() && number.abs() < 1e16 {
-        let sign = if number == 0.0 && number.is_sign_negative() { "-" } else { "" };
+        let sign = if number == 0.0 && number.is_sign_negative() {
+            "-"
+        } else {
+            ""
+        };
         return format!("{sign}{}", number as i64);
     }
     let text = format!("{number:.16e}");
-    let Some((digits, exponent)) = text.split_once('e') else { return text };
+    let Some((digits, exponent)) = text.split_once('e') else {
+        return text;
+    };
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if (-4..17).contains(&exponent) {
         let places = usize::try_from(16 - exponent).unwrap_or(0);

@@ -16,15 +16,22 @@ pub const SWITCHED: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
 impl Sentinel {
     pub fn run(&self, session: &mut Session, arguments: &[Bytes]) -> Vec<Reply> {
-        let word =
-            |at: usize| arguments.get(at).map(|word| String::from_utf8_lossy(word).to_ascii_uppercase());
+        let word = |at: usize| {
+            arguments
+                .get(at)
+                .map(|word| String::from_utf8_lossy(word).to_ascii_uppercase())
+        };
         let [host, port] = host_and_port(&self.master);
         match (word(0).as_deref(), word(1).as_deref()) {
             (Some(name @ "SUBSCRIBE"), _) => subscribe(session, name, &arguments[1..]),
             (Some("SENTINEL"), Some("MASTER")) => {
                 let epoch = self.epoch.to_string();
-                let pairs =
-                    [("name", self.name.as_str()), ("ip", host), ("port", port), ("config-epoch", &epoch)];
+                let pairs = [
+                    ("name", self.name.as_str()),
+                    ("ip", host),
+                    ("port", port),
+                    ("config-epoch", &epoch),
+                ];
                 let told = pairs.map(|(key, value)| (Reply::bulk(key), Reply::bulk(value)));
                 vec![Reply::Map(told.into())]
             }

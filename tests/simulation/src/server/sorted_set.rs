@@ -32,7 +32,10 @@ pub struct Bound {
 
 impl Bound {
     pub fn open(score: f64) -> Self {
-        Self { score, is_open: true }
+        Self {
+            score,
+            is_open: true,
+        }
     }
 }
 
@@ -86,10 +89,22 @@ impl SortedSet {
     }
 
     /// Those between two scores, in order.
-    pub fn between(&self, from: Bound, to: Bound) -> impl DoubleEndedIterator<Item = (&Bytes, f64)> {
+    pub fn between(
+        &self,
+        from: Bound,
+        to: Bound,
+    ) -> impl DoubleEndedIterator<Item = (&Bytes, f64)> {
         let fits = move |score: f64| {
-            let above = if from.is_open { score > from.score } else { score >= from.score };
-            let below = if to.is_open { score < to.score } else { score <= to.score };
+            let above = if from.is_open {
+                score > from.score
+            } else {
+                score >= from.score
+            };
+            let below = if to.is_open {
+                score < to.score
+            } else {
+                score <= to.score
+            };
             above && below
         };
         // A range must not end before it begins. No score is above that of the end, which has no greatest member.
@@ -99,7 +114,10 @@ impl SortedSet {
             false if to.score < f64::INFINITY => Excluded((Score(to.score.next_up()), vec![])),
             false => Unbounded,
         };
-        let given = self.order.range((Included(first), end)).map(|(score, member)| (member, score.0));
+        let given = self
+            .order
+            .range((Included(first), end))
+            .map(|(score, member)| (member, score.0));
         given.filter(move |(_, score)| fits(*score))
     }
 }

@@ -19,9 +19,17 @@ type Operation = (&'static str, fn(u32, u32) -> u32);
 
 pub fn add(lua: &Lua) -> mlua::Result<()> {
     let structs = lua.create_table()?;
-    structs.set("pack", lua.create_function(|lua, arguments: MultiValue| pack(lua, arguments))?)?;
+    structs.set(
+        "pack",
+        lua.create_function(|lua, arguments: MultiValue| pack(lua, arguments))?,
+    )?;
     let unpack = |lua: &Lua, (format, data, from): (mlua::String, mlua::String, Option<f64>)| {
-        unpack(lua, &format.as_bytes(), &data.as_bytes(), from.unwrap_or(1.0))
+        unpack(
+            lua,
+            &format.as_bytes(),
+            &data.as_bytes(),
+            from.unwrap_or(1.0),
+        )
     };
     structs.set("unpack", lua.create_function(unpack)?)?;
     lua.globals().set("struct", structs)?;
@@ -44,15 +52,25 @@ pub fn add(lua: &Lua) -> mlua::Result<()> {
 }
 
 fn parts(format: &[u8]) -> mlua::Result<Vec<Part>> {
-    let unknown = || Error::runtime(format!("simulated struct: format {}", format.escape_ascii()));
+    let unknown = || {
+        Error::runtime(format!(
+            "simulated struct: format {}",
+            format.escape_ascii()
+        ))
+    };
     // Little-endian formats are not used.
     let mut rest = format.strip_prefix(b">").ok_or_else(unknown)?;
     let mut parts = Vec::new();
     while let [kind, after @ ..] = rest {
-        let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let digits = after
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count();
         let (size, after) = after.split_at(digits);
         rest = after;
-        let size: Option<usize> = std::str::from_utf8(size).ok().and_then(|size| size.parse().ok());
+        let size: Option<usize> = std::str::from_utf8(size)
+            .ok()
+            .and_then(|size| size.parse().ok());
         parts.push(match (kind, size) {
             (b'B', None) => Part::Whole(1),
             (b'H', None) => Part::Whole(2),
@@ -86,7 +104,9 @@ fn unpack(lua: &Lua, format: &[u8], data: &[u8], from: f64) -> mlua::Result<Mult
         at += part.size();
         match part {
             Part::Whole(_) => {
-                let whole = bytes.iter().fold(0_u64, |whole, byte| whole << 8 | u64::from(*byte));
+                let whole = bytes
+                    .iter()
+                    .fold(0_u64, |whole, byte| whole << 8 | u64::from(*byte));
                 values.push_back(Value::Number(whole as f64));
             }
             Part::Double => {
@@ -104,7 +124,9 @@ fn unpack(lua: &Lua, format: &[u8], data: &[u8], from: f64) -> mlua::Result<Mult
 fn pack(lua: &Lua, arguments: MultiValue) -> mlua::Result<mlua::String> {
     let mut arguments = arguments.into_iter();
     let Some(Value::String(format)) = arguments.next() else {
-        return Err(Error::runtime("bad argument #1 to 'pack' (string expected)"));
+        return Err(Error::runtime(
+            "bad argument #1 to 'pack' (string expected)",
+        ));
     };
     let mut packed = Bytes::new();
     for part in parts(&format.as_bytes())? {
@@ -114,14 +136,24 @@ fn pack(lua: &Lua, arguments: MultiValue) -> mlua::Result<mlua::String> {
         }
         let value = arguments.next().unwrap_or(Value::Nil);
         if let Part::Bytes(size) = part {
-            let text = lua.coerce_string(value)?.ok_or_else(|| Error::runtime("string expected"))?;
+            let text = lua
+                .coerce_string(value)?
+                .ok_or_else(|| Error::runtime("string expected"))?;
             let text = text.as_bytes();
-            let text = text.get(..size).ok_or_else(|| Error::runtime("string too short"))?;
+            let text = text
+                .get(..size)
+                .ok_or_else(|| Error::runtime("string too short"))?;
             packed.extend_from_slice(text);
             continue;
         }
-        let number = lua.coerce_number(value)?.ok_or_else(|| Error::runtime("number expected"))?;
-        let whole = if number < 0.0 { number as i64 as u64 } else { number as u64 };
+        let number = lua
+            .coerce_number(value)?
+            .ok_or_else(|| Error::runtime("number expected"))?;
+        let whole = if number < 0.0 {
+            number as i64 as u64
+        } else {
+            number as u64
+        };
         match part {
             Part::Whole(size) => packed.extend_from_slice(&whole.to_be_bytes()[8 - size..]),
             _ => packed.extend_from_slice(&number.to_be_bytes()),

@@ -91,7 +91,11 @@ impl Random {
             0 => words(self.one(OTHERS)),
             which @ 1..=3 => {
                 // Those that can be loaded are the first, and so are usual words.
-                let (libraries, loads) = if which == 1 { (LIBRARIES.len(), LOADS) } else { (5, USUAL_LOADS) };
+                let (libraries, loads) = if which == 1 {
+                    (LIBRARIES.len(), LOADS)
+                } else {
+                    (5, USUAL_LOADS)
+                };
                 let command = words(self.one(loads));
                 [command, vec![LIBRARIES[self.below(libraries)].into()]].concat()
             }

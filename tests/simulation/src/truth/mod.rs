@@ -40,7 +40,10 @@ pub fn compare(count: u64, from: u64, program: &str) -> Result<bool, String> {
     for seed in from..from + count {
         let sequences = [
             ("random commands", random(seed, COMMANDS, Random::command)),
-            ("functions", random(seed, FUNCTIONS, |random, _| random.on_functions())),
+            (
+                "functions",
+                random(seed, FUNCTIONS, |random, _| random.on_functions()),
+            ),
             ("a world", recorded(seed)),
         ];
         for (what, sequence) in sequences {
@@ -66,7 +69,11 @@ fn random(
     let next = |_| {
         micros += random.below(100_000) as i64;
         let is_full = random.below(one_of) == 0;
-        Request { micros, is_full, arguments: command(&mut random, micros) }
+        Request {
+            micros,
+            is_full,
+            arguments: command(&mut random, micros),
+        }
     };
     (0..count).map(next).collect()
 }
@@ -80,14 +87,22 @@ fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, S
     let mut simulated = Server::new().map_err(|error| error.to_string())?;
     let mut session = Session::default();
     // Some servers have no functions.
-    for command in ["FLUSHALL", "SCRIPT FLUSH", "FUNCTION FLUSH", "CONFIG SET maxmemory 0"] {
+    for command in [
+        "FLUSHALL",
+        "SCRIPT FLUSH",
+        "FUNCTION FLUSH",
+        "CONFIG SET maxmemory 0",
+    ] {
         real.ask(&words(command))?;
     }
     let mut was_full = false;
     for (nth, request) in sequence.iter().enumerate() {
         if request.is_full != was_full {
             was_full = request.is_full;
-            real.ask(&words(&format!("CONFIG SET maxmemory {}", u8::from(was_full))))?;
+            real.ask(&words(&format!(
+                "CONFIG SET maxmemory {}",
+                u8::from(was_full)
+            )))?;
         }
         real.set_time(request.micros)?;
         // Some servers read their clock once they have answered something.
@@ -100,11 +115,14 @@ fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, S
         }
         let ours = comparable(simulated.run(&mut session, &request.arguments).remove(0));
         let is_unordered = request.arguments[0].eq_ignore_ascii_case(b"FUNCTION");
-        let [ours, theirs] = [ours, theirs].map(|reply| if is_unordered { sorted(reply) } else { reply });
+        let [ours, theirs] =
+            [ours, theirs].map(|reply| if is_unordered { sorted(reply) } else { reply });
         lock(&simulated.database).published.clear();
         if !real.says(&ours, &theirs) {
             let request = told(&request.arguments);
-            return Ok(Some(format!("request {nth}, {request}: {ours:?}, not {theirs:?}")));
+            return Ok(Some(format!(
+                "request {nth}, {request}: {ours:?}, not {theirs:?}"
+            )));
         }
     }
     real.ask(&words("CONFIG SET maxmemory 0"))?;
@@ -113,23 +131,44 @@ fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, S
 }
 
 /// Compares what is stored.
-fn states(real: &mut Real, simulated: &mut Server, session: &mut Session) -> Result<Option<String>, String> {
+fn states(
+    real: &mut Real,
+    simulated: &mut Server,
+    session: &mut Session,
+) -> Result<Option<String>, String> {
     lock(&simulated.database).sweep();
     let mut keys: BTreeSet<Bytes> = lock(&simulated.database).entries.keys().cloned().collect();
     if let Reply::Array(all) = real.ask(&words("KEYS *"))? {
-        let key = |key| if let Reply::Bulk(key) = key { Some(key) } else { None };
+        let key = |key| {
+            if let Reply::Bulk(key) = key {
+                Some(key)
+            } else {
+                None
+            }
+        };
         keys.extend(all.into_iter().filter_map(key));
     }
     for key in keys {
-        for command in ["TYPE", "PTTL", "GET", "ZRANGE 0 -1 WITHSCORES", "HGETALL", "LRANGE 0 -1"] {
+        for command in [
+            "TYPE",
+            "PTTL",
+            "GET",
+            "ZRANGE 0 -1 WITHSCORES",
+            "HGETALL",
+            "LRANGE 0 -1",
+        ] {
             let mut words = words(command);
             words.insert(1, key.clone());
             let replies = [simulated.run(session, &words).remove(0), real.ask(&words)?];
             let is_hash = command == "HGETALL";
-            let [ours, theirs] =
-                replies.map(comparable).map(|reply| if is_hash { in_order(reply) } else { reply });
+            let [ours, theirs] = replies
+                .map(comparable)
+                .map(|reply| if is_hash { in_order(reply) } else { reply });
             if !real.says(&ours, &theirs) {
-                return Ok(Some(format!("state, {}: {ours:?}, not {theirs:?}", told(&words))));
+                return Ok(Some(format!(
+                    "state, {}: {ours:?}, not {theirs:?}",
+                    told(&words)
+                )));
             }
         }
     }
@@ -138,7 +177,9 @@ fn states(real: &mut Real, simulated: &mut Server, session: &mut Session) -> Res
 
 /// The fields of a hash in the order of their names.
 fn in_order(reply: Reply) -> Reply {
-    let Reply::Array(all) = reply else { return reply };
+    let Reply::Array(all) = reply else {
+        return reply;
+    };
     let mut pairs: Vec<_> = all.chunks(2).map(<[Reply]>::to_vec).collect();
     pairs.sort_by_key(|pair| format!("{pair:?}"));
     Reply::Array(pairs.concat())
@@ -162,13 +203,17 @@ fn comparable(reply: Reply) -> Reply {
 
 /// A reply whose order is that of a hash.
 fn sorted(reply: Reply) -> Reply {
-    let Reply::Array(all) = reply else { return reply };
+    let Reply::Array(all) = reply else {
+        return reply;
+    };
     let mut all: Vec<_> = all.into_iter().map(sorted).collect();
     all.sort_by_key(|one| format!("{one:?}"));
     Reply::Array(all)
 }
 
 fn told(arguments: &[Bytes]) -> String {
-    let words = arguments.iter().map(|word| word[..word.len().min(60)].escape_ascii().to_string());
+    let words = arguments
+        .iter()
+        .map(|word| word[..word.len().min(60)].escape_ascii().to_string());
     words.collect::<Vec<_>>().join(" ")
 }

@@ -12,7 +12,8 @@ const SMALL: &str = "0,1,2,-1,-2,3,7,100";
 const NUMBERS: &str = "0,1,2,-1,-2,3,7,100,1.5,x,,9007199254740991,01,99999999999999999999";
 const SCORES: &str = "0,1,2,2.5,-3,inf,-inf,1e15,9007199254740993,0.1,x,-0,4503599627370496,3.0e-7";
 const MEMBERS: &str = "m,n,o,,long member";
-const WORDS: &str = "NX,XX,GT,LT,CH,GET,PX,KEEPTTL,PXAT,BYSCORE,REV,LIMIT,WITHSCORES,BYTE,SET,u1,#3,EX";
+const WORDS: &str =
+    "NX,XX,GT,LT,CH,GET,PX,KEEPTTL,PXAT,BYSCORE,REV,LIMIT,WITHSCORES,BYTE,SET,u1,#3,EX";
 
 impl Random {
     pub fn below(&mut self, end: usize) -> usize {
@@ -32,7 +33,11 @@ impl Random {
 
     fn edge(&mut self) -> String {
         let score = self.one(SCORES);
-        if self.below(3) == 0 { format!("({score}") } else { score }
+        if self.below(3) == 0 {
+            format!("({score}")
+        } else {
+            score
+        }
     }
 
     /// A span of time in ms: hardly ever one that is over at the next command.
@@ -55,9 +60,15 @@ impl Random {
         let words = words.into_iter().map(String::into_bytes);
         match self.below(3) {
             0 => {
-                let script = ["return redis.call(unpack(ARGV))", "return redis.pcall(unpack(ARGV))"];
+                let script = [
+                    "return redis.call(unpack(ARGV))",
+                    "return redis.pcall(unpack(ARGV))",
+                ];
                 let script = script[self.below(2)];
-                [b"EVAL".to_vec(), script.into(), b"0".to_vec()].into_iter().chain(words).collect()
+                [b"EVAL".to_vec(), script.into(), b"0".to_vec()]
+                    .into_iter()
+                    .chain(words)
+                    .collect()
             }
             _ => words.collect(),
         }
@@ -91,7 +102,9 @@ impl Random {
             "BITFIELD" | "BITFIELD_RO" => self.fields(),
             "HGET" | "HEXISTS" | "ZSCORE" | "ZRANK" => vec![self.one(MEMBERS)],
             "HDEL" | "RPUSH" | "ZREM" | "ZMSCORE" => self.some(MEMBERS),
-            "HSET" => (0..2 + 2 * self.below(2)).map(|_| self.one(MEMBERS)).collect(),
+            "HSET" => (0..2 + 2 * self.below(2))
+                .map(|_| self.one(MEMBERS))
+                .collect(),
             "PEXPIRE" => vec![self.span()],
             "PUBLISH" | "SPUBLISH" => vec![self.one(MEMBERS)],
             "SET" => self.set(now),
@@ -108,7 +121,10 @@ impl Random {
 
     fn fields(&mut self) -> Vec<String> {
         let fields = (0..1 + self.below(3)).flat_map(|_| {
-            let (kind, at) = (self.one("u1,u5,i8,i64,u63,u64,x"), self.one("0,1,7,13,#0,#2,-1,100,x"));
+            let (kind, at) = (
+                self.one("u1,u5,i8,i64,u63,u64,x"),
+                self.one("0,1,7,13,#0,#2,-1,100,x"),
+            );
             match self.below(2) {
                 0 => vec!["GET".to_owned(), kind, at],
                 _ => vec!["SET".to_owned(), kind, at, self.one("0,1,5,200")],
@@ -122,9 +138,10 @@ impl Random {
         for _ in 0..self.below(3) {
             match self.below(6) {
                 0 => words.extend(["PX".to_owned(), self.span()]),
-                1 => {
-                    words.extend(["PXAT".to_owned(), (now / 1000 + self.below(5000) as i64 - 10).to_string()])
-                }
+                1 => words.extend([
+                    "PXAT".to_owned(),
+                    (now / 1000 + self.below(5000) as i64 - 10).to_string(),
+                ]),
                 2 => words.push("GET".into()),
                 3 => words.push("KEEPTTL".into()),
                 4 => words.push("XX".into()),
@@ -135,7 +152,9 @@ impl Random {
     }
 
     fn add(&mut self) -> Vec<String> {
-        let mut words: Vec<_> = (0..self.below(3)).map(|_| self.one("NX,XX,GT,LT,CH")).collect();
+        let mut words: Vec<_> = (0..self.below(3))
+            .map(|_| self.one("NX,XX,GT,LT,CH"))
+            .collect();
         for _ in 0..1 + self.below(3) {
             words.extend([self.one(SCORES), self.one(MEMBERS)]);
         }

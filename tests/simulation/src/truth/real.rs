@@ -41,7 +41,8 @@ impl Drop for Real {
 impl Real {
     /// Starts a server program.
     pub fn start(program: &str) -> Result<Self, String> {
-        let dir = std::env::temp_dir().join(format!("tower-distributed-truth-{}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("tower-distributed-truth-{}", std::process::id()));
         let told = |what: &str| {
             let what = what.to_owned();
             move |error: std::io::Error| format!("{what}: {error}")
@@ -50,18 +51,33 @@ impl Real {
         let (source, shim) = (dir.join("clock_shim.c"), dir.join("clock_shim.so"));
         std::fs::write(&source, SHIM).map_err(told("the clock of the server"))?;
         let mut compiler = Command::new("cc");
-        compiler.args(["-shared", "-fPIC", "-O2", "-o"]).arg(&shim).arg(&source).arg("-ldl");
+        compiler
+            .args(["-shared", "-fPIC", "-O2", "-o"])
+            .arg(&shim)
+            .arg(&source)
+            .arg("-ldl");
         let compiled = compiler.status().map_err(told("cc, the C compiler"))?;
         if !compiled.success() {
             return Err("cc, the C compiler, fails".into());
         }
         let clock = File::create(dir.join("clock")).map_err(told("the clock of the server"))?;
-        clock.write_all_at(&[0; 16], 0).map_err(told("the clock of the server"))?;
+        clock
+            .write_all_at(&[0; 16], 0)
+            .map_err(told("the clock of the server"))?;
         let socket = dir.join("socket");
         let mut command = Command::new(program);
-        command.args("--port 0 --appendonly no --save".split(' ')).arg("").arg("--unixsocket").arg(&socket);
-        command.current_dir(&dir).stdout(Stdio::null()).stderr(Stdio::null());
-        command.env("LD_PRELOAD", shim).env("CLOCK_OFFSET_FILE", dir.join("clock"));
+        command
+            .args("--port 0 --appendonly no --save".split(' '))
+            .arg("")
+            .arg("--unixsocket")
+            .arg(&socket);
+        command
+            .current_dir(&dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+            .env("LD_PRELOAD", shim)
+            .env("CLOCK_OFFSET_FILE", dir.join("clock"));
         let process = command.spawn().map_err(told(program))?;
         let began = Instant::now();
         let stream = loop {
@@ -73,7 +89,14 @@ impl Real {
                 Err(error) => return Err(told(program)(error)),
             }
         };
-        let mut real = Self { process, stream, arrived: Bytes::new(), dir, clock, is_simulated: false };
+        let mut real = Self {
+            process,
+            stream,
+            arrived: Bytes::new(),
+            dir,
+            clock,
+            is_simulated: false,
+        };
         let told = real.ask(&[b"INFO".to_vec(), b"server".to_vec()])?;
         real.is_simulated =
             matches!(told, Reply::Bulk(text) if String::from_utf8_lossy(&text).contains(SIMULATED));
@@ -82,7 +105,8 @@ impl Real {
 
     /// Whether the clock is the one that [`set_time`](Self::set_time) sets.
     pub fn follows_its_clock(&mut self) -> Result<bool, String> {
-        let time = |seconds: u64| Reply::Array(vec![Reply::bulk(seconds.to_string()), Reply::bulk("7")]);
+        let time =
+            |seconds: u64| Reply::Array(vec![Reply::bulk(seconds.to_string()), Reply::bulk("7")]);
         for seconds in [2_000_000_000, 1_900_000_000] {
             self.set_time(seconds as i64 * 1_000_000 + 7)?;
             self.ask(&[b"PING".to_vec()])?;
@@ -105,16 +129,21 @@ impl Real {
             return ours == theirs;
         }
         match (ours, theirs) {
-            (Reply::Error(ours), Reply::Error(theirs)) => {
-                KINDS.iter().all(|kind| ours.contains(kind) == theirs.contains(kind))
+            (Reply::Error(ours), Reply::Error(theirs)) => KINDS
+                .iter()
+                .all(|kind| ours.contains(kind) == theirs.contains(kind)),
+            (Reply::Bulk(ours), Reply::Bulk(theirs)) => {
+                match [ours, theirs].map(|text| fraction(text)) {
+                    [Some(ours), Some(theirs)] => ours == theirs,
+                    _ => false,
+                }
             }
-            (Reply::Bulk(ours), Reply::Bulk(theirs)) => match [ours, theirs].map(|text| fraction(text)) {
-                [Some(ours), Some(theirs)] => ours == theirs,
-                _ => false,
-            },
             (Reply::Array(ours), Reply::Array(theirs)) => {
                 ours.len() == theirs.len()
-                    && ours.iter().zip(theirs).all(|(ours, theirs)| self.says(ours, theirs))
+                    && ours
+                        .iter()
+                        .zip(theirs)
+                        .all(|(ours, theirs)| self.says(ours, theirs))
             }
             _ => false,
         }
@@ -124,7 +153,9 @@ impl Real {
     pub fn set_time(&self, micros: i64) -> Result<(), String> {
         // In place: the server maps this file.
         let numbers = [0_i64.to_ne_bytes(), micros.to_ne_bytes()].concat();
-        self.clock.write_all_at(&numbers, 0).map_err(|error| format!("the clock: {error}"))
+        self.clock
+            .write_all_at(&numbers, 0)
+            .map_err(|error| format!("the clock: {error}"))
     }
 
     pub fn ask(&mut self, arguments: &[Bytes]) -> Result<Reply, String> {
@@ -134,7 +165,9 @@ impl Real {
             request.extend_from_slice(argument);
             request.extend(b"\r\n");
         }
-        self.stream.write_all(&request).map_err(|error| format!("the server: {error}"))?;
+        self.stream
+            .write_all(&request)
+            .map_err(|error| format!("the server: {error}"))?;
         let mut chunk = vec![0; 1 << 16];
         loop {
             if let Some((reply, length)) = reply(&self.arrived) {
@@ -157,7 +190,10 @@ fn fraction(text: &[u8]) -> Option<f64> {
 /// Reads a reply of version 2 of the protocol, if it is complete.
 fn reply(arrived: &[u8]) -> Option<(Reply, usize)> {
     let end = arrived.windows(2).position(|two| two == b"\r\n")?;
-    let (line, rest) = (std::str::from_utf8(&arrived[1..end]).unwrap_or_default(), end + 2);
+    let (line, rest) = (
+        std::str::from_utf8(&arrived[1..end]).unwrap_or_default(),
+        end + 2,
+    );
     let number = line.parse::<i64>().unwrap_or_default();
     let whole = |reply| Some((reply, rest));
     match arrived.first()? {
@@ -167,7 +203,9 @@ fn reply(arrived: &[u8]) -> Option<(Reply, usize)> {
         b'$' | b'*' if number < 0 => whole(Reply::Nil),
         b'$' => {
             let after = rest + number as usize;
-            arrived.get(..after + 2).map(|all| (Reply::bulk(&all[rest..after]), after + 2))
+            arrived
+                .get(..after + 2)
+                .map(|all| (Reply::bulk(&all[rest..after]), after + 2))
         }
         _ => {
             let (mut all, mut at) = (Vec::new(), rest);

@@ -23,7 +23,9 @@ struct Running {
 impl World {
     /// Lives until its time is over and all has ended.
     pub(super) async fn live(self: Arc<Self>) {
-        let mut running: Vec<_> = (0..self.shape.processes).filter_map(|number| self.start(number)).collect();
+        let mut running: Vec<_> = (0..self.shape.processes)
+            .filter_map(|number| self.start(number))
+            .collect();
         let mut number = self.shape.processes;
         while !self.is_over() {
             self.pause(self.shape.calm).await;
@@ -60,7 +62,10 @@ impl World {
             let runtime = process.runtime.clone();
             runtime.spawn(async move { world.call_again_and_again(&process).await })
         });
-        Some(Running { callers: callers.collect(), process })
+        Some(Running {
+            callers: callers.collect(),
+            process,
+        })
     }
 
     /// Kills a process: its callers end at once, and nothing that its tasks still do reaches a server.
@@ -76,7 +81,9 @@ impl World {
             false => self.judges.is_uncertain(is_uncertain),
         };
         is_told(true);
-        Arc::clone(&self.network).fail_over(self.servers.clone()).await;
+        Arc::clone(&self.network)
+            .fail_over(self.servers.clone())
+            .await;
         // By then each client has heard of the new master.
         sleep(Duration::from_secs(3)).await;
         is_told(false);
@@ -86,8 +93,14 @@ impl World {
         let network = Arc::clone(&self.network);
         // The nodes of a quorum have faults as well, but for those of Sentinels and Clusters.
         let of_quorum = !self.nodes.is_empty() && fault != Fault::Move && network.happens(500);
-        let servers = if of_quorum { &self.nodes } else { &self.servers };
-        let Some(address) = network.one(servers).cloned() else { return };
+        let servers = if of_quorum {
+            &self.nodes
+        } else {
+            &self.servers
+        };
+        let Some(address) = network.one(servers).cloned() else {
+            return;
+        };
         let span = |most: u64| Duration::from_millis(network.draw(most));
         if network.happens(500) {
             network.save(&address);
@@ -133,7 +146,8 @@ impl World {
                 let by = network.draw(20_000_000) as i64 - 10_000_000;
                 self.judges.clock_is_set(by);
                 // Servers agree on the time, or a lease would change its end with its server.
-                self.all_servers().for_each(|address| network.set_clock(address, by));
+                self.all_servers()
+                    .for_each(|address| network.set_clock(address, by));
             }
             Fault::Move => match (self.shape.servers, &self.topology) {
                 (Servers::Sentinel, _) => drop(tokio::spawn(Arc::clone(self).fail_over())),
@@ -142,7 +156,9 @@ impl World {
             },
             Fault::Freeze => {
                 let processes = self.runtimes.processes();
-                let Some(process) = network.one(&processes).copied() else { return };
+                let Some(process) = network.one(&processes).copied() else {
+                    return;
+                };
                 let span = span(4000);
                 network.note(&format!("p{process} stands still"), format!("{span:?}"));
                 self.runtimes.stop(process, span);

@@ -73,7 +73,9 @@ impl World {
         let (from, to) = (Bound::open(micros() as f64), Bound::open(LIFT));
         let is_held = |key: &[u8], entry: &Entry| match &entry.item {
             Item::Text(_) => key.ends_with(b":lock"),
-            Item::SortedSet(set) => key.ends_with(b":holders") && set.between(from, to).next().is_some(),
+            Item::SortedSet(set) => {
+                key.ends_with(b":holders") && set.between(from, to).next().is_some()
+            }
             _ => false,
         };
         self.has_no_key(&format!("held, {RECOVERED:?} after the last call"), is_held);
@@ -85,8 +87,15 @@ impl World {
             let found = self.network.with_server(address, |server| {
                 let mut database = lock(&server.database);
                 database.sweep();
-                let found = database.entries.iter().filter(|(key, entry)| is_one(key, entry)).take(5);
-                found.map(|(key, _)| key.escape_ascii().to_string()).collect::<Vec<_>>().join(", ")
+                let found = database
+                    .entries
+                    .iter()
+                    .filter(|(key, entry)| is_one(key, entry))
+                    .take(5);
+                found
+                    .map(|(key, _)| key.escape_ascii().to_string())
+                    .collect::<Vec<_>>()
+                    .join(", ")
             });
             if let Some(found) = found.filter(|found| !found.is_empty()) {
                 self.condemn(format!("{what}: {found}"));
@@ -114,9 +123,17 @@ impl World {
         let connections = self.network.connections();
         // The connections of a process that was killed may be open as long as the machine knows nothing of it.
         if connections > 0 && !self.has_killed() {
-            self.condemn(format!("{connections} connections are open after the shutdown"));
+            self.condemn(format!(
+                "{connections} connections are open after the shutdown"
+            ));
         }
-        let lasts = |key: &[u8]| LASTING.iter().any(|part| key.windows(part.len()).any(|own| own == *part));
-        self.has_no_key("keys without an end", |key, entry| entry.until.is_none() && !lasts(key));
+        let lasts = |key: &[u8]| {
+            LASTING
+                .iter()
+                .any(|part| key.windows(part.len()).any(|own| own == *part))
+        };
+        self.has_no_key("keys without an end", |key, entry| {
+            entry.until.is_none() && !lasts(key)
+        });
     }
 }

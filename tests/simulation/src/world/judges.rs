@@ -91,7 +91,11 @@ impl State {
     fn forget_charges(&mut self) {
         for (key, budget) in &mut self.budgets {
             // Holds may come back, and be charged later.
-            if key.starts_with("h:") { budget.forget() } else { budget.lose() }
+            if key.starts_with("h:") {
+                budget.forget()
+            } else {
+                budget.lose()
+            }
         }
         self.spent.clear();
     }
@@ -168,7 +172,10 @@ impl Judges {
     /// The terms of some limits change, so that what was charged before says nothing about what comes after.
     pub fn forget_charges_of(&self, name: &str) {
         let mut state = lock(&self.0);
-        let of_name = state.budgets.iter_mut().filter(|(key, _)| key.starts_with(name));
+        let of_name = state
+            .budgets
+            .iter_mut()
+            .filter(|(key, _)| key.starts_with(name));
         of_name.for_each(|(_, budget)| budget.forget());
     }
 
@@ -216,16 +223,31 @@ impl Judges {
         state.next += 1;
         let all = state.holders.entry(key.into()).or_default();
         // A process hands a lock on to callers that asked after a loss; its fence is at least the time of the grant.
-        let was_before = is_exclusive && handle.fence().is_some_and(|fence| (fence as i64) < lost_micros);
+        let was_before = is_exclusive
+            && handle
+                .fence()
+                .is_some_and(|fence| (fence as i64) < lost_micros);
         let since = if was_before { u64::MAX } else { since };
         let is_certain = |handle: &LeaseHandle| handle.is_held() && handle.time_left() > SKEW;
         let is_held = is_certain(&handle) && since == losses;
-        all.push(Holder { handle, weight, is_exclusive, losses: since, who });
-        let held: Vec<_> = all.iter().filter(|one| is_certain(&one.handle) && one.losses == losses).collect();
+        all.push(Holder {
+            handle,
+            weight,
+            is_exclusive,
+            losses: since,
+            who,
+        });
+        let held: Vec<_> = all
+            .iter()
+            .filter(|one| is_certain(&one.handle) && one.losses == losses)
+            .collect();
         let sum: u32 = held.iter().map(|one| one.weight).sum();
         let is_shared = held.len() > 1 && held.iter().any(|one| one.is_exclusive);
         if is_held && (sum > limit || is_shared) {
-            let who: Vec<_> = held.iter().map(|one| (one.who, one.weight, one.is_exclusive)).collect();
+            let who: Vec<_> = held
+                .iter()
+                .map(|one| (one.who, one.weight, one.is_exclusive))
+                .collect();
             state.condemn(format!("{key}: {sum} of {limit} are held, by {who:?}"));
         }
         who
@@ -267,21 +289,38 @@ impl Judges {
         let mut state = lock(&self.0);
         let number = state.next;
         state.next += 1;
-        let waiter = Waiter { since: Instant::now(), passed: None };
-        state.waiting.entry(key.into()).or_default().insert(number, waiter);
+        let waiter = Waiter {
+            since: Instant::now(),
+            passed: None,
+        };
+        state
+            .waiting
+            .entry(key.into())
+            .or_default()
+            .insert(number, waiter);
         number
     }
 
     /// It waits no more. `got`: it had its turn. Who came long before it has had one as well, and hears of it soon.
     pub fn waited(&self, key: &str, number: u64, got: bool) {
         let (mut state, now) = (lock(&self.0), Instant::now());
-        let Some(all) = state.waiting.get_mut(key) else { return };
-        let Some(own) = all.remove(&number) else { return };
-        for other in all.values_mut().filter(|other| got && other.since + LATEST < own.since) {
+        let Some(all) = state.waiting.get_mut(key) else {
+            return;
+        };
+        let Some(own) = all.remove(&number) else {
+            return;
+        };
+        for other in all
+            .values_mut()
+            .filter(|other| got && other.since + LATEST < own.since)
+        {
             other.passed.get_or_insert(now);
         }
         if let Some(passed) = own.passed.filter(|passed| *passed + LATEST < now) {
-            state.condemn(format!("{key}: who came later had the turn {:?} before", now - passed));
+            state.condemn(format!(
+                "{key}: who came later had the turn {:?} before",
+                now - passed
+            ));
         }
     }
 
@@ -289,15 +328,24 @@ impl Judges {
     pub fn asked(&self, key: &str, (burst, per_second): (f64, f64), cost: f64) {
         let mut state = lock(&self.0);
         let at = Instant::now();
-        let fresh =
-            || Budget { burst, per_second, charged: vec![], taken: 0.0, at, open: 0.0, freed: vec![] };
+        let fresh = || Budget {
+            burst,
+            per_second,
+            charged: vec![],
+            taken: 0.0,
+            at,
+            open: 0.0,
+            freed: vec![],
+        };
         state.budgets.entry(key.into()).or_insert_with(fresh).open += cost;
     }
 
     /// It has answered. `None`: whether it was charged is not known.
     pub fn charged(&self, key: &str, began: Instant, cost: f64, outcome: Option<bool>) {
         let mut state = lock(&self.0);
-        let Some(budget) = state.budgets.get_mut(key) else { return };
+        let Some(budget) = state.budgets.get_mut(key) else {
+            return;
+        };
         let Some(is_charged) = outcome else { return };
         budget.open -= cost;
         let problem = match is_charged {
@@ -308,8 +356,9 @@ impl Judges {
             }
             false => {
                 let (taken, burst) = (budget.most_since(began), budget.burst);
-                (taken + cost <= burst - 0.001)
-                    .then(|| format!("{cost} refused, although at most {taken} of {burst} were taken"))
+                (taken + cost <= burst - 0.001).then(|| {
+                    format!("{cost} refused, although at most {taken} of {burst} were taken")
+                })
             }
         };
         if let Some(problem) = problem {
@@ -362,7 +411,9 @@ impl Judges {
         }
         let first = *state.agreed.entry(what).or_insert(value);
         if first != value {
-            state.condemn(format!("{what}: {first} in one process, {value} in another"));
+            state.condemn(format!(
+                "{what}: {first} in one process, {value} in another"
+            ));
         }
     }
 
@@ -395,7 +446,12 @@ impl Judges {
 
     /// An error of a call: an outage is never a refusal, and no call fails without a reason.
     pub fn failed(&self, what: &str, error: &Error) {
-        let kinds = [error.is_refused(), error.is_unavailable(), error.is_lost(), error.is_overloaded()];
+        let kinds = [
+            error.is_refused(),
+            error.is_unavailable(),
+            error.is_lost(),
+            error.is_overloaded(),
+        ];
         if kinds.iter().filter(|is_one| **is_one).count() > 1 {
             self.condemn(format!("{what}: several kinds at once: {error}"));
         }
@@ -429,7 +485,12 @@ impl Budget {
     /// The most that was taken at any time since then.
     fn most_since(&mut self, began: Instant) -> f64 {
         self.take(0.0);
-        let freed: f64 = self.freed.iter().filter(|(at, _)| *at >= began).map(|(_, tokens)| tokens).sum();
+        let freed: f64 = self
+            .freed
+            .iter()
+            .filter(|(at, _)| *at >= began)
+            .map(|(_, tokens)| tokens)
+            .sum();
         self.taken + self.open + freed + self.per_second * began.elapsed().as_secs_f64()
     }
 

@@ -24,11 +24,11 @@ use self::judges::Judges;
 use self::runtimes::{LONG_TURN, Runtimes, TURN};
 use self::shape::{Fault, Servers, Shape};
 use crate::network::{Dialer, Kind, Network};
-use crate::os;
 use crate::server::cluster::Topology;
 use crate::server::sentinel::Sentinel;
 use crate::server::{Server, lock};
 use crate::truth::Request;
+use crate::{memory, os};
 
 /// What a world was like.
 #[derive(Debug, Default)]
@@ -58,7 +58,11 @@ pub struct Process {
 impl Process {
     /// Its stores: one, and those of the nodes of a quorum.
     pub fn stores(&self) -> impl Iterator<Item = &Store> {
-        let nodes = self.primitives.quorum.iter().flat_map(|quorum| &quorum.nodes);
+        let nodes = self
+            .primitives
+            .quorum
+            .iter()
+            .flat_map(|quorum| &quorum.nodes);
         std::iter::once(&self.store).chain(nodes)
     }
 }
@@ -93,26 +97,38 @@ pub struct Play {
 
 impl Play {
     pub fn of(seconds: u64) -> Self {
-        Self { seconds, ..Self::default() }
+        Self {
+            seconds,
+            ..Self::default()
+        }
     }
 }
 
 /// The requests of a world at its server.
 pub fn recorded(seed: u64) -> Vec<Request> {
-    let how = Play { is_recorded: true, ..Play::of(10) };
+    let how = Play {
+        is_recorded: true,
+        ..Play::of(10)
+    };
     play(seed, how).requests
 }
 
 /// Plays a world on a thread of its own.
 pub fn play(seed: u64, how: Play) -> Outcome {
     let world = std::thread::Builder::new().spawn(move || {
+        memory::enter();
         os::enter(seed);
         let mut outcome = run(seed, how);
         outcome.seed = seed;
         os::leave();
+        memory::leave();
         outcome
     });
-    let crashed = |what: String| Outcome { seed, broken: vec![what], ..Outcome::default() };
+    let crashed = |what: String| Outcome {
+        seed,
+        broken: vec![what],
+        ..Outcome::default()
+    };
     match world.map(std::thread::JoinHandle::join) {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(panic)) => {
@@ -127,7 +143,11 @@ pub fn play(seed: u64, how: Play) -> Outcome {
 fn run(seed: u64, how: Play) -> Outcome {
     let seeds = RngSeed::from_bytes(&seed.to_le_bytes());
     let mut builder = Builder::new_current_thread();
-    let runtime = builder.enable_time().start_paused(true).rng_seed(seeds).build();
+    let runtime = builder
+        .enable_time()
+        .start_paused(true)
+        .rng_seed(seeds)
+        .build();
     let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
     let world = runtime.block_on(async {
         os::start();
@@ -142,7 +162,11 @@ fn run(seed: u64, how: Play) -> Outcome {
         }
         true => {
             while !life.is_finished() {
-                let turn = if world.has_callers.load(Ordering::Relaxed) { TURN } else { LONG_TURN };
+                let turn = if world.has_callers.load(Ordering::Relaxed) {
+                    TURN
+                } else {
+                    LONG_TURN
+                };
                 let now = runtime.block_on(async {
                     sleep(turn).await;
                     Instant::now()
@@ -164,21 +188,36 @@ impl World {
             shape.servers = Servers::One;
             shape.has_foreign_keys = false;
             shape.kinds.retain(|kind| *kind != shape::Kind::Quorum);
-            shape
-                .faults
-                .retain(|fault| matches!(fault, Fault::Cut | Fault::Stall | Fault::Full | Fault::Kill));
+            shape.faults.retain(|fault| {
+                matches!(fault, Fault::Cut | Fault::Stall | Fault::Full | Fault::Kill)
+            });
         }
         if how.is_printed {
             println!("{shape:#?}");
         }
-        let network = Arc::new(Network::new(seed ^ 0x0ac7, shape.weather, how));
+        let network = Arc::new(Network::new(
+            seed ^ 0x0ac7,
+            shape.weather,
+            shape.wakes(),
+            how,
+        ));
         let ends = Instant::now() + Duration::from_secs(how.seconds) * shape.times;
         let judges = Judges::default();
         let (servers, nodes, topology) = (vec![], vec![], None);
         let (upstream, runtimes) = (Upstream::default(), Runtimes::default());
         let has_callers = AtomicBool::new(true);
-        let mut world =
-            Self { shape, network, judges, servers, nodes, topology, upstream, runtimes, ends, has_callers };
+        let mut world = Self {
+            shape,
+            network,
+            judges,
+            servers,
+            nodes,
+            topology,
+            upstream,
+            runtimes,
+            ends,
+            has_callers,
+        };
         world.build();
         world
     }
@@ -195,7 +234,11 @@ impl World {
                 self.add_server("b:1");
                 self.network.replicate("a:1", "b:1");
                 for address in ["s:1", "s:2"] {
-                    let sentinel = Sentinel { name: "main".into(), master: "a:1".into(), epoch: 0 };
+                    let sentinel = Sentinel {
+                        name: "main".into(),
+                        master: "a:1".into(),
+                        epoch: 0,
+                    };
                     self.network.add(address, Kind::Sentinel(sentinel));
                 }
                 let lag = [1, 20, 80][self.shape.setting(21, 3) as usize];
@@ -203,10 +246,14 @@ impl World {
             }
             Servers::Cluster => {
                 let addresses = ["a:1", "b:1", "c:1"];
-                let topology = Arc::new(Mutex::new(Topology::new(addresses.map(str::to_owned).into())));
+                let topology = Arc::new(Mutex::new(Topology::new(
+                    addresses.map(str::to_owned).into(),
+                )));
                 for (number, address) in addresses.into_iter().enumerate() {
                     self.add_server(address);
-                    self.network.with_server(address, |server| server.join((Arc::clone(&topology), number)));
+                    self.network.with_server(address, |server| {
+                        server.join((Arc::clone(&topology), number))
+                    });
                 }
                 self.topology = Some(topology);
             }
@@ -233,30 +280,50 @@ impl World {
     /// A new process with its store and its primitives.
     fn process(&self, number: usize) -> Option<Process> {
         let runtime = match self.shape.has_runtimes {
-            true => {
-                self.runtimes.add(number, self.network.draw(u64::MAX)).unwrap_or_else(|_| Handle::current())
-            }
+            true => self
+                .runtimes
+                .add(number, self.network.draw(u64::MAX))
+                .unwrap_or_else(|_| Handle::current()),
             false => Handle::current(),
         };
-        let dialer = Arc::new(Dialer { network: Arc::clone(&self.network), process: number });
-        let builder = Store::builder().background(runtime.clone()).dial(Arc::clone(&dialer) as _);
+        let dialer = Arc::new(Dialer {
+            network: Arc::clone(&self.network),
+            process: number,
+        });
+        let builder = Store::builder()
+            .background(runtime.clone())
+            .dial(Arc::clone(&dialer) as _);
         let builder = builder.functions(self.shape.setting(40, 6) > 0);
         // A queue that is full at times, which is told as an overload.
-        let builder = if self.shape.setting(41, 12) == 0 { builder.max_queued(20) } else { builder };
+        let builder = if self.shape.setting(41, 12) == 0 {
+            builder.max_queued(20)
+        } else {
+            builder
+        };
         let store = match self.shape.servers {
             Servers::One => builder.redis("redis://a:1"),
             Servers::Sentinel => {
                 let waits = self.shape.waits_for_replica();
-                let builder = if waits { builder.replicas(1, Duration::from_millis(200)) } else { builder };
+                let builder = if waits {
+                    builder.replicas(1, Duration::from_millis(200))
+                } else {
+                    builder
+                };
                 builder.sentinel(["redis://s:1", "redis://s:2"], "main")
             }
             Servers::Cluster => builder.cluster(["redis://a:1", "redis://b:1"]),
         };
         let made = store.and_then(|store| {
             let primitives = Primitives::new(&self.shape, &store, (&runtime, &dialer))?;
-            Ok(Process { number, runtime, store, primitives })
+            Ok(Process {
+                number,
+                runtime,
+                store,
+                primitives,
+            })
         });
-        made.inspect_err(|error| self.condemn(format!("a process cannot start: {error}"))).ok()
+        made.inspect_err(|error| self.condemn(format!("a process cannot start: {error}")))
+            .ok()
     }
 
     /// Something is wrong.
@@ -283,8 +350,21 @@ impl World {
                 }
             });
         }
-        let (broken, counts) = (self.judges.broken(), self.judges.counts());
+        let (mut broken, mut counts) = (self.judges.broken(), self.judges.counts());
+        if let Some(wakes) = &self.network.wakes {
+            let (judged, late) = wakes.end();
+            counts.insert("woken", judged);
+            broken.extend(late);
+        }
         let requests = self.network.recorded();
-        Outcome { seed: 0, digest, events, broken, counts, commands, requests }
+        Outcome {
+            seed: 0,
+            digest,
+            events,
+            broken,
+            counts,
+            commands,
+            requests,
+        }
     }
 }

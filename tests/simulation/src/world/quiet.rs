@@ -1,9 +1,13 @@
 //! Nobody polls: few requests are sent while nobody calls, and while callers wait.
 
+use std::any::Any;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio::try_join;
 use tower_distributed::Error;
 
 use super::callers::Primitives;
@@ -36,7 +40,9 @@ impl World {
     pub(super) fn nobody_hammers(&self) {
         let (busiest, most) = (self.network.busiest(), self.shape.busiest());
         if busiest > most {
-            self.condemn(format!("a process sent {busiest} requests in a second, at most {most}"));
+            self.condemn(format!(
+                "a process sent {busiest} requests in a second, at most {most}"
+            ));
         }
     }
 
@@ -52,7 +58,10 @@ impl World {
     }
 
     pub(super) async fn who_is_idle_is_quiet(&self, processes: &[Arc<Process>]) {
-        let before: Vec<_> = processes.iter().map(|process| self.network.requests(process.number)).collect();
+        let before: Vec<_> = processes
+            .iter()
+            .map(|process| self.network.requests(process.number))
+            .collect();
         sleep(IDLE).await;
         for (process, before) in processes.iter().zip(before) {
             let sent = self.network.requests(process.number) - before;
@@ -60,20 +69,27 @@ impl World {
             let connections = if is_cut { CONNECTIONS } else { 0.0 };
             if sent as f64 > self.besides(IDLE) + connections {
                 let number = process.number;
-                self.condemn(format!("process {number} sent {sent} requests in {IDLE:?} of idleness"));
+                self.condemn(format!(
+                    "process {number} sent {sent} requests in {IDLE:?} of idleness"
+                ));
             }
         }
     }
 
-    /// One holds, and one waits, mostly in another process.
+    /// One holds, and one waits, mostly in another process: it asks seldom meanwhile, and is woken once it is its turn.
     pub(super) async fn who_waits_is_quiet(&self, processes: &[Arc<Process>]) {
-        let (Some(holder), Some(waiter)) = (processes.first(), processes.last()) else { return };
+        let (Some(holder), Some(waiter)) = (processes.first(), processes.last()) else {
+            return;
+        };
         // On runtimes of their own, the calls would have to be made there.
         let is_late = self.shape.weather.often_late > 0; // who is not subscribed polls, and a subscription may take seconds
         if self.shape.max_wait < SUBSCRIBED + WAIT || self.shape.has_runtimes || is_late {
             return;
         }
         for kind in &self.shape.kinds {
+            let (free, is_free) = watch::channel(false);
+            let mut waits =
+                pin!(self.waits(*kind, &holder.primitives, &waiter.primitives, is_free));
             let counted = async {
                 sleep(SUBSCRIBED).await;
                 let before = self.network.requests(waiter.number);
@@ -81,7 +97,7 @@ impl World {
                 self.network.requests(waiter.number) - before
             };
             let sent = tokio::select! {
-                _ = self.waits(*kind, &holder.primitives, &waiter.primitives) => continue,
+                _ = &mut waits => continue,
                 sent = counted => sent,
             };
             self.judges.count("waits");
@@ -89,43 +105,87 @@ impl World {
             let calls = (MOST_OF_A_WAIT + renewals) * self.shape.requests_of_a_call() as f64;
             if sent as f64 > self.besides(WAIT) + calls {
                 let number = waiter.number;
-                let what = format!("process {number} sent {sent} requests in {WAIT:?} of waiting, {kind:?}");
+                let what = format!(
+                    "process {number} sent {sent} requests in {WAIT:?} of waiting, {kind:?}"
+                );
                 self.condemn(what);
+            }
+            // A connection that a fault has made deaf may be noticed later.
+            if !self.network.is_well(&[holder.number, waiter.number]) {
+                continue;
+            }
+            free.send_replace(true);
+            match timeout(self.shape.hears_within(), waits).await {
+                Ok(Ok(())) => self.judges.count("woken at the end"),
+                Ok(Err(_)) => self.judges.count("errors"),
+                Err(_) => {
+                    self.condemn(format!("process {} was not woken, {kind:?}", waiter.number))
+                }
+            }
+            // Where the request of the waiter was the first, the other one has waited.
+            for process in [holder, waiter] {
+                self.waits_no_more(&process.primitives, "");
             }
         }
     }
 
-    /// Holds something, and waits for the same.
-    async fn waits(&self, kind: Kind, holder: &Primitives, waiter: &Primitives) -> Result<(), Error> {
+    /// Holds something until it `is_free`, and waits for the same.
+    async fn waits(
+        &self,
+        kind: Kind,
+        holder: &Primitives,
+        waiter: &Primitives,
+        mut is_free: watch::Receiver<bool>,
+    ) -> Result<(), Error> {
         const KEY: &str = "quiet";
         let longest = self.shape.max_wait;
+        // The end of the sender frees it as well.
+        let mut until_free = async |held: Box<dyn Any + Send>| {
+            drop(is_free.wait_for(|is_free| *is_free).await);
+            Ok::<_, Error>(drop(held))
+        };
         match kind {
             Kind::Mutex | Kind::Mutexes => {
-                let _held = holder.mutex.lock(KEY).await?;
-                waiter.mutex.lock(KEY).await.map(drop)
+                let held = holder.mutex.lock(KEY).await?;
+                try_join!(until_free(Box::new(held)), waiter.mutex.lock(KEY)).map(drop)
             }
             Kind::Permit => {
-                let _held = holder.permits.add_n(KEY, holder.permits.limit()).await?;
-                waiter.permits.add(KEY).await.map(drop)
+                let held = holder.permits.add_n(KEY, holder.permits.limit()).await?;
+                try_join!(until_free(Box::new(held)), waiter.permits.add(KEY)).map(drop)
             }
             Kind::RwLock => {
-                let _held = holder.lock.write(KEY).await?;
-                waiter.lock.read(KEY).await.map(drop)
+                let held = holder.lock.write(KEY).await?;
+                try_join!(until_free(Box::new(held)), waiter.lock.read(KEY)).map(drop)
             }
             Kind::Claim => {
-                let _held = holder.claims.try_claim(KEY).await?;
-                waiter.claims.claim(KEY, longest).await.map(drop)
+                let held = holder.claims.try_claim(KEY).await?;
+                try_join!(
+                    until_free(Box::new(held)),
+                    waiter.claims.claim(KEY, longest)
+                )
+                .map(drop)
             }
             Kind::FilterClaim => {
-                let _held = holder.filter_claims.try_claim(KEY).await?;
-                waiter.filter_claims.claim(KEY, longest).await.map(drop)
+                let held = holder.filter_claims.try_claim(KEY).await?;
+                try_join!(
+                    until_free(Box::new(held)),
+                    waiter.filter_claims.claim(KEY, longest)
+                )
+                .map(drop)
             }
             Kind::Flight => {
-                let run = move || async move {
-                    sleep(longest).await;
-                    String::new()
+                let run = move || {
+                    let mut is_free = is_free.clone();
+                    async move {
+                        drop(is_free.wait_for(|is_free| *is_free).await);
+                        String::new()
+                    }
                 };
-                tokio::try_join!(holder.flight.run(KEY, run), waiter.flight.run(KEY, run)).map(drop)
+                try_join!(
+                    holder.flight.run(KEY, run.clone()),
+                    waiter.flight.run(KEY, run)
+                )
+                .map(drop)
             }
             _ => Ok(()),
         }

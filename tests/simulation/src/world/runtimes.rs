@@ -31,10 +31,18 @@ impl Runtimes {
     /// Makes a runtime for a process.
     pub fn add(&self, process: usize, seed: u64) -> std::io::Result<Handle> {
         let seeds = RngSeed::from_bytes(&seed.to_le_bytes());
-        let runtime =
-            Builder::new_current_thread().enable_time().start_paused(true).rng_seed(seeds).build()?;
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .rng_seed(seeds)
+            .build()?;
         let handle = runtime.handle().clone();
-        let own = Own { process, runtime, stops_until: Instant::now(), behind: Duration::ZERO };
+        let own = Own {
+            process,
+            runtime,
+            stops_until: Instant::now(),
+            behind: Duration::ZERO,
+        };
         lock(&self.0).push(own);
         Ok(handle)
     }

@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
-use crate::network::{Network, Weather};
+use crate::network::{Network, Wakes, Weather};
 use crate::os;
+
+/// What it takes until a process has heard of something besides the delays of messages.
+const HEARD: Duration = Duration::from_millis(50);
+/// What it takes besides until a replica has something.
+const REPLICATED: Duration = Duration::from_millis(400);
 
 /// An enum, and a list of all that it has.
 macro_rules! listed {
@@ -100,18 +105,46 @@ impl Shape {
         let mut state = seed ^ 0x5eed_0f5a_9e00_0000;
         let mut draw = move |end: u64| os::draw(&mut state) % end;
         let kinds = some(KINDS, &mut draw);
-        let faults = if draw(5) == 0 { vec![] } else { some(FAULTS, &mut draw) };
+        let faults = if draw(5) == 0 {
+            vec![]
+        } else {
+            some(FAULTS, &mut draw)
+        };
         let weather = match draw(4) {
-            0 => Weather { usual: 0, often_slow: 0, slow: 1, often_late: 0 },
-            1 => Weather { usual: 3, often_slow: 50, slow: 40, often_late: 0 },
-            2 => Weather { usual: 2, often_slow: 100, slow: 300, often_late: 1 },
-            _ => Weather { usual: 30, often_slow: 20, slow: 200, often_late: 3 },
+            0 => Weather {
+                usual: 0,
+                often_slow: 0,
+                slow: 1,
+                often_late: 0,
+            },
+            1 => Weather {
+                usual: 3,
+                often_slow: 50,
+                slow: 40,
+                often_late: 0,
+            },
+            2 => Weather {
+                usual: 2,
+                often_slow: 100,
+                slow: 300,
+                often_late: 1,
+            },
+            _ => Weather {
+                usual: 30,
+                often_slow: 20,
+                slow: 200,
+                often_late: 3,
+            },
         };
         let processes = [1, 2, 2, 2, 3, 4][draw(6) as usize];
         let most = [2, 6, 16][draw(3) as usize];
         let callers = 1 + draw(most) as usize;
         // Crowds that never pause take as long as a hundred other worlds, so they are rare.
-        let least = if draw(50) == 0 { 1 } else { 200 * (processes * callers) as u64 };
+        let least = if draw(50) == 0 {
+            1
+        } else {
+            200 * (processes * callers) as u64
+        };
         let idle = [5, 100, 1000, 4000][draw(4) as usize].max(least);
         let keys = [1, 2, 5][draw(3) as usize];
         // What a process leaves that is killed ends after half a minute.
@@ -149,7 +182,9 @@ impl Shape {
 
     /// A number below `end` for a setting, which is the same for all processes.
     pub fn setting(&self, which: u64, end: u64) -> u64 {
-        let mut state = self.settings.wrapping_add(which.wrapping_mul(0x1234_5678_9abc_def1));
+        let mut state = self
+            .settings
+            .wrapping_add(which.wrapping_mul(0x1234_5678_9abc_def1));
         os::draw(&mut state) % end
     }
 
@@ -158,9 +193,17 @@ impl Shape {
     pub fn busiest(&self) -> u64 {
         let calls = self.callers as u64 * (2000 / (self.idle + 1)).max(1);
         // At each master of a Cluster it subscribes to the channels of each group of slots, 256 in all, and again after each cut.
-        let channels = if self.servers == Servers::Cluster { 1200 } else { 0 };
+        let channels = if self.servers == Servers::Cluster {
+            1200
+        } else {
+            0
+        };
         // A step has many callers at once.
-        let of_steps = if self.has(&[Kind::Shares]) { 100 * self.callers as u64 } else { 0 };
+        let of_steps = if self.has(&[Kind::Shares]) {
+            100 * self.callers as u64
+        } else {
+            0
+        };
         200 + channels + (12 * calls + of_steps) * self.requests_of_a_call()
     }
 
@@ -172,6 +215,60 @@ impl Shape {
     /// Whether calls wait until the replica has what they have written.
     pub fn waits_for_replica(&self) -> bool {
         self.servers == Servers::Sentinel && self.setting(20, 2) == 0
+    }
+
+    /// Whether the permits `g` are given in the order in which they are asked for.
+    pub fn is_fifo(&self) -> bool {
+        !self.has_classes() && !self.is_fair() && !self.is_newest_first()
+    }
+
+    /// Whether those who wait for these permits have classes.
+    pub fn has_classes(&self) -> bool {
+        self.setting(4, 3) == 0
+    }
+
+    pub fn is_fair(&self) -> bool {
+        self.setting(5, 3) == 0
+    }
+
+    pub fn is_newest_first(&self) -> bool {
+        !self.is_fair() && self.setting(7, 3) == 0
+    }
+
+    /// How long it takes at most until a process has heard of what another one did, where no message is late: each tells the
+    /// server, which tells the other, and that may ask the server once more.
+    pub fn hears_within(&self) -> Duration {
+        let Weather {
+            usual,
+            often_slow,
+            slow,
+            ..
+        } = self.weather;
+        let slowest = usual.max(if often_slow > 0 { slow } else { 0 });
+        let waits = if self.waits_for_replica() {
+            REPLICATED
+        } else {
+            Duration::ZERO
+        };
+        HEARD + Duration::from_millis(4 * slowest) + waits
+    }
+
+    /// The judge of those that wait, where nothing keeps them from being woken.
+    pub fn wakes(&self) -> Option<Wakes> {
+        let is_well = self.faults.iter().all(|fault| *fault == Fault::Age);
+        if !is_well || self.weather.often_late > 0 || self.neglected > 0 {
+            return None;
+        }
+        // Layers show no leases. Who locks several keys shows none of them before it has all.
+        let mut besides: Vec<&[u8]> = vec![b"a:", b"cs:"];
+        if self.has(&[Kind::Mutexes]) {
+            besides.push(b"m:");
+        }
+        let mut in_order: Vec<&[u8]> = vec![b"rw:", b"lg:"];
+        if self.is_fifo() {
+            in_order.push(b"g:");
+        }
+        Some(Wakes::new(self.hears_within(), besides, in_order))
     }
 
     /// A key of a caller.

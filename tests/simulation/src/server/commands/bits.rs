@@ -4,20 +4,28 @@ use super::super::database::{Database, Outcome, SYNTAX};
 use super::super::reply::{Bytes, Reply};
 use super::{integer, option, part_of_text};
 
-const BAD_TYPE: &str =
-    "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.";
+const BAD_TYPE: &str = "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.";
 const BAD_OFFSET: &str = "ERR bit offset is not an integer or out of range";
 
 pub fn count(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    let Some(text) = database.text(&arguments[1])? else { return Ok(Reply::Int(0)) };
+    let Some(text) = database.text(&arguments[1])? else {
+        return Ok(Reply::Int(0));
+    };
     let range = match &arguments[2..] {
         [] => None,
         [from, to] => Some((integer(from)?, integer(to)?)),
         [from, to, unit] if option(unit) == "BYTE" => Some((integer(from)?, integer(to)?)),
         _ => return Err(SYNTAX.into()),
     };
-    let part = range.map_or(0..text.len(), |(from, to)| part_of_text(text.len(), from, to));
-    Ok(Reply::Int(text[part].iter().map(|byte| i64::from(byte.count_ones())).sum()))
+    let part = range.map_or(0..text.len(), |(from, to)| {
+        part_of_text(text.len(), from, to)
+    });
+    Ok(Reply::Int(
+        text[part]
+            .iter()
+            .map(|byte| i64::from(byte.count_ones()))
+            .sum(),
+    ))
 }
 
 /// A number of some bits.
@@ -44,11 +52,18 @@ fn field_of(kind: &[u8], at: &[u8]) -> Result<Field, String> {
         return Err(BAD_TYPE.into());
     }
     let (times, at) = at.strip_prefix(b"#").map_or((1, at), |at| (bits, at));
-    let from = integer(at).ok().and_then(|at| at.checked_mul(times)).ok_or(BAD_OFFSET)?;
+    let from = integer(at)
+        .ok()
+        .and_then(|at| at.checked_mul(times))
+        .ok_or(BAD_OFFSET)?;
     if !(0..(1_i64 << 32)).contains(&from) {
         return Err(BAD_OFFSET.into());
     }
-    Ok(Field { signed, bits: bits as u32, from: from as usize })
+    Ok(Field {
+        signed,
+        bits: bits as u32,
+        from: from as usize,
+    })
 }
 
 fn steps(arguments: &[Bytes], only_reads: bool) -> Result<Vec<Step>, String> {
@@ -98,10 +113,17 @@ pub fn field(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 
 impl Field {
     fn read(self, text: &[u8]) -> i64 {
-        let bit = |at: usize| text.get(at / 8).map_or(0, |byte| u64::from(byte >> (7 - at % 8) & 1));
+        let bit = |at: usize| {
+            text.get(at / 8)
+                .map_or(0, |byte| u64::from(byte >> (7 - at % 8) & 1))
+        };
         let all = (self.from..self.from + self.bits as usize).fold(0, |all, at| all << 1 | bit(at));
         let unused = 64 - self.bits;
-        if self.signed { (all << unused) as i64 >> unused } else { all as i64 }
+        if self.signed {
+            (all << unused) as i64 >> unused
+        } else {
+            all as i64
+        }
     }
 
     fn write(self, text: &mut [u8], value: i64) {

@@ -10,14 +10,20 @@ pub fn get(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 
 pub fn exists(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let hash = database.hash(&arguments[1])?;
-    Ok(Reply::flag(hash.is_some_and(|hash| hash.contains_key(&arguments[2]))))
+    Ok(Reply::flag(
+        hash.is_some_and(|hash| hash.contains_key(&arguments[2])),
+    ))
 }
 
 /// The fields of a server have no order. Here they have that of their names.
 pub fn get_all(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let hash = database.hash(&arguments[1])?;
-    let pair = |(field, value): (&Bytes, &Bytes)| (Reply::Bulk(field.clone()), Reply::Bulk(value.clone()));
-    Ok(Reply::Map(hash.map(|hash| hash.iter().map(pair).collect()).unwrap_or_default()))
+    let pair =
+        |(field, value): (&Bytes, &Bytes)| (Reply::Bulk(field.clone()), Reply::Bulk(value.clone()));
+    Ok(Reply::Map(
+        hash.map(|hash| hash.iter().map(pair).collect())
+            .unwrap_or_default(),
+    ))
 }
 
 pub fn set(database: &mut Database, arguments: &[Bytes]) -> Outcome {
@@ -26,13 +32,20 @@ pub fn set(database: &mut Database, arguments: &[Bytes]) -> Outcome {
         return Err("ERR wrong number of arguments for 'hset' command".into());
     }
     let hash = database.hash_or_new(&arguments[1])?;
-    let new = pairs.chunks(2).filter(|pair| hash.insert(pair[0].clone(), pair[1].clone()).is_none());
+    let new = pairs
+        .chunks(2)
+        .filter(|pair| hash.insert(pair[0].clone(), pair[1].clone()).is_none());
     Ok(Reply::count(new.count()))
 }
 
 pub fn del(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    let Some(hash) = database.hash(&arguments[1])? else { return Ok(Reply::Int(0)) };
-    let removed = arguments[2..].iter().filter(|field| hash.remove(*field).is_some()).count();
+    let Some(hash) = database.hash(&arguments[1])? else {
+        return Ok(Reply::Int(0));
+    };
+    let removed = arguments[2..]
+        .iter()
+        .filter(|field| hash.remove(*field).is_some())
+        .count();
     database.drop_empty(&arguments[1]);
     Ok(Reply::count(removed))
 }

@@ -5,12 +5,20 @@ use super::super::reply::{Bytes, Reply};
 use super::{integer, option};
 
 pub fn del(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    let mut removes = |key: &&Bytes| database.get(key).is_some() && database.entries.remove(*key).is_some();
-    Ok(Reply::count(arguments[1..].iter().filter(|key| removes(key)).count()))
+    let mut removes =
+        |key: &&Bytes| database.get(key).is_some() && database.entries.remove(*key).is_some();
+    Ok(Reply::count(
+        arguments[1..].iter().filter(|key| removes(key)).count(),
+    ))
 }
 
 pub fn exists(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    Ok(Reply::count(arguments[1..].iter().filter(|key| database.get(key).is_some()).count()))
+    Ok(Reply::count(
+        arguments[1..]
+            .iter()
+            .filter(|key| database.get(key).is_some())
+            .count(),
+    ))
 }
 
 pub fn kind(database: &mut Database, arguments: &[Bytes]) -> Outcome {
@@ -27,10 +35,17 @@ pub fn kind(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 pub fn expire(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let (key, span, now) = (&arguments[1], integer(&arguments[2])?, database.millis());
     if arguments.len() > 3 {
-        return Err(format!("ERR Unsupported option {}", String::from_utf8_lossy(&arguments[3])));
+        return Err(format!(
+            "ERR Unsupported option {}",
+            String::from_utf8_lossy(&arguments[3])
+        ));
     }
-    let until = now.checked_add(span).ok_or("ERR invalid expire time in 'pexpire' command")?;
-    let Some(entry) = database.entry(key) else { return Ok(Reply::Int(0)) };
+    let until = now
+        .checked_add(span)
+        .ok_or("ERR invalid expire time in 'pexpire' command")?;
+    let Some(entry) = database.entry(key) else {
+        return Ok(Reply::Int(0));
+    };
     entry.until = Some(until);
     if until <= now {
         database.entries.remove(key);
@@ -47,8 +62,15 @@ pub fn ttl(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 }
 
 pub fn time(database: &mut Database, _: &[Bytes]) -> Outcome {
-    let (seconds, micros) = (database.micros.div_euclid(1_000_000), database.micros.rem_euclid(1_000_000));
-    Ok(Reply::Array([seconds, micros].map(|part| Reply::bulk(part.to_string())).into()))
+    let (seconds, micros) = (
+        database.micros.div_euclid(1_000_000),
+        database.micros.rem_euclid(1_000_000),
+    );
+    Ok(Reply::Array(
+        [seconds, micros]
+            .map(|part| Reply::bulk(part.to_string()))
+            .into(),
+    ))
 }
 
 /// `PUBLISH` and `SPUBLISH`. The reply is the number of those who get it here.
@@ -73,12 +95,26 @@ pub fn scan(database: &mut Database, arguments: &[Bytes]) -> Outcome {
         }
     }
     database.sweep();
-    let (from, count) = (usize::try_from(from).unwrap_or(0), usize::try_from(count).unwrap_or(1).max(1));
+    let (from, count) = (
+        usize::try_from(from).unwrap_or(0),
+        usize::try_from(count).unwrap_or(1).max(1),
+    );
     let looked: Vec<_> = database.entries.keys().skip(from).take(count).collect();
-    let next = if from + looked.len() < database.entries.len() { from + looked.len() } else { 0 };
+    let next = if from + looked.len() < database.entries.len() {
+        from + looked.len()
+    } else {
+        0
+    };
     let fits = |key: &&&Bytes| pattern.is_none_or(|pattern| matches(pattern, key));
-    let found = looked.iter().filter(fits).map(|key| Reply::Bulk((*key).clone())).collect();
-    Ok(Reply::Array(vec![Reply::bulk(next.to_string()), Reply::Array(found)]))
+    let found = looked
+        .iter()
+        .filter(fits)
+        .map(|key| Reply::Bulk((*key).clone()))
+        .collect();
+    Ok(Reply::Array(vec![
+        Reply::bulk(next.to_string()),
+        Reply::Array(found),
+    ]))
 }
 
 /// Whether a key matches a pattern of `*`, `?`, classes and escapes.
@@ -88,11 +124,19 @@ pub fn matches(pattern: &[u8], key: &[u8]) -> bool {
         [b'*', rest @ ..] => (0..=key.len()).any(|at| matches(rest, &key[at..])),
         [b'?', rest @ ..] => !key.is_empty() && matches(rest, &key[1..]),
         [b'[', rest @ ..] => {
-            let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
+            let Some(end) = rest.iter().position(|byte| *byte == b']') else {
+                return false;
+            };
             let (class, rest) = (&rest[..end], &rest[end + 1..]);
-            let (class, negated) = class.strip_prefix(b"^").map_or((class, false), |class| (class, true));
-            key.first().is_some_and(|first| class.contains(first) != negated) && matches(rest, &key[1..])
+            let (class, negated) = class
+                .strip_prefix(b"^")
+                .map_or((class, false), |class| (class, true));
+            key.first()
+                .is_some_and(|first| class.contains(first) != negated)
+                && matches(rest, &key[1..])
         }
-        [b'\\', byte, rest @ ..] | [byte, rest @ ..] => key.first() == Some(byte) && matches(rest, &key[1..]),
+        [b'\\', byte, rest @ ..] | [byte, rest @ ..] => {
+            key.first() == Some(byte) && matches(rest, &key[1..])
+        }
     }
 }

@@ -12,14 +12,20 @@ pub fn push(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 
 pub fn range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let (from, to) = (integer(&arguments[2])?, integer(&arguments[3])?);
-    let Some(list) = database.list(&arguments[1])? else { return Ok(Reply::Array(vec![])) };
+    let Some(list) = database.list(&arguments[1])? else {
+        return Ok(Reply::Array(vec![]));
+    };
     let part = part(list.len(), from, to);
-    Ok(Reply::Array(list[part].iter().cloned().map(Reply::Bulk).collect()))
+    Ok(Reply::Array(
+        list[part].iter().cloned().map(Reply::Bulk).collect(),
+    ))
 }
 
 pub fn trim(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let (from, to) = (integer(&arguments[2])?, integer(&arguments[3])?);
-    let Some(list) = database.list(&arguments[1])? else { return Ok(Reply::ok()) };
+    let Some(list) = database.list(&arguments[1])? else {
+        return Ok(Reply::ok());
+    };
     let part = part(list.len(), from, to);
     list.truncate(part.end);
     list.drain(..part.start);

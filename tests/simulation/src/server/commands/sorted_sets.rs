@@ -6,9 +6,15 @@ use super::super::sorted_set::{Bound, SortedSet};
 use super::{float, integer, option, part, score as score_of};
 
 fn bound(text: &[u8]) -> Result<Bound, String> {
-    let (is_open, text) = text.strip_prefix(b"(").map_or((false, text), |text| (true, text));
+    let (is_open, text) = text
+        .strip_prefix(b"(")
+        .map_or((false, text), |text| (true, text));
     // Here no text is a number.
-    let score = if text.is_empty() { Some(0.0) } else { float(text) };
+    let score = if text.is_empty() {
+        Some(0.0)
+    } else {
+        float(text)
+    };
     let score = score.ok_or("ERR min or max is not a float")?;
     Ok(Bound { score, is_open })
 }
@@ -19,8 +25,9 @@ fn told(score: Option<f64>) -> Reply {
 
 pub fn add(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let words = arguments[2..].iter().map(|word| option(word));
-    let options: Vec<_> =
-        words.take_while(|word| matches!(word.as_str(), "NX" | "XX" | "GT" | "LT" | "CH")).collect();
+    let options: Vec<_> = words
+        .take_while(|word| matches!(word.as_str(), "NX" | "XX" | "GT" | "LT" | "CH"))
+        .collect();
     let [only_new, only_old, greater, less, counts_changes] =
         ["NX", "XX", "GT", "LT", "CH"].map(|word| options.iter().any(|option| option == word));
     let pairs = &arguments[2 + options.len()..];
@@ -33,7 +40,10 @@ pub fn add(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     if u8::from(only_new) + u8::from(greater) + u8::from(less) > 1 {
         return Err("ERR GT, LT, and/or NX options at the same time are not compatible".into());
     }
-    let scores: Vec<_> = pairs.chunks(2).map(|pair| score_of(&pair[0])).collect::<Result<_, _>>()?;
+    let scores: Vec<_> = pairs
+        .chunks(2)
+        .map(|pair| score_of(&pair[0]))
+        .collect::<Result<_, _>>()?;
     if database.sorted_set(&arguments[1])?.is_none() && only_old {
         return Ok(Reply::Int(0));
     }
@@ -54,7 +64,11 @@ pub fn add(database: &mut Database, arguments: &[Bytes]) -> Outcome {
         set.insert(&pair[1], score);
     }
     database.drop_empty(&arguments[1]);
-    Ok(Reply::Int(if counts_changes { added + changed } else { added }))
+    Ok(Reply::Int(if counts_changes {
+        added + changed
+    } else {
+        added
+    }))
 }
 
 pub fn increase(database: &mut Database, arguments: &[Bytes]) -> Outcome {
@@ -69,8 +83,13 @@ pub fn increase(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 }
 
 pub fn remove(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    let Some(set) = database.sorted_set(&arguments[1])? else { return Ok(Reply::Int(0)) };
-    let removed = arguments[2..].iter().filter(|member| set.remove(member)).count();
+    let Some(set) = database.sorted_set(&arguments[1])? else {
+        return Ok(Reply::Int(0));
+    };
+    let removed = arguments[2..]
+        .iter()
+        .filter(|member| set.remove(member))
+        .count();
     database.drop_empty(&arguments[1]);
     Ok(Reply::count(removed))
 }
@@ -87,24 +106,37 @@ pub fn scores(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 }
 
 pub fn card(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    Ok(Reply::count(database.sorted_set(&arguments[1])?.map_or(0, |set| set.len())))
+    Ok(Reply::count(
+        database
+            .sorted_set(&arguments[1])?
+            .map_or(0, |set| set.len()),
+    ))
 }
 
 pub fn rank(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let set = database.sorted_set(&arguments[1])?;
-    Ok(set.and_then(|set| set.rank(&arguments[2])).map_or(Reply::Nil, Reply::count))
+    Ok(set
+        .and_then(|set| set.rank(&arguments[2]))
+        .map_or(Reply::Nil, Reply::count))
 }
 
 pub fn count(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let (from, to) = (bound(&arguments[2])?, bound(&arguments[3])?);
     let set = database.sorted_set(&arguments[1])?;
-    Ok(Reply::count(set.map_or(0, |set| set.between(from, to).count())))
+    Ok(Reply::count(
+        set.map_or(0, |set| set.between(from, to).count()),
+    ))
 }
 
 pub fn remove_by_score(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let (from, to) = (bound(&arguments[2])?, bound(&arguments[3])?);
-    let Some(set) = database.sorted_set(&arguments[1])? else { return Ok(Reply::Int(0)) };
-    let members: Vec<_> = set.between(from, to).map(|(member, _)| member.clone()).collect();
+    let Some(set) = database.sorted_set(&arguments[1])? else {
+        return Ok(Reply::Int(0));
+    };
+    let members: Vec<_> = set
+        .between(from, to)
+        .map(|(member, _)| member.clone())
+        .collect();
     for member in &members {
         set.remove(member);
     }
@@ -131,17 +163,32 @@ pub fn range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     }
     if limit.is_some_and(|(_, count)| count != -1) && !by_score {
         return Err(
-            "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX".into()
+            "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX"
+                .into(),
         );
     }
     let (first, last) = (&arguments[2], &arguments[3]);
-    let bounds = if by_score { Some((bound(first)?, bound(last)?)) } else { None };
-    let positions = if by_score { (0, -1) } else { (integer(first)?, integer(last)?) };
+    let bounds = if by_score {
+        Some((bound(first)?, bound(last)?))
+    } else {
+        None
+    };
+    let positions = if by_score {
+        (0, -1)
+    } else {
+        (integer(first)?, integer(last)?)
+    };
     let empty = SortedSet::default();
-    let set = database.sorted_set(&arguments[1])?.map_or(&empty, |set| set);
+    let set = database
+        .sorted_set(&arguments[1])?
+        .map_or(&empty, |set| set);
     let (all, skip, most): (Box<dyn DoubleEndedIterator<Item = _>>, _, _) = match bounds {
         Some((first, last)) => {
-            let (from, to) = if is_reversed { (last, first) } else { (first, last) };
+            let (from, to) = if is_reversed {
+                (last, first)
+            } else {
+                (first, last)
+            };
             // A negative position skips all, and a negative count takes all.
             let [skip, most] = <[i64; 2]>::from(limit.unwrap_or((0, -1)))
                 .map(|one| usize::try_from(one).unwrap_or(usize::MAX));

@@ -16,7 +16,10 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new(world: &Arc<World>, key: String) -> Self {
-        Self { world: Arc::clone(world), key }
+        Self {
+            world: Arc::clone(world),
+            key,
+        }
     }
 }
 
@@ -35,8 +38,18 @@ impl World {
 
     pub(super) async fn fly(self: &Arc<Self>, all: &Primitives, key: &str) -> Option<()> {
         let (world, own) = (Arc::clone(self), key.to_owned());
-        let (number, works) = (self.network.draw(1_000_000), self.network.draw(self.shape.held + 1));
+        let (process, name) = (all.process, format!("f:{key}"));
+        let (number, works) = (
+            self.network.draw(1_000_000),
+            self.network.draw(self.shape.held + 1),
+        );
+        let leads = name.clone();
         let work = move || async move {
+            world
+                .network
+                .wakes
+                .iter()
+                .for_each(|wakes| wakes.has_ended(process, &leads));
             let running = world.judges.begins(&own);
             if running > 1 && world.runs_alone() {
                 world.condemn(format!("{running} runs of the flight {own} at once"));
@@ -49,7 +62,9 @@ impl World {
         };
         // A leader works after it has waited for its turn.
         let most = self.shape.max_wait + Duration::from_millis(self.shape.held) * 2;
-        let answer = self.get("run", most, all.flight.run(key, work)).await?;
+        let answer = self.get("run", most, all.flight.run(key, work)).await;
+        self.waits_no_more(all, &name);
+        let answer = answer?;
         if !answer.starts_with(&format!("{key}:")) {
             self.condemn(format!("{key} got the answer {answer}"));
         }

@@ -99,30 +99,46 @@ impl<E> Classify<bool, E> for Signals {
 
 /// Whether an error is a refusal of one of these kinds, or tells that the queue of this process was full, or too slow.
 fn is_of(error: &tower::BoxError, kinds: &[RefusalKind]) -> bool {
-    error
-        .downcast_ref::<Refusal>()
-        .is_some_and(|refusal| kinds.contains(&refusal.kind()) || refusal.kind() == RefusalKind::Overloaded)
+    error.downcast_ref::<Refusal>().is_some_and(|refusal| {
+        kinds.contains(&refusal.kind()) || refusal.kind() == RefusalKind::Overloaded
+    })
 }
 
 impl Layers {
     pub fn new(shape: &Shape, store: &Store) -> Result<Self, Error> {
         let group = permits(shape, LEAST).build(store, "a")?;
-        let adaptive = if shape.setting(12, 2) == 0 { Adaptive::aimd() } else { Adaptive::gradient() };
+        let adaptive = if shape.setting(12, 2) == 0 {
+            Adaptive::aimd()
+        } else {
+            Adaptive::gradient()
+        };
         let adaptive = adaptive.min(LEAST).max(MOST).classify(Signals);
-        let adaptive = ConcurrencyLimitLayer::new(group.clone(), Request::clone).adaptive(adaptive)?;
+        let adaptive =
+            ConcurrencyLimitLayer::new(group.clone(), Request::clone).adaptive(adaptive)?;
         let bucket = TokenBucket::new(store, "l", Quota::per_second(50))?;
         let learning = RateLimitLayer::new(bucket, Request::clone);
         let limits = UpstreamLimits::default();
-        let learning =
-            learning.learn(move |response: &Response<()>| limits.read(response.status(), response.headers()));
+        let learning = learning.learn(move |response: &Response<()>| {
+            limits.read(response.status(), response.headers())
+        });
         let shared = TokenBucket::new(store, "c", Quota::per_second(SHARED).burst(SHARED))?;
         let replicas = NonZeroU32::new(shape.processes as u32).unwrap_or(NonZeroU32::MIN);
-        let shared = RateLimitLayer::new(shared, Request::clone)
-            .on_store_failure(StoreFailure::CountedShare { replicas, at_least: replicas });
+        let shared = RateLimitLayer::new(shared, Request::clone).on_store_failure(
+            StoreFailure::CountedShare {
+                replicas,
+                at_least: replicas,
+            },
+        );
         let limited = permits(shape, SHARED).build(store, "cs")?;
         let limited = ConcurrencyLimitLayer::new(limited, Request::clone)
             .on_store_failure(StoreFailure::LocalShare { replicas });
-        Ok(Self { adaptive, group, learning, shared, limited })
+        Ok(Self {
+            adaptive,
+            group,
+            learning,
+            shared,
+            limited,
+        })
     }
 }
 
@@ -143,15 +159,22 @@ impl World {
             }
         });
         let service = layers.adaptive.layer(service);
-        let answer =
-            service.oneshot(key.to_owned()).map(|answer| Ok(answer.map_err(|error| error.to_string())));
+        let answer = service
+            .oneshot(key.to_owned())
+            .map(|answer| Ok(answer.map_err(|error| error.to_string())));
         let answer: BoxFuture<'static, Result<Result<bool, String>, Error>> = answer.boxed();
         // Errors are those of the permits, which other callers judge.
-        self.call("adaptive", self.shape.max_wait + WORKS, answer).await;
+        self.call("adaptive", self.shape.max_wait + WORKS, answer)
+            .await;
         if self.network.happens(100) {
-            let limit = self.ask("look at a limit", layers.group.inspect_limit(key)).await??.limit;
+            let limit = self
+                .ask("look at a limit", layers.group.inspect_limit(key))
+                .await??
+                .limit;
             if !(LEAST..=MOST).contains(&limit) {
-                self.condemn(format!("a:{key}: the limit {limit} is not {LEAST} to {MOST}"));
+                self.condemn(format!(
+                    "a:{key}: the limit {limit} is not {LEAST} to {MOST}"
+                ));
             }
         }
         Some(())
@@ -186,7 +209,9 @@ impl World {
             async move {
                 let running = world.judges.begins(&name);
                 if running > 2 * SHARED && world.has_all(since) {
-                    world.condemn(format!("{name}: {running} run, of {SHARED} in the store and in shares"));
+                    world.condemn(format!(
+                        "{name}: {running} run, of {SHARED} in the store and in shares"
+                    ));
                 }
                 let run = Run::new(&world, name);
                 world.pause(20).await;
@@ -194,10 +219,20 @@ impl World {
                 Ok::<_, tower::BoxError>(())
             }
         });
-        let answer: BoxFuture<'static, _> =
-            layers.limited.layer(service).oneshot(key.to_owned()).map(Ok).boxed();
-        let answer = self.call("limited", self.shape.max_wait + WORKS, answer).await;
-        let kinds = [RefusalKind::NoPermit, RefusalKind::WaitedTooLong, RefusalKind::LeaseLost];
+        let answer: BoxFuture<'static, _> = layers
+            .limited
+            .layer(service)
+            .oneshot(key.to_owned())
+            .map(Ok)
+            .boxed();
+        let answer = self
+            .call("limited", self.shape.max_wait + WORKS, answer)
+            .await;
+        let kinds = [
+            RefusalKind::NoPermit,
+            RefusalKind::WaitedTooLong,
+            RefusalKind::LeaseLost,
+        ];
         if let Some(Ok(Err(error))) = answer
             && !is_of(&error, &kinds)
         {

@@ -26,7 +26,7 @@ impl World {
         limit: u32,
         since: u64,
     ) {
-        let who = self.judges.acquired(name, (handle.clone(), weight, is_exclusive), limit, since);
+        let who = self.acquired(name, (handle.clone(), weight, is_exclusive), limit, since);
         self.network.note(&format!("h{who} holds"), name);
         self.hold(handle.lost()).await;
         self.judges.released(name, who);
@@ -57,7 +57,9 @@ impl World {
             // A lock may be of a grant from before, whose message was late.
             && self.judges.nothing_is_lost_for(self.shape.ttl + LATEST)
         {
-            self.condemn(format!("m:{key}: held for {believed} ms, at the server for {left} ms"));
+            self.condemn(format!(
+                "m:{key}: held for {believed} ms, at the server for {left} ms"
+            ));
         }
     }
 
@@ -87,11 +89,14 @@ impl World {
                 self.in_turn(&name, all.is_strict, call).await?
             }
         };
-        self.judges.fence(&name, guard.fence(), guard.is_held(), (since, turns));
+        self.judges
+            .fence(&name, guard.fence(), guard.is_held(), (since, turns));
         self.is_held_there(key, &guard.handle());
-        self.hold_as(&name, (guard.handle(), 1, true), 1, since).await;
+        self.hold_as(&name, (guard.handle(), 1, true), 1, since)
+            .await;
         self.is_held_there(key, &guard.handle());
-        self.end_of("unlock", guard, async |guard| guard.unlock().await).await
+        self.end_of("unlock", guard, async |guard| guard.unlock().await)
+            .await
     }
 
     pub(super) async fn lock_all(&self, all: &Primitives) -> Option<()> {
@@ -103,16 +108,24 @@ impl World {
         keys.truncate(3);
         let call = all.mutex.lock_all(keys.clone());
         let guards = self.call_that_waits("lock_all", call).await?;
-        let held: Vec<_> = keys.iter().map(|key| format!("m:{key}")).zip(guards.iter()).collect();
+        let held: Vec<_> = keys
+            .iter()
+            .map(|key| format!("m:{key}"))
+            .zip(guards.iter())
+            .collect();
         let acquired = held.iter().map(|(name, guard)| {
-            self.judges.fence(name, guard.fence(), guard.is_held(), (since, turns));
-            let who = self.judges.acquired(name, (guard.handle(), 1, true), 1, since);
+            self.judges
+                .fence(name, guard.fence(), guard.is_held(), (since, turns));
+            let who = self.acquired(name, (guard.handle(), 1, true), 1, since);
             (name.clone(), who)
         });
         let acquired: Vec<_> = acquired.collect();
         self.hold(guards.lost()).await;
-        acquired.iter().for_each(|(name, who)| self.judges.released(name, *who));
-        self.end_of("unlock all", guards, async |guards| guards.unlock().await).await
+        acquired
+            .iter()
+            .for_each(|(name, who)| self.judges.released(name, *who));
+        self.end_of("unlock all", guards, async |guards| guards.unlock().await)
+            .await
     }
 
     pub(super) async fn permit(&self, all: &Primitives, key: &str) -> Option<()> {
@@ -123,9 +136,15 @@ impl World {
         }
         let has_flow = all.is_fair && self.network.happens(700);
         if has_flow {
-            turn = turn.flow(format!("flow{}", self.network.draw(3))).share(1 + self.network.draw(3) as u32);
+            turn = turn
+                .flow(format!("flow{}", self.network.draw(3)))
+                .share(1 + self.network.draw(3) as u32);
         }
-        let group: &WaitGroup = if all.is_fair && !has_flow { &all.plain } else { &all.permits };
+        let group: &WaitGroup = if all.is_fair && !has_flow {
+            &all.plain
+        } else {
+            &all.permits
+        };
         let group = self.in_turn_of(group, turn)?;
         let name = format!("g:{key}");
         let limit = group.limit();
@@ -134,17 +153,25 @@ impl World {
             true => self.ask("try_add", group.try_add_n(key, weight)).await?,
             false => {
                 let call = self.call_that_waits("add", group.add_n(key, weight));
-                self.in_turn(&name, all.is_fifo, call).await?
+                let added = self.in_turn(&name, all.is_fifo, call).await;
+                if added.is_none() {
+                    self.waits_no_more(all, &name);
+                }
+                added?
             }
         };
-        self.hold_as(&name, (permit.handle(), weight, false), limit, since).await;
-        self.end_of("done", permit, async |permit| permit.done().await).await
+        self.hold_as(&name, (permit.handle(), weight, false), limit, since)
+            .await;
+        self.end_of("done", permit, async |permit| permit.done().await)
+            .await
     }
 
     /// These permits for who waits with this turn.
     pub(super) fn in_turn_of(&self, group: &WaitGroup, turn: Turn) -> Option<WaitGroup> {
         let group = group.with_turn(turn);
-        group.inspect_err(|error| self.condemn(format!("with_turn: {error}"))).ok()
+        group
+            .inspect_err(|error| self.condemn(format!("with_turn: {error}")))
+            .ok()
     }
 
     pub(super) async fn read_or_write(&self, all: &Primitives, key: &str) -> Option<()> {
@@ -152,33 +179,57 @@ impl World {
         let name = format!("rw:{key}");
         if self.network.happens(600) {
             let guard = self.call_that_waits("read", lock.read(key)).await?;
-            self.hold_as(&name, (guard.handle(), 1, false), ALL, since).await;
-            return self.end_of("release a reader", guard, async |guard| guard.release().await).await;
+            self.hold_as(&name, (guard.handle(), 1, false), ALL, since)
+                .await;
+            return self
+                .end_of("release a reader", guard, async |guard| {
+                    guard.release().await
+                })
+                .await;
         }
         let guard = self.call_that_waits("write", lock.write(key)).await?;
-        self.judges.fence(&name, guard.fence(), guard.is_held(), (since, turns));
-        self.hold_as(&name, (guard.handle(), 1, true), ALL, since).await;
-        self.end_of("release a writer", guard, async |guard| guard.release().await).await
+        self.judges
+            .fence(&name, guard.fence(), guard.is_held(), (since, turns));
+        self.hold_as(&name, (guard.handle(), 1, true), ALL, since)
+            .await;
+        self.end_of("release a writer", guard, async |guard| {
+            guard.release().await
+        })
+        .await
     }
 
-    pub(super) async fn claim(&self, dedupe: &Dedupe, key: &str) -> Option<()> {
+    pub(super) async fn claim(&self, all: &Primitives, dedupe: &Dedupe, key: &str) -> Option<()> {
         let item = format!("{key}-{}", self.network.draw(20));
         let name = format!("{}:{item}", dedupe.name());
         let (was_handled, since) = (self.judges.is_handled(&name), self.judges.losses());
         let claimed = match self.network.happens(500) {
             true => self.ask("try_claim", dedupe.try_claim(&item)).await?,
-            false => self.call_that_waits("claim", dedupe.claim(&item, self.shape.max_wait)).await?,
+            false => {
+                let claimed = self
+                    .call_that_waits("claim", dedupe.claim(&item, self.shape.max_wait))
+                    .await;
+                // The items of a filter share a name.
+                self.waits_no_more(all, &format!("{}:", dedupe.name()));
+                claimed?
+            }
         };
-        let Claimed::New(claim) = claimed else { return None };
+        let Claimed::New(claim) = claimed else {
+            return None;
+        };
         // Who waited meanwhile, and holds it now, was granted it later.
         let is_held = claim.handle().is_held() && claim.handle().time_left() > SKEW;
         let is_handled = was_handled || is_held && self.judges.is_handled(&name);
         if is_handled && self.judges.losses() == since {
             self.condemn(format!("{name} was handled, and is claimed again"));
         }
-        self.hold_as(&name, (claim.handle(), 1, true), 1, since).await;
+        self.hold_as(&name, (claim.handle(), 1, true), 1, since)
+            .await;
         if self.network.happens(300) {
-            return self.end_of("give up a claim", claim, async |claim| claim.release().await).await;
+            return self
+                .end_of("give up a claim", claim, async |claim| {
+                    claim.release().await
+                })
+                .await;
         }
         if self.ask("confirm", claim.confirm()).await? {
             self.judges.handled(&name, since);

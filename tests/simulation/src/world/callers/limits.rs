@@ -16,8 +16,14 @@ impl World {
         let waits = self.network.happens(200);
         self.judges.asked(&name, all.rate.terms(), f64::from(cost));
         let decided = match waits {
-            true => self.call("wait", self.shape.max_wait, all.bucket.wait_n(key, cost)).await,
-            false => self.call("allow", Duration::ZERO, all.bucket.allow_n(key, cost)).await,
+            true => {
+                self.call("wait", self.shape.max_wait, all.bucket.wait_n(key, cost))
+                    .await
+            }
+            false => {
+                self.call("allow", Duration::ZERO, all.bucket.allow_n(key, cost))
+                    .await
+            }
         };
         if self.judges.losses() != since {
             return None;
@@ -35,10 +41,16 @@ impl World {
         };
         match &decided {
             // It was not charged.
-            Some(Err(error)) if error.is_refused() && waits => self.judges.gave_back(&name, f64::from(cost)),
+            Some(Err(error)) if error.is_refused() && waits => {
+                self.judges.gave_back(&name, f64::from(cost))
+            }
             _ => self.judges.charged(&name, began, f64::from(cost), outcome),
         }
-        self.judges.count(if decided?.ok()?.is_admitted() { "admitted" } else { "refused" });
+        self.judges.count(if decided?.ok()?.is_admitted() {
+            "admitted"
+        } else {
+            "refused"
+        });
         Some(())
     }
 
@@ -46,7 +58,10 @@ impl World {
         // All share the second key.
         let other = "k0";
         let (began, since) = (Instant::now(), self.judges.losses());
-        let both = [("b1", key, all.rate.terms()), ("b2", other, all.rate.half().terms())];
+        let both = [
+            ("b1", key, all.rate.terms()),
+            ("b2", other, all.rate.half().terms()),
+        ];
         for (name, key, terms) in both {
             self.judges.asked(&format!("{name}:{key}"), terms, 1.0);
         }
@@ -74,8 +89,12 @@ impl World {
         let began = Instant::now();
         let held = f64::from(tokens);
         self.judges.asked(&name, terms, held);
-        let authorized = self.call("authorize", Duration::ZERO, all.held.authorize(key, tokens)).await;
-        if matches!(&authorized, Some(Err(error)) if error.is_refused()) && self.judges.losses() == since {
+        let authorized = self
+            .call("authorize", Duration::ZERO, all.held.authorize(key, tokens))
+            .await;
+        if matches!(&authorized, Some(Err(error)) if error.is_refused())
+            && self.judges.losses() == since
+        {
             self.judges.charged(&name, began, held, Some(false));
         }
         let hold = authorized?.ok()?;
@@ -113,13 +132,17 @@ impl World {
     ) {
         // A hold that had ended was captured as a whole.
         if captured.charged > used && !captured.ended {
-            self.condemn(format!("{name}: {} captured instead of {used}", captured.charged));
+            self.condemn(format!(
+                "{name}: {} captured instead of {used}",
+                captured.charged
+            ));
         }
         // What is captured late is charged as a debt.
         if captured.excess == 0 && since == Some(self.judges.losses()) {
             self.judges.held_no_more(name, held);
             self.judges.asked(name, terms, f64::from(captured.charged));
-            self.judges.charged(name, began, f64::from(captured.charged), Some(true));
+            self.judges
+                .charged(name, began, f64::from(captured.charged), Some(true));
         }
     }
 
@@ -127,7 +150,10 @@ impl World {
     pub(super) async fn authorize_two(&self, all: &Primitives, key: &str) -> Option<()> {
         let tokens = [(); 2].map(|()| 1 + self.network.draw(u64::from(all.rate.burst)) as u32);
         // All share the second key.
-        let both = [(format!("h:1:{key}"), all.rate.terms()), ("h:2:k0".into(), all.rate.half().terms())];
+        let both = [
+            (format!("h:1:{key}"), all.rate.terms()),
+            ("h:2:k0".into(), all.rate.half().terms()),
+        ];
         let since = self.judges.losses();
         for ((name, terms), tokens) in both.iter().zip(tokens) {
             self.judges.asked(name, *terms, f64::from(tokens));
@@ -136,14 +162,18 @@ impl World {
         let call = all.held_two.authorize([key, "k0"], tokens);
         let authorized = self.call("authorize two", Duration::ZERO, call).await;
         let refused_by = match &authorized {
-            Some(Err(error)) if error.is_refused() => error.decision().and_then(|told| told.refused_by()),
+            Some(Err(error)) if error.is_refused() => {
+                error.decision().and_then(|told| told.refused_by())
+            }
             _ => None,
         };
         // In a Cluster, what the first limit had held is given back later.
         if refused_by.is_some() && self.judges.losses() == since && self.topology.is_none() {
             for (((name, _), tokens), limit) in both.iter().zip(tokens).zip(["h1", "h2"]) {
                 match refused_by == Some(limit) {
-                    true => self.judges.charged(name, began, f64::from(tokens), Some(false)),
+                    true => self
+                        .judges
+                        .charged(name, began, f64::from(tokens), Some(false)),
                     false => self.judges.gave_back(name, f64::from(tokens)),
                 }
             }

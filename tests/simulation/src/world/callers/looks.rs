@@ -24,13 +24,20 @@ pub struct Looks {
 
 impl Looks {
     pub fn new(shape: &Shape, store: &Store) -> Result<Self, Error> {
-        let filter =
-            |name| BloomFilter::builder().capacity(1_000).false_positive_rate(1e-9).build(store, name);
+        let filter = |name| {
+            BloomFilter::builder()
+                .capacity(1_000)
+                .false_positive_rate(1e-9)
+                .build(store, name)
+        };
         let bucket = |name, quota: Quota| TokenBucket::new(store, name, quota);
         Ok(Self {
             filter: filter("lf")?,
             cleared: filter("cf")?,
-            mutex: Mutex::builder().ttl(shape.ttl).max_wait(shape.max_wait).build(store, "lm")?,
+            mutex: Mutex::builder()
+                .ttl(shape.ttl)
+                .max_wait(shape.max_wait)
+                .build(store, "lm")?,
             permits: super::permits(shape, 2).build(store, "lg")?,
             corrected: bucket("lc", Quota::per_second(5))?,
             month: bucket("ld", Quota::per_calendar_month(50).starting(9))?,
@@ -69,9 +76,13 @@ impl World {
         let since = self.judges.losses();
         let items = [key.to_owned(), format!("{key}-{}", self.network.draw(5))];
         let inserted = self.ask("insert all", filter.insert_all(&items)).await;
-        let contained = self.ask("contains all", filter.contains_all(&items)).await?;
+        let contained = self
+            .ask("contains all", filter.contains_all(&items))
+            .await?;
         if inserted.is_some() && contained.contains(&false) && self.has_all(since) {
-            self.condemn(format!("a filter does not contain what was inserted: {items:?}"));
+            self.condemn(format!(
+                "a filter does not contain what was inserted: {items:?}"
+            ));
         }
         Some(())
     }
@@ -80,7 +91,10 @@ impl World {
         self.ask("allow to be corrected", bucket.allow(key)).await;
         match self.network.happens(500) {
             true => self.ask("charge", bucket.charge(key, 2)).await.map(drop),
-            false => self.ask("give back", bucket.give_back(key, 1)).await.map(drop),
+            false => self
+                .ask("give back", bucket.give_back(key, 1))
+                .await
+                .map(drop),
         }
     }
 
@@ -88,12 +102,16 @@ impl World {
     async fn revoke(&self, looks: &Looks, key: &str) -> Option<()> {
         let (Looks { mutex, permits, .. }, wait) = (looks, self.shape.max_wait);
         if self.network.happens(500) {
-            let _guard = self.get("lock to be revoked", wait, mutex.lock(key)).await?;
+            let _guard = self
+                .get("lock to be revoked", wait, mutex.lock(key))
+                .await?;
             for holder in self.ask("look", mutex.inspect(key)).await?.holders {
                 self.ask("revoke", mutex.revoke(key, &holder)).await;
             }
         } else {
-            let _permit = self.call("permit to be revoked", wait, permits.add(key)).await;
+            let _permit = self
+                .call("permit to be revoked", wait, permits.add(key))
+                .await;
             for holder in self.ask("look", permits.inspect(key)).await?.holders {
                 self.ask("revoke", permits.revoke(key, &holder)).await;
             }

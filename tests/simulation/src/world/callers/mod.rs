@@ -21,8 +21,8 @@ use tower_distributed::dedupe::FilterFull;
 use tower_distributed::single_flight::Postcard;
 use tower_distributed::wait_group::WaitGroupBuilder;
 use tower_distributed::{
-    BloomFilter, Dedupe, Error, Mutex, Quota, RwLock, SingleFlight, Store, TokenBucket, TokenBuckets,
-    WaitGroup,
+    BloomFilter, Dedupe, Error, LeaseHandle, Mutex, Quota, RwLock, SingleFlight, Store,
+    TokenBucket, TokenBuckets, WaitGroup,
 };
 
 use self::layers::Layers;
@@ -55,25 +55,36 @@ impl Rate {
 
     /// The same burst at half of the speed.
     fn half(self) -> Self {
-        Self { per_second: self.per_second.div_ceil(2), ..self }
+        Self {
+            per_second: self.per_second.div_ceil(2),
+            ..self
+        }
     }
 }
 
 /// Built once it is used: most worlds use few kinds.
 type Lazy<T> = LazyLock<T, Box<dyn FnOnce() -> T + Send>>;
 
-fn lazy<T>(store: &Store, build: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static) -> Lazy<T> {
+fn lazy<T>(
+    store: &Store,
+    build: impl FnOnce(&Store) -> Result<T, Error> + Send + 'static,
+) -> Lazy<T> {
     let store = store.clone();
-    LazyLock::new(Box::new(move || build(&store).unwrap_or_else(|error| panic!("{error}"))))
+    LazyLock::new(Box::new(move || {
+        build(&store).unwrap_or_else(|error| panic!("{error}"))
+    }))
 }
 
 /// Permits with the times of a world.
 fn permits(shape: &Shape, limit: u32) -> WaitGroupBuilder {
-    WaitGroup::builder(limit).ttl(shape.ttl).max_wait(shape.max_wait)
+    WaitGroup::builder(limit)
+        .ttl(shape.ttl)
+        .max_wait(shape.max_wait)
 }
 
 /// The primitives of a process. Those of all processes have the same settings.
 pub struct Primitives {
+    process: usize,
     rate: Rate,
     bucket: Lazy<TokenBucket>,
     buckets: Lazy<TokenBuckets<2>>,
@@ -115,7 +126,9 @@ impl Primitives {
             per_second: [1, 5, 20, 200][shape.setting(2, 4) as usize],
         };
         let quota = move |rate: Rate, name: &'static str| {
-            Quota::per_second(rate.per_second).burst(rate.burst).named(name)
+            Quota::per_second(rate.per_second)
+                .burst(rate.burst)
+                .named(name)
         };
         // Two limits that are charged together; the second has the burst of the first, and half of its speed.
         let two = move |store: &Store, [first, second]: [&'static str; 2]| {
@@ -127,7 +140,7 @@ impl Primitives {
         if is_strict {
             mutex = mutex.strict_fifo();
         }
-        let (has_classes, is_fair) = (shape.setting(4, 3) == 0, shape.setting(5, 3) == 0);
+        let (has_classes, is_fair) = (shape.has_classes(), shape.is_fair());
         let mut permits = permits(shape, 1 + shape.setting(6, 5) as u32);
         let shares = self::permits(shape, shares::LIMIT).fair();
         if has_classes {
@@ -140,16 +153,19 @@ impl Primitives {
         if shape.setting(12, 3) == 0 {
             permits = permits.max_waiters(3);
         }
-        let is_newest_first = !is_fair && shape.setting(7, 3) == 0;
-        if is_newest_first {
+        if shape.is_newest_first() {
             permits = permits.newest_first_after(Duration::from_millis(200));
         }
         let mut lock = RwLock::builder().ttl(ttl).max_wait(max_wait);
         if shape.setting(8, 2) == 0 {
             lock = lock.prefer_readers();
         }
-        let mut flight = SingleFlight::builder(Postcard).max_wait(max_wait).lease_ttl(ttl);
-        flight = flight.ttl(Duration::from_millis([1, 100, 1000][shape.setting(9, 3) as usize]));
+        let mut flight = SingleFlight::builder(Postcard)
+            .max_wait(max_wait)
+            .lease_ttl(ttl);
+        flight = flight.ttl(Duration::from_millis(
+            [1, 100, 1000][shape.setting(9, 3) as usize],
+        ));
         if shape.setting(10, 2) == 0 {
             flight = flight.stale_while_revalidate(Duration::from_millis(500));
         }
@@ -157,11 +173,14 @@ impl Primitives {
             flight = flight.local_cache(1 << 20);
         }
         Ok(Self {
+            process: dialer.process,
             rate,
             bucket: lazy(store, move |store| {
                 Ok(TokenBucket::new(store, "b", quota(rate, "b"))?.with_max_wait(max_wait))
             }),
-            buckets: lazy(store, move |store| TokenBuckets::new(two(store, ["b1", "b2"])?)),
+            buckets: lazy(store, move |store| {
+                TokenBuckets::new(two(store, ["b1", "b2"])?)
+            }),
             held: lazy(store, move |store| {
                 TokenBucket::new(store, "h", quota(rate, "h"))?.with_hold_ttl(ttl)
             }),
@@ -175,16 +194,23 @@ impl Primitives {
             plain: lazy(store, |store| plain.build(store, "g")),
             has_classes,
             is_fair,
-            is_fifo: !has_classes && !is_fair && !is_newest_first,
+            is_fifo: shape.is_fifo(),
             lock: lazy(store, |store| lock.build(store, "rw")),
             flight: lazy(store, |store| flight.build(store, "f")),
             claims: lazy(store, move |store| {
-                Dedupe::exact(store, "d").remember_for(FOR_EVER).ttl(ttl).build()
+                Dedupe::exact(store, "d")
+                    .remember_for(FOR_EVER)
+                    .ttl(ttl)
+                    .build()
             }),
             filter_claims: lazy(store, move |store| {
-                let filter = BloomFilter::builder().capacity(10_000).false_positive_rate(1e-9);
+                let filter = BloomFilter::builder()
+                    .capacity(10_000)
+                    .false_positive_rate(1e-9);
                 let claims = Dedupe::builder().ttl(ttl).remember_forever();
-                claims.on_filter_full(FilterFull::FailClosed).build(&filter.build(store, "f")?)
+                claims
+                    .on_filter_full(FilterFull::FailClosed)
+                    .build(&filter.build(store, "f")?)
             }),
             layers: shape
                 .has(&[Kind::Adaptive, Kind::Learned])
@@ -194,9 +220,18 @@ impl Primitives {
                 .has(&[Kind::FleetQuotas, Kind::FleetLimit, Kind::Calendar])
                 .then(|| Settings::new(shape, store))
                 .transpose()?,
-            looks: shape.has(&[Kind::Looks]).then(|| Looks::new(shape, store)).transpose()?,
-            desk: shape.has(&[Kind::Operator]).then(|| Desk::new(shape, store)).transpose()?,
-            quorum: shape.has(&[Kind::Quorum]).then(|| Quorum::new(shape, runtime, dialer)).transpose()?,
+            looks: shape
+                .has(&[Kind::Looks])
+                .then(|| Looks::new(shape, store))
+                .transpose()?,
+            desk: shape
+                .has(&[Kind::Operator])
+                .then(|| Desk::new(shape, store))
+                .transpose()?,
+            quorum: shape
+                .has(&[Kind::Quorum])
+                .then(|| Quorum::new(shape, runtime, dialer))
+                .transpose()?,
             shares: lazy(store, |store| shares.build(store, "sg")),
         })
     }
@@ -227,7 +262,9 @@ async fn polled<T>(poll: u64, mut future: Pin<&mut impl Future<Output = T>>) -> 
 impl World {
     pub(super) async fn call_again_and_again(self: &Arc<Self>, process: &Process) {
         while !self.is_over() {
-            let Some(kind) = self.network.one(&self.shape.kinds).copied() else { return };
+            let Some(kind) = self.network.one(&self.shape.kinds).copied() else {
+                return;
+            };
             let key = self.shape.key(&self.network);
             self.call_one(process, kind, &key).await;
             self.pause(self.shape.idle).await;
@@ -246,8 +283,8 @@ impl World {
             Kind::Permit => self.permit(all, key).await,
             Kind::RwLock => self.read_or_write(all, key).await,
             Kind::Flight => self.fly(all, key).await,
-            Kind::Claim => self.claim(&all.claims, key).await,
-            Kind::FilterClaim => self.claim(&all.filter_claims, key).await,
+            Kind::Claim => self.claim(all, &all.claims, key).await,
+            Kind::FilterClaim => self.claim(all, &all.filter_claims, key).await,
             Kind::Adaptive => self.adapt(built(&all.layers), key).await,
             Kind::Learned => self.learn(built(&all.layers), key).await,
             Kind::FleetQuotas => self.fleet_quotas(built(&all.settings), key).await,
@@ -304,7 +341,11 @@ impl World {
     }
 
     /// The same of one that waits for nothing but its answer.
-    async fn ask<T>(&self, what: &'static str, call: impl Future<Output = Result<T, Error>>) -> Option<T> {
+    async fn ask<T>(
+        &self,
+        what: &'static str,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Option<T> {
         self.get(what, Duration::ZERO, call).await
     }
 
@@ -317,7 +358,10 @@ impl World {
         if !self.network.happens(self.shape.neglected) {
             return self.get(what, self.shape.max_wait, call).await;
         }
-        let (poll, span) = (self.network.draw(6), self.network.draw(NEGLECTED.as_millis() as u64));
+        let (poll, span) = (
+            self.network.draw(6),
+            self.network.draw(NEGLECTED.as_millis() as u64),
+        );
         let call = async {
             let mut call = pin!(call);
             if let Some(output) = polled(poll, call.as_mut()).await {
@@ -328,6 +372,23 @@ impl World {
             call.await
         };
         self.get(what, self.shape.max_wait + NEGLECTED, call).await
+    }
+
+    /// A caller of this process waits no more for names that begin so.
+    pub(super) fn waits_no_more(&self, all: &Primitives, name: &str) {
+        self.network
+            .wakes
+            .iter()
+            .for_each(|wakes| wakes.has_ended(all.process, name));
+    }
+
+    /// Notes that a caller holds something of which there is `limit`. Returns its number.
+    fn acquired(&self, name: &str, held: (LeaseHandle, u32, bool), limit: u32, since: u64) -> u64 {
+        self.network
+            .wakes
+            .iter()
+            .for_each(|wakes| wakes.got(held.0.token()));
+        self.judges.acquired(name, held, limit, since)
     }
 
     /// Whether each renewal arrives in time, also where the memory is full.
@@ -386,17 +447,29 @@ impl World {
                 all.lock.read("k0").await?.release().await?;
                 all.lock.write("k0").await?.release().await.map(drop)
             }
-            Kind::Flight => all.flight.run("end", || async { "end".to_owned() }).await.map(drop),
+            Kind::Flight => all
+                .flight
+                .run("end", || async { "end".to_owned() })
+                .await
+                .map(drop),
             Kind::Claim => all.claims.try_claim("end").await.map(drop),
             Kind::FilterClaim => all.filter_claims.try_claim("end").await.map(drop),
             Kind::FleetQuotas | Kind::FleetLimit => {
                 self.settings_agree(built(&all.settings));
                 Ok(())
             }
-            Kind::Quorum => built(&all.quorum).mutex.lock("k0").await?.unlock().await.map(drop),
+            Kind::Quorum => built(&all.quorum)
+                .mutex
+                .lock("k0")
+                .await?
+                .unlock()
+                .await
+                .map(drop),
             Kind::Shares => all.shares.add("k0").await?.done().await.map(drop),
             Kind::Holds => all.held_two.allow(["k0", "k0"]).await.map(drop),
-            Kind::Adaptive | Kind::Learned | Kind::Calendar | Kind::Looks | Kind::Operator => Ok(()),
+            Kind::Adaptive | Kind::Learned | Kind::Calendar | Kind::Looks | Kind::Operator => {
+                Ok(())
+            }
         }
     }
 }

@@ -9,7 +9,8 @@ use tower_distributed::fleet::RefusedKeys;
 use tower_distributed::operator::{Entry, Kind, Operator, State};
 use tower_distributed::single_flight::Postcard;
 use tower_distributed::{
-    BloomFilter, BreakerState, Dedupe, Error, Mutex, Quota, SingleFlight, Store, TokenBucket, WaitGroup,
+    BloomFilter, BreakerState, Dedupe, Error, Mutex, Quota, SingleFlight, Store, TokenBucket,
+    WaitGroup,
 };
 
 use super::super::shape::Shape;
@@ -45,16 +46,28 @@ pub struct Desk {
 
 impl Desk {
     pub fn new(shape: &Shape, store: &Store) -> Result<Self, Error> {
-        let flight = SingleFlight::builder(Postcard).max_wait(shape.max_wait).lease_ttl(shape.ttl).ttl(FRESH);
-        let filter = BloomFilter::builder().capacity(1_000).false_positive_rate(1e-9).keys(2);
+        let flight = SingleFlight::builder(Postcard)
+            .max_wait(shape.max_wait)
+            .lease_ttl(shape.ttl)
+            .ttl(FRESH);
+        let filter = BloomFilter::builder()
+            .capacity(1_000)
+            .false_positive_rate(1e-9)
+            .keys(2);
         Ok(Self {
             operator: Operator::new(store),
             flight: flight.local_cache(1 << 20).build(store, "of")?,
-            items: Dedupe::exact(store, "od").remember_for(FOR_EVER).ttl(shape.ttl).build()?,
+            items: Dedupe::exact(store, "od")
+                .remember_for(FOR_EVER)
+                .ttl(shape.ttl)
+                .build()?,
             filter: filter.build(store, "ol")?,
             bucket: TokenBucket::new(store, "ob", Quota::per_hour(TOKENS))?,
             refused: RefusedKeys::with_plain_keys(store, "or")?,
-            permits: WaitGroup::builder(1).ttl(shape.ttl).max_wait(SHORT).build(store, "og")?,
+            permits: WaitGroup::builder(1)
+                .ttl(shape.ttl)
+                .max_wait(SHORT)
+                .build(store, "og")?,
             mutex: Mutex::new(store, "om")?,
         })
     }
@@ -64,7 +77,10 @@ impl World {
     pub(super) async fn operate(&self, process: &Process, desk: &Desk) -> Option<()> {
         // No other caller has this key.
         let plain = format!("o{}", self.network.draw(1 << 50));
-        let key = format!("{plain}{}", self.network.one(&TAILS).copied().unwrap_or_default());
+        let key = format!(
+            "{plain}{}",
+            self.network.one(&TAILS).copied().unwrap_or_default()
+        );
         match self.network.draw(10) {
             0 => self.forget_answer(desk, &key).await,
             1 => self.forget_item(desk, &key).await,
@@ -87,7 +103,9 @@ impl World {
     }
 
     async fn state(&self, desk: &Desk, entry: Result<Entry, Error>) -> Option<State> {
-        let entry = entry.inspect_err(|error| self.condemn(format!("an entry: {error}"))).ok()?;
+        let entry = entry
+            .inspect_err(|error| self.condemn(format!("an entry: {error}")))
+            .ok()?;
         self.ask("operate", desk.operator.inspect(&entry)).await?
     }
 
@@ -103,16 +121,26 @@ impl World {
         self.run(desk, key, "old").await?;
         let entry = || Entry::new(Kind::SingleFlight, "of", key);
         if let Some(State::Flight(state)) = self.state(desk, entry()).await
-            && state.answer.is_some_and(|answer| answer.fresh_for > FRESH || answer.bytes == 0)
+            && state
+                .answer
+                .is_some_and(|answer| answer.fresh_for > FRESH || answer.bytes == 0)
         {
-            self.condemn(format!("{key}: the stored answer is empty, or fresh for too long"));
+            self.condemn(format!(
+                "{key}: the stored answer is empty, or fresh for too long"
+            ));
         }
-        self.get("forget an answer", wait, desk.flight.forget(key)).await?;
+        self.get("forget an answer", wait, desk.flight.forget(key))
+            .await?;
         let state = self.state(desk, entry()).await;
         let is_stored = matches!(state, Some(State::Flight(state)) if state.answer.is_some());
-        let is_old = self.run(desk, key, "new").await.is_some_and(|answer| answer != "new");
+        let is_old = self
+            .run(desk, key, "new")
+            .await
+            .is_some_and(|answer| answer != "new");
         if (is_stored || is_old) && self.has_all(since) {
-            self.condemn(format!("{key}: a forgotten answer is back: {is_stored}, {is_old}"));
+            self.condemn(format!(
+                "{key}: a forgotten answer is back: {is_stored}, {is_old}"
+            ));
         }
         Some(())
     }
@@ -120,8 +148,12 @@ impl World {
     /// An item that is forgotten is new again.
     async fn forget_item(&self, desk: &Desk, key: &str) -> Option<()> {
         let since = self.judges.losses();
-        let claimed = self.ask("claim to forget", desk.items.try_claim(key)).await?;
-        let Claimed::New(claim) = claimed else { return None };
+        let claimed = self
+            .ask("claim to forget", desk.items.try_claim(key))
+            .await?;
+        let Claimed::New(claim) = claimed else {
+            return None;
+        };
         if !self.ask("confirm", claim.confirm()).await? {
             return None;
         }
@@ -131,13 +163,18 @@ impl World {
         let again = self.ask("claim again", desk.items.try_claim(key)).await;
         let is_known = again.is_some_and(|claimed| !matches!(claimed, Claimed::New(_)));
         if (before == Some(false) || after == Some(true) || is_known) && self.has_all(since) {
-            self.condemn(format!("{key}: handled {before:?}, forgotten {after:?}, known {is_known}"));
+            self.condemn(format!(
+                "{key}: handled {before:?}, forgotten {after:?}, known {is_known}"
+            ));
         }
         Some(())
     }
 
     async fn is_handled(&self, desk: &Desk, key: &str) -> Option<bool> {
-        match self.state(desk, Entry::new(Kind::Dedupe, "od", key)).await? {
+        match self
+            .state(desk, Entry::new(Kind::Dedupe, "od", key))
+            .await?
+        {
             State::Dedupe(state) => state.is_handled,
             _ => None,
         }
@@ -146,7 +183,9 @@ impl World {
     /// A bucket that is reset is full again.
     async fn reset(&self, desk: &Desk, key: &str) -> Option<()> {
         let since = self.judges.losses();
-        let taken = self.ask("take all", desk.bucket.allow_n(key, TOKENS)).await?;
+        let taken = self
+            .ask("take all", desk.bucket.allow_n(key, TOKENS))
+            .await?;
         let entry = Entry::new(Kind::TokenBucket, "ob", key).ok()?;
         let seen = match self.state(desk, Ok(entry.clone())).await {
             Some(State::Bucket(bucket)) => bucket.remaining(),
@@ -159,18 +198,24 @@ impl World {
         let again = self.ask("take all", desk.bucket.allow_n(key, TOKENS)).await;
         let is_refused = again.is_some_and(|decision| !decision.is_admitted());
         if (!taken.is_admitted() || seen > 1 || is_refused) && self.has_all(since) {
-            self.condemn(format!("{key}: {seen} left of all, refused after a reset: {is_refused}"));
+            self.condemn(format!(
+                "{key}: {seen} left of all, refused after a reset: {is_refused}"
+            ));
         }
         Some(())
     }
 
     /// A page of the status tells that the server answers, where nothing is wrong.
     async fn read_status(&self, process: &Process, desk: &Desk) -> Option<()> {
-        let pinged = self.call("ping", Duration::ZERO, process.store.ping()).await;
+        let pinged = self
+            .call("ping", Duration::ZERO, process.store.ping())
+            .await;
         let stats = process.store.stats();
         let is_well = stats.breaker == BreakerState::Closed && matches!(pinged, None | Some(Ok(_)));
         if self.runs_alone() && !is_well {
-            self.condemn(format!("nothing is wrong, but a ping told {pinged:?}, the status {stats:?}"));
+            self.condemn(format!(
+                "nothing is wrong, but a ping told {pinged:?}, the status {stats:?}"
+            ));
         }
         if let Err(error) = desk.operator.acl_rule("ops") {
             self.condemn(format!("no rules for an operator: {error}"));
@@ -181,18 +226,25 @@ impl World {
     /// A list of what is stored has each bucket that is not full.
     async fn list(&self, desk: &Desk, key: &str) -> Option<()> {
         let since = self.judges.losses();
-        self.ask("take to be listed", desk.bucket.allow_n(key, 10)).await?;
-        let (Ok(entry), Ok(mut scan)) =
-            (Entry::new(Kind::TokenBucket, "ob", key), desk.operator.scan_namespace("ob"))
-        else {
+        self.ask("take to be listed", desk.bucket.allow_n(key, 10))
+            .await?;
+        let (Ok(entry), Ok(mut scan)) = (
+            Entry::new(Kind::TokenBucket, "ob", key),
+            desk.operator.scan_namespace("ob"),
+        ) else {
             self.condemn("the entry of a bucket is not valid");
             return None;
         };
         // Of a long key, only the digest is known.
         let is_long = |other: &Entry| key.len() > LONG.len() && other.key().is_none();
         let mut is_listed = false;
-        while let Some(page) = self.get("scan", Duration::from_secs(1), scan.next()).await? {
-            is_listed |= page.iter().any(|other| other.key_text() == entry.key_text() || is_long(other));
+        while let Some(page) = self
+            .get("scan", Duration::from_secs(1), scan.next())
+            .await?
+        {
+            is_listed |= page
+                .iter()
+                .any(|other| other.key_text() == entry.key_text() || is_long(other));
         }
         if !is_listed && self.has_all(since) {
             self.condemn(format!("the bucket {} is not listed", entry.key_text()));
@@ -203,16 +255,25 @@ impl World {
     /// Of many holds, all are charged that are captured, and nothing else is.
     async fn hold_many(&self, desk: &Desk, key: &str) -> Option<()> {
         let since = self.judges.losses();
-        let holds = (0..HOLDS).map(|_| self.ask("hold one of many", desk.bucket.authorize(key, 1)).boxed());
+        let holds = (0..HOLDS).map(|_| {
+            self.ask("hold one of many", desk.bucket.authorize(key, 1))
+                .boxed()
+        });
         let holds = join_all(holds).await.into_iter().flatten();
         let captured = holds.map(|hold| self.ask("capture one of many", hold.capture(1)).boxed());
         let captured = join_all(captured).await;
         let left = self.ask("peek", desk.bucket.peek(key)).await?.remaining();
-        let charged: u32 = captured.iter().flatten().map(|captured| captured.charged).sum();
+        let charged: u32 = captured
+            .iter()
+            .flatten()
+            .map(|captured| captured.charged)
+            .sum();
         let is_known = captured.len() == HOLDS as usize && captured.iter().all(Option::is_some);
         let most = TOKENS.saturating_sub(charged) + 1;
         if (left > most || is_known && left + 1 < most) && self.has_all(since) {
-            self.condemn(format!("{key}: {charged} of {TOKENS} were captured, and {left} are left"));
+            self.condemn(format!(
+                "{key}: {charged} of {TOKENS} were captured, and {left} are left"
+            ));
         }
         Some(())
     }
@@ -227,7 +288,10 @@ impl World {
         for one in desk.refused.top(4) {
             let counted = self.judges.noted(&format!("p{process} {}", one.key));
             if !(one.at_least..=one.at_most).contains(&counted) {
-                self.condemn(format!("{}: {} to {} of {counted}", one.key, one.at_least, one.at_most));
+                self.condemn(format!(
+                    "{}: {} to {} of {counted}",
+                    one.key, one.at_least, one.at_most
+                ));
             }
         }
         if self.network.happens(100) {
@@ -235,7 +299,10 @@ impl World {
             for one in self.get("top refused", Duration::from_secs(1), top).await? {
                 let counted = self.judges.noted(&one.key);
                 if one.at_least > counted {
-                    self.condemn(format!("{}: at least {} of {counted}", one.key, one.at_least));
+                    self.condemn(format!(
+                        "{}: at least {} of {counted}",
+                        one.key, one.at_least
+                    ));
                 }
             }
         }
@@ -246,8 +313,12 @@ impl World {
     async fn inspect_filter(&self, desk: &Desk, key: &str) -> Option<()> {
         let since = self.judges.losses();
         self.ask("insert", desk.filter.insert(key)).await?;
-        let state = self.state(desk, Entry::whole(Kind::BloomFilter, "ol")).await?;
-        let State::Filter(state) = state else { return None };
+        let state = self
+            .state(desk, Entry::whole(Kind::BloomFilter, "ol"))
+            .await?;
+        let State::Filter(state) = state else {
+            return None;
+        };
         let (told, own) = (state.size, desk.filter.size());
         let differs = (told.bits, told.hashes, told.keys) != (own.bits, own.hashes, own.keys);
         if differs && self.has_all(since) {
@@ -264,7 +335,9 @@ impl World {
         let waited = self.call("wait for all", SHORT, permits.wait(key)).await;
         let is_wrong = count.is_some_and(|count| count != 1) || matches!(waited, Some(Ok(())));
         if is_wrong && permit.is_held() && self.has_all(since) {
-            self.condemn(format!("{key}: one holds, counted as {count:?}, waited for: {waited:?}"));
+            self.condemn(format!(
+                "{key}: one holds, counted as {count:?}, waited for: {waited:?}"
+            ));
         }
         self.ask("done", permit.done()).await.map(drop)
     }
@@ -281,20 +354,29 @@ impl World {
         let which = self.network.draw(PARTS.len() as u64) as usize;
         let (name, part) = PARTS[which];
         let since = self.judges.losses();
-        self.network.put_foreign(&self.servers, format!("td:{{{name}:{key}}}:{part}").as_bytes());
+        self.network.put_foreign(
+            &self.servers,
+            format!("td:{{{name}:{key}}}:{part}").as_bytes(),
+        );
         let outcome = match which {
             0 => desk.bucket.allow(key).await.map(|_| ()),
             1 => desk.mutex.try_lock(key).await.map(|_| ()),
             2 => desk.permits.try_add(key).await.map(|_| ()),
             kind => {
-                let kind = if kind == 3 { Kind::SingleFlight } else { Kind::RefusedKeys };
+                let kind = if kind == 3 {
+                    Kind::SingleFlight
+                } else {
+                    Kind::RefusedKeys
+                };
                 let entry = Entry::new(kind, name, key).ok()?;
                 desk.operator.inspect(&entry).await.map(|_| ())
             }
         };
         let is_foreign = matches!(&outcome, Err(error) if error.is_wrong_type());
-        self.judges.count(if is_foreign { "foreign" } else { "errors" });
-        let is_told = matches!(&outcome, Err(error) if error.is_unavailable() || error.is_overloaded());
+        self.judges
+            .count(if is_foreign { "foreign" } else { "errors" });
+        let is_told =
+            matches!(&outcome, Err(error) if error.is_unavailable() || error.is_overloaded());
         if !is_told && self.has_all(since) {
             self.condemn(format!("{name} meets a foreign key: {outcome:?}"));
         }

@@ -43,8 +43,12 @@ impl Settings {
             limit: FleetLimit::new(store, "fg", LIMITS[0])?,
             permits: super::permits(shape, LIMITS[0]).build(store, "fg")?,
             calendar: TokenBucket::new(store, "day", Quota::per_calendar_day(OF_A_DAY))?,
-            ahead: TokenBucket::new(store, "ahead", Quota::per_calendar_day(OF_A_DAY).reserve_ahead(true))?
-                .with_max_wait(DAYS),
+            ahead: TokenBucket::new(
+                store,
+                "ahead",
+                Quota::per_calendar_day(OF_A_DAY).reserve_ahead(true),
+            )?
+            .with_max_wait(DAYS),
         })
     }
 }
@@ -75,14 +79,16 @@ impl World {
         if decision.is_admitted() && self.judges.losses() == since {
             let terms = (f64::from(most.0), f64::from(most.1));
             self.judges.asked(&format!("q:{key}"), terms, 1.0);
-            self.judges.charged(&format!("q:{key}"), began, 1.0, Some(true));
+            self.judges
+                .charged(&format!("q:{key}"), began, 1.0, Some(true));
         }
         Some(())
     }
 
     pub(super) async fn fleet_limit(&self, settings: &Settings, key: &str) -> Option<()> {
         if self.network.happens(50) {
-            self.change(&settings.limit, LIMITS[self.network.draw(3) as usize]).await;
+            self.change(&settings.limit, LIMITS[self.network.draw(3) as usize])
+                .await;
         } else if self.network.happens(50) {
             self.undo(settings).await;
         }
@@ -90,7 +96,7 @@ impl World {
         let call = settings.permits.add(key);
         let permit = self.get("fleet limit", self.shape.max_wait, call).await?;
         let name = format!("fg:{key}");
-        let who = self.judges.acquired(&name, (permit.handle(), 1, false), LIMITS[2], since);
+        let who = self.acquired(&name, (permit.handle(), 1, false), LIMITS[2], since);
         self.hold(permit.lost()).await;
         self.judges.released(&name, who);
         drop(permit);
@@ -103,7 +109,9 @@ impl World {
         // There may be nothing to undo.
         drop(limit.undo("a world").await);
         let history = self.ask("history", limit.history()).await?;
-        let is_row = history.windows(2).all(|two| two[0].number == two[1].number + 1);
+        let is_row = history
+            .windows(2)
+            .all(|two| two[0].number == two[1].number + 1);
         if !is_row && self.has_all(since) {
             self.condemn(format!("a setting has the versions {history:?}"));
         }
@@ -112,8 +120,10 @@ impl World {
 
     /// Once nothing is wrong, all processes have the same versions.
     pub(super) fn settings_agree(&self, settings: &Settings) {
-        self.judges.agrees("the version of the quotas", settings.quotas.version());
-        self.judges.agrees("the version of the limit", settings.limit.version());
+        self.judges
+            .agrees("the version of the quotas", settings.quotas.version());
+        self.judges
+            .agrees("the version of the limit", settings.limit.version());
     }
 
     /// The day of the servers.
@@ -131,16 +141,28 @@ impl World {
 
     /// What is charged by another quota of the same bucket is charged to the day as well, once the bucket knows the day.
     async fn spend_under_another_quota(&self, settings: &Settings, key: &str) -> Option<()> {
-        let bucket = settings.calendar.with_quotas(&Quotas::new([Quota::per_second(100)]).ok()?);
+        let bucket = settings
+            .calendar
+            .with_quotas(&Quotas::new([Quota::per_second(100)]).ok()?);
         let (day, since) = (self.server_day(), self.judges.losses());
-        let before = settings.calendar.peek(key).await.map_or(OF_A_DAY, |state| state.remaining());
+        let before = settings
+            .calendar
+            .peek(key)
+            .await
+            .map_or(OF_A_DAY, |state| state.remaining());
         let decision = self.ask("another quota", bucket.allow(key)).await;
         let admitted = decision.is_some_and(|decision| decision.is_admitted());
-        let after = settings.calendar.peek(key).await.map_or(0, |state| state.remaining());
+        let after = settings
+            .calendar
+            .peek(key)
+            .await
+            .map_or(0, |state| state.remaining());
         // Only calls that are dropped, or whose answers are lost, give tokens back.
         let is_free = admitted && before < OF_A_DAY && after > before.saturating_sub(1);
         if is_free && self.runs_alone() && self.has_all(since) && self.server_day() == day {
-            self.condemn(format!("day:{key}: {before} were left before a charge, {after} after it"));
+            self.condemn(format!(
+                "day:{key}: {before} were left before a charge, {after} after it"
+            ));
         }
         Some(())
     }
@@ -156,7 +178,8 @@ impl World {
             return self.ask("cancel", reservation.cancel()).await.map(drop);
         }
         if self.judges.losses() == since && self.server_day() == day {
-            self.judges.spent(&format!("ahead:{key}"), acts, tokens, OF_A_DAY);
+            self.judges
+                .spent(&format!("ahead:{key}"), acts, tokens, OF_A_DAY);
         }
         Some(())
     }

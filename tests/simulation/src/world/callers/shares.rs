@@ -28,7 +28,9 @@ impl World {
         if self.shape.max_wait < LINED_UP * 2 || !self.network.happens(200) {
             return None;
         }
-        let first = self.get("add all", self.shape.max_wait, permits.add_n(&*key, LIMIT)).await?;
+        let first = self
+            .get("add all", self.shape.max_wait, permits.add_n(&*key, LIMIT))
+            .await?;
         let served = Mutex::new(Vec::new());
         let holds = async {
             sleep(LINED_UP).await;
@@ -40,7 +42,8 @@ impl World {
             self.serve(permits, &key, FLOWS, &served).await
         };
         let all = join_all(
-            (0..FLOWS * EACH).map(|number| self.serve(permits, &key, number / EACH, &served).boxed()),
+            (0..FLOWS * EACH)
+                .map(|number| self.serve(permits, &key, number / EACH, &served).boxed()),
         );
         let (all, _, ()) = tokio::join!(all, late, holds);
         let mut served = served.into_inner().unwrap_or_default();
@@ -50,11 +53,19 @@ impl World {
             return None;
         }
         for end in 0..served.len() {
-            let of = |flow: usize| served[..end].iter().filter(|served| **served == flow).count();
-            let (most, least) =
-                (0..FLOWS).map(of).fold((0, EACH), |(most, least), own| (most.max(own), least.min(own)));
+            let of = |flow: usize| {
+                served[..end]
+                    .iter()
+                    .filter(|served| **served == flow)
+                    .count()
+            };
+            let (most, least) = (0..FLOWS).map(of).fold((0, EACH), |(most, least), own| {
+                (most.max(own), least.min(own))
+            });
             if most > least + 1 {
-                self.condemn(format!("{key}: flows of equal shares were served as {served:?}"));
+                self.condemn(format!(
+                    "{key}: flows of equal shares were served as {served:?}"
+                ));
                 break;
             }
         }
@@ -71,10 +82,12 @@ impl World {
     ) -> Option<()> {
         let since = self.judges.losses();
         let group = self.in_turn_of(permits, Turn::of(format!("flow{flow}")))?;
-        let permit = self.get("add in turn", self.shape.max_wait, group.add_n(key, LIMIT)).await?;
+        let permit = self
+            .get("add in turn", self.shape.max_wait, group.add_n(key, LIMIT))
+            .await?;
         lock(served).push(flow);
         let name = format!("s:{key}");
-        let who = self.judges.acquired(&name, (permit.handle(), 1, true), 1, since);
+        let who = self.acquired(&name, (permit.handle(), 1, true), 1, since);
         self.judges.released(&name, who);
         self.ask("done in turn", permit.done()).await;
         Some(())
