@@ -167,33 +167,9 @@ pub mod wait_group;
 #[doc = include_str!("docs/wire_format.md")]
 pub mod wire_format {}
 
-use crate::macros as setters;
 
 #[cfg(feature = "http")]
 pub use self::http::{response, web};
-#[cfg(feature = "rate-limit")]
-pub use crate::layers::budget::BudgetLayer;
-#[cfg(feature = "concurrency-limit")]
-pub use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
-#[cfg(feature = "dedupe")]
-pub use crate::layers::dedupe::DedupeLayer;
-#[cfg(feature = "mutex")]
-pub use crate::layers::mutex::MutexLayer;
-#[cfg(feature = "rate-limit")]
-pub use crate::layers::rate_limit::RateLimitLayer;
-#[cfg(feature = "rate-limit")]
-pub use crate::layers::rate_limit::quotas::QuotaTable;
-#[cfg(feature = "rw-lock")]
-pub use crate::layers::rw_lock::RwLockLayer;
-#[cfg(feature = "single-flight")]
-pub use crate::layers::single_flight::SingleFlightLayer;
-pub use crate::lease::handle::{Lease, LeaseHandle};
-#[cfg(feature = "mutex")]
-pub use crate::mutex::all::MutexGuards;
-#[cfg(feature = "rate-limit")]
-pub use crate::token_bucket::fleet::FleetQuotas;
-#[cfg(feature = "rate-limit")]
-pub use crate::token_bucket::limits::TokenBuckets;
 #[cfg(feature = "dedupe")]
 pub use bloom_filter::BloomFilter;
 #[cfg(feature = "rate-limit")]
@@ -202,18 +178,19 @@ pub use bucket::{quota::Quota, quotas::Quotas};
 #[cfg(feature = "pools")]
 pub use deadpool_redis;
 #[cfg(feature = "dedupe")]
-pub use dedupe::Dedupe;
+pub use dedupe::{Dedupe, DedupeLayer};
 pub use error::Error;
 pub use key::Key;
 pub use layers::Layered;
 pub use layers::key::{Extracted, IntoKey, KeyExtractor};
 pub use layers::refusal::{AsError, Refusal, RefusalKind, Reject};
+pub use lease::{Lease, LeaseHandle};
 #[cfg(feature = "mutex")]
-pub use mutex::{Mutex, MutexGuard};
+pub use mutex::{Mutex, MutexGuard, MutexGuards, MutexLayer};
 #[cfg(feature = "rw-lock")]
-pub use rw_lock::RwLock;
+pub use rw_lock::{RwLock, RwLockLayer};
 #[cfg(feature = "single-flight")]
-pub use single_flight::SingleFlight;
+pub use single_flight::{SingleFlight, SingleFlightLayer};
 pub use store::Store;
 pub use store::address::IntoPool;
 pub use store::builder::StoreBuilder;
@@ -221,9 +198,11 @@ pub use store::credentials::{Credentials, ProvideCredentials};
 pub use store::failure::StoreFailure;
 pub use store::stats::{BreakerState, StoreStats};
 #[cfg(feature = "rate-limit")]
-pub use token_bucket::TokenBucket;
+pub use token_bucket::{
+    BudgetLayer, FleetQuotas, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets,
+};
 #[cfg(feature = "concurrency-limit")]
-pub use wait_group::{Permit, WaitGroup};
+pub use wait_group::{ConcurrencyLimitLayer, Permit, WaitGroup};
 
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]

@@ -41,7 +41,7 @@ impl Dedupe {
 /// Implements the setters of a builder of claims: of their leases, and others.
 macro_rules! claim_setters {
     ($builder:ident: $($others:tt)*) => {
-        $crate::setters::setters! { $builder:
+        $crate::macros::setters! { $builder:
             /// Sets the time to live of a claim, 10 ms to 1 day. Default: 30 s.
             ///
             /// After this time, an item that a crashed process claimed can be claimed again.
