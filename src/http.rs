@@ -10,6 +10,8 @@ pub(crate) mod message;
 #[cfg(feature = "rate-limit")]
 pub(crate) mod meter;
 #[cfg(feature = "rate-limit")]
+pub(crate) mod origin;
+#[cfg(feature = "rate-limit")]
 pub(crate) mod rate_limit_fields;
 pub(crate) mod refuse;
 #[cfg(feature = "single-flight")]
@@ -21,6 +23,8 @@ pub(crate) mod retry_after;
 #[cfg(feature = "single-flight")]
 pub(crate) mod shareable;
 pub(crate) mod until_body_end;
+#[cfg(feature = "rate-limit")]
+pub(crate) mod values;
 
 pub mod web {
     //! One line per layer for HTTP: refusals are responses, and services that cannot fail still cannot.
@@ -95,7 +99,7 @@ pub mod response {
     pub use super::shareable::is_shareable;
     pub use super::until_body_end::{LeaseEnd, UntilBodyEnd};
     #[cfg(feature = "rate-limit")]
-    pub use crate::token_bucket::http::learn::UpstreamLimits;
+    pub use crate::learn::http::UpstreamLimits;
 }
 
 /// Keys of HTTP requests; [`crate::extract`] makes them public.

@@ -113,6 +113,8 @@
 #[macro_use]
 mod macros;
 
+#[cfg(feature = "concurrency-limit")]
+mod adaptive;
 #[cfg(feature = "dedupe")]
 pub mod bloom_filter;
 #[cfg(feature = "rate-limit")]
@@ -141,6 +143,8 @@ mod idempotency;
 pub mod interleavings;
 mod key;
 mod layers;
+#[cfg(feature = "rate-limit")]
+mod learn;
 pub mod lease;
 #[cfg(feature = "mutex")]
 pub mod mutex;
@@ -148,6 +152,10 @@ pub mod mutex;
 pub mod operator;
 #[doc = include_str!("docs/protocol.md")]
 pub mod protocol {}
+#[cfg(feature = "quorum")]
+mod quorum;
+#[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]
+mod refused_keys;
 #[cfg(feature = "rw-lock")]
 pub mod rw_lock;
 #[cfg(feature = "single-flight")]
@@ -166,7 +174,6 @@ pub mod token_bucket;
 pub mod wait_group;
 #[doc = include_str!("docs/wire_format.md")]
 pub mod wire_format {}
-
 
 #[cfg(feature = "http")]
 pub use self::http::{response, web};

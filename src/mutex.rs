@@ -1,10 +1,8 @@
 #![doc = include_str!("mutex/page.md")]
 
 pub(crate) mod all;
-mod builder;
+pub(crate) mod builder;
 mod jobs;
-#[cfg(feature = "quorum")]
-mod quorum;
 // One of the tests makes quorums.
 #[cfg(test)]
 #[cfg(feature = "quorum")]
@@ -38,7 +36,7 @@ pub use self::all::MutexGuards;
 pub use self::builder::MutexBuilder;
 pub use crate::layers::mutex::MutexLayer;
 #[cfg(feature = "quorum")]
-use crate::mutex::quorum::Quorum;
+use crate::quorum::Quorum;
 
 /// Without the feature there is no quorum.
 #[cfg(not(feature = "quorum"))]
@@ -76,7 +74,7 @@ pub(crate) struct Settings {
     exact_names: bool,
     strict_fifo: bool,
     #[cfg(feature = "quorum")]
-    quorum: quorum::Settings,
+    pub(crate) quorum: crate::quorum::Settings,
 }
 
 impl Default for Settings {
@@ -91,7 +89,7 @@ impl Default for Settings {
             exact_names: false,
             strict_fifo: false,
             #[cfg(feature = "quorum")]
-            quorum: quorum::Settings::default(),
+            quorum: crate::quorum::Settings::default(),
         }
     }
 }

@@ -7,9 +7,6 @@ mod decide;
 pub(crate) mod fleet;
 pub(crate) mod hold;
 pub(crate) mod hold_all;
-#[cfg(feature = "http")]
-pub(crate) mod http;
-pub(crate) mod learn;
 pub(crate) mod limiter;
 pub(crate) mod limits;
 pub(crate) mod local;
@@ -35,13 +32,13 @@ use crate::bucket::quotas::Quotas;
 use crate::error::Error;
 use crate::fleet::replicas::Replicas;
 use crate::key::Key;
+use crate::learn::table::LearnedQuotas;
 use crate::macros::in_range;
 use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::store::failure::Sharing;
 use crate::telemetry::decisions::Decisions;
 use crate::token_bucket::calls::{Clients, to_micros};
-use crate::token_bucket::learn::table::LearnedQuotas;
 use crate::token_bucket::local::Local;
 
 pub use crate::bucket::charge::Costs;
@@ -54,11 +51,11 @@ pub use crate::layers::rate_limit::ban::Ban;
 pub use crate::layers::rate_limit::hooks::{Block, BlockOnResponse};
 pub use crate::layers::rate_limit::keys::KeyExtractors;
 pub use crate::layers::rate_limit::quotas::{ChooseQuotas, ChosenQuotas, IntoQuotas, QuotaTable};
+pub use crate::learn::{LearnFromResponse, Learned};
 pub use crate::token_bucket::acquire::Reservation;
 pub use crate::token_bucket::fleet::{FleetQuotas, FleetTable};
 pub use crate::token_bucket::hold::{Captured, Hold, Usage};
 pub use crate::token_bucket::hold_all::HoldAll;
-pub use crate::token_bucket::learn::{LearnFromResponse, Learned};
 pub use crate::token_bucket::limits::TokenBuckets;
 
 /// A namespace of token buckets, one per key.

@@ -1,6 +1,5 @@
 #![doc = include_str!("wait_group/page.md")]
 
-pub(crate) mod adaptive;
 mod builder;
 mod fleet;
 pub(crate) mod permits;
@@ -12,6 +11,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::adaptive::look::look;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Subject, Why};
 use crate::fleet::replicas::Replicas;
@@ -31,14 +31,14 @@ use crate::telemetry::decisions::Decisions;
 use crate::wait_group::permits::Permits;
 use crate::wait_group::turn::Queueing;
 
-#[cfg(feature = "http")]
-pub use self::adaptive::WatchedBody;
-pub use self::adaptive::{Adaptive, Classify, HttpSignals, Signal};
 pub use self::builder::WaitGroupBuilder;
 pub use self::fleet::FleetLimit;
 pub use self::turn::Turn;
+#[cfg(feature = "http")]
+pub use crate::adaptive::http::watched_body::WatchedBody;
+pub use crate::adaptive::look::AdaptiveState;
+pub use crate::adaptive::{Adaptive, Classify, HttpSignals, Signal};
 pub use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
-pub use crate::wait_group::adaptive::look::AdaptiveState;
 
 /// A namespace of WaitGroups, one for each key. Cheap to clone. See the [module](crate::wait_group) for details.
 ///
@@ -261,10 +261,10 @@ impl WaitGroup {
     ///
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn inspect_limit(&self, key: impl Into<Key>) -> Result<Option<AdaptiveState>, Error> {
-        adaptive::look::look(&Namespace::open(self.store(), &self.name), key.into()).await
+        look(&Namespace::open(self.store(), &self.name), key.into()).await
     }
 
-    fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Store {
         &self.leases.admission.store
     }
 

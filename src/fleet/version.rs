@@ -18,7 +18,7 @@ pub struct SettingVersion {
 }
 
 /// The end of numbers and times that are recognised: larger ones are not exact in Lua.
-pub(super) const END: u64 = 1 << 53;
+pub(crate) const END: u64 = 1 << 53;
 
 /// A version whose number or time has reached this is the last one. So all that is written is recognised.
 pub(super) const LAST: u64 = 1 << 52;
@@ -75,7 +75,7 @@ pub(super) fn value(stored: &[u8]) -> Option<&str> {
 }
 
 /// Reads a number of digits alone.
-pub(super) fn number(digits: &str) -> Option<u64> {
+pub(crate) fn number(digits: &str) -> Option<u64> {
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits
         .parse()

@@ -5,9 +5,9 @@ use std::time::Duration;
 use http::{HeaderMap, Response, StatusCode};
 
 use crate::error::Error;
+use crate::http::origin::Origin;
+use crate::http::values::{texts, wait};
 use crate::layers::rate_limit::hooks::{Block, BlockOnResponse};
-use crate::token_bucket::http::origin::Origin;
-use crate::token_bucket::http::values::{texts, wait};
 
 #[cfg(test)]
 mod tests;

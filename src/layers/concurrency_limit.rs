@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use derive_where::derive_where;
 
+use crate::adaptive::client_time::Client;
+use crate::adaptive::table::AdaptiveLimits;
 use crate::fleet::replicas::Replicas;
 use crate::key::Key;
 use crate::layers::Choose;
@@ -19,8 +21,6 @@ use crate::lease::waiter::Wait;
 use crate::macros::setters;
 use crate::store::failure::{Away, StoreFailure};
 use crate::telemetry::decisions::Decisions;
-use crate::wait_group::adaptive::client_time::Client;
-use crate::wait_group::adaptive::table::AdaptiveLimits;
 use crate::wait_group::turn::Turn;
 use crate::wait_group::{CallLimit, WaitGroup};
 

@@ -15,7 +15,6 @@ use tower_layer::Layer;
 
 use crate::bucket::decision::Decision;
 use crate::error::Error;
-use crate::fleet::refused::RefusedKeys;
 use crate::key::Key;
 use crate::layers::Layered;
 use crate::layers::key::{Cost, DynKey, IntoKey as _, KeyExtractor, KeyFn};
@@ -24,9 +23,10 @@ use crate::layers::rate_limit::hooks::{BlockOnResponse, Hooks};
 use crate::layers::rate_limit::keys::KeyExtractors;
 use crate::layers::rate_limit::quotas::{Choice, ChooseQuotas, Table};
 use crate::layers::refusal::AsError;
+use crate::learn::LearnFromResponse;
+use crate::refused_keys::RefusedKeys;
 use crate::store::failure::{Away, StoreFailure};
 use crate::token_bucket::TokenBucket;
-use crate::token_bucket::learn::LearnFromResponse;
 use crate::token_bucket::limiter::Limiter;
 use crate::token_bucket::limits::TokenBuckets;
 

@@ -268,7 +268,7 @@ impl MutexBuilder {
         Ok(self.mutex(leases, None, name))
     }
 
-    pub(super) fn mutex(
+    pub(crate) fn mutex(
         self,
         leases: Leases<Exclusive>,
         quorum: Option<Arc<Quorum>>,

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::error::Error;
-use crate::fleet::refused::RefusedKey;
-use crate::fleet::refused::list::List;
-use crate::fleet::refused::operations::look;
 use crate::operator::Operator;
 use crate::operator::entry::{Entry, Kind};
+use crate::refused_keys::RefusedKey;
+use crate::refused_keys::list::List;
+use crate::refused_keys::operations::look;
 
 /// How many lists are read at the same time, and at most.
 const AT_ONCE: usize = 32;

@@ -3,25 +3,25 @@
 use std::collections::BTreeSet;
 use std::vec::IntoIter;
 
+use crate::adaptive::step::Adapted;
 use crate::bloom_filter::bits::Bits;
 use crate::bucket::Bucket;
 use crate::bucket::quotas::Quotas;
 use crate::dedupe::exact::{Bucket as Handled, ExactClaims, Stored};
 use crate::error::Error;
 use crate::fleet::operations::Versions;
-use crate::fleet::refused::operations::Stored as Refused;
 use crate::key::Key;
 use crate::layers::rate_limit::quotas::QuotaTable;
 use crate::lease::holders::Exclusive;
 use crate::lease::kind::Kind as LeaseKind;
 use crate::lease::operations::StateOf;
 use crate::operator::entry::{Entry, Kind};
+use crate::refused_keys::operations::Stored as Refused;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
 use crate::store::Store;
 use crate::store::inspect::Listing;
 use crate::store::redis::names::Stem;
-use crate::wait_group::adaptive::step::Adapted;
 use crate::wait_group::permits::Permits;
 
 /// The most entries in a page of a store in memory.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use crate::adaptive::look::AdaptiveState;
 use crate::bloom_filter::look::FilterState;
 use crate::bucket::decision::BucketState;
-use crate::fleet::refused::RefusedKey;
 use crate::fleet::version::SettingVersion;
 use crate::lease::look::Snapshot;
+use crate::refused_keys::RefusedKey;
 use crate::single_flight::answer::StoredAnswer;
-use crate::wait_group::adaptive::look::AdaptiveState;
 
 /// The state of an entry.
 #[derive(Clone, Debug)]

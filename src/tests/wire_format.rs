@@ -69,7 +69,7 @@ fn the_page_has_the_parts_of_each_kind() {
         &["members"],
     );
     check(
-        "[`RefusedKeys`](crate::fleet::refused::RefusedKeys)",
+        "[`RefusedKeys`](crate::refused_keys::RefusedKeys)",
         &["refused"],
     );
 }

@@ -18,12 +18,12 @@ use crate::bucket::{Ask, Bucket};
 use crate::error::Error;
 use crate::key::Key;
 use crate::layers::rate_limit::quotas::ChosenQuotas;
+use crate::learn::Learned;
 use crate::store::failure::Sharing;
 use crate::store::memory::cells::Cells;
 use crate::telemetry::decisions::Decisions;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::acquire::{Decide, Waiting};
-use crate::token_bucket::learn::Learned;
 use crate::token_bucket::limits::{Several, keys_of};
 
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ pub(crate) struct UpstreamEvents {
 }
 
 impl UpstreamEvents {
-    pub(super) fn new(namespace: &str) -> Self {
+    pub(crate) fn new(namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
             ignored: OnceLock::new(),
@@ -29,7 +29,7 @@ impl UpstreamEvents {
     }
 
     /// So many limits of one response are out of range.
-    pub(super) fn clamped(&self, limits: u64) {
+    pub(crate) fn clamped(&self, limits: u64) {
         let what = format_args!("{limits} limits of a response are out of range");
         self.tell(&self.clamped, Event::UpstreamFieldClamped, limits, what);
     }

@@ -10,8 +10,8 @@ use crate::bucket::decision::Decision;
 use crate::error::Error;
 use crate::key::Key;
 use crate::layers::key::Cost;
+use crate::learn::LearnFromResponse;
 use crate::macros::in_range;
-use crate::token_bucket::learn::LearnFromResponse;
 
 /// Reads from a response how long to block its key. Implemented by functions and closures from `&Res` to an
 /// `Option<Duration>` or a [`Block`].

@@ -8,11 +8,11 @@ use rand::{RngExt as _, SeedableRng as _};
 use crate::bucket::tests::agreement::virtual_time::{VirtualTime, jump};
 use crate::bucket::tests::fixtures::START;
 use crate::key::Key;
+use crate::learn::step::Learn;
 use crate::store::Store;
 use crate::store::client::{Client, Namespace};
 use crate::store::memory::manual_clock::ManualClock;
 use crate::store::operation::Operation;
-use crate::token_bucket::learn::step::Learn;
 use support::redis_server::RedisServer;
 use support::seed;
 

@@ -1,0 +1,195 @@
+//! Header fields that many services have in use, and those of a few large ones.
+
+use std::time::{Duration, SystemTime};
+
+use http::HeaderMap;
+
+use crate::http::values::{number, reset, value};
+use crate::learn::{Learned, Policy};
+
+/// The fields of one limit.
+struct Family {
+    limit: &'static str,
+    remaining: &'static str,
+    reset: &'static str,
+    unit: &'static str,
+    /// What else is known of the limit.
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// A window whose length is not told.
+    Window,
+    /// A limit per minute that refills token by token.
+    PerMinute,
+    /// A limit per minute or per day that refills token by token. The time until it is full tells which.
+    PerMinuteOrDay,
+}
+
+impl Family {
+    const fn of(
+        unit: &'static str,
+        kind: Kind,
+        [limit, remaining, reset]: [&'static str; 3],
+    ) -> Self {
+        Self {
+            limit,
+            remaining,
+            reset,
+            unit,
+            kind,
+        }
+    }
+}
+
+macro_rules! fields {
+    ($before:literal, $after:literal) => {
+        [
+            concat!($before, "limit", $after),
+            concat!($before, "remaining", $after),
+            concat!($before, "reset", $after),
+        ]
+    };
+}
+
+/// Sources: docs.github.com "Rate limits for the REST API"; platform.openai.com "Rate limits"; docs.anthropic.com "Rate
+/// limits", whose limits are token buckets per minute.
+const FAMILIES: [Family; 9] = [
+    Family::of("requests", Kind::Window, fields!("x-ratelimit-", "")),
+    Family::of("requests", Kind::Window, fields!("x-rate-limit-", "")),
+    Family::of("requests", Kind::Window, fields!("ratelimit-", "")),
+    Family::of(
+        "requests",
+        Kind::PerMinuteOrDay,
+        fields!("x-ratelimit-", "-requests"),
+    ),
+    Family::of(
+        "tokens",
+        Kind::PerMinuteOrDay,
+        fields!("x-ratelimit-", "-tokens"),
+    ),
+    Family::of(
+        "requests",
+        Kind::PerMinute,
+        fields!("anthropic-ratelimit-requests-", ""),
+    ),
+    Family::of(
+        "tokens",
+        Kind::PerMinute,
+        fields!("anthropic-ratelimit-tokens-", ""),
+    ),
+    Family::of(
+        "input-tokens",
+        Kind::PerMinute,
+        fields!("anthropic-ratelimit-input-tokens-", ""),
+    ),
+    Family::of(
+        "output-tokens",
+        Kind::PerMinute,
+        fields!("anthropic-ratelimit-output-tokens-", ""),
+    ),
+];
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Windows in common use. A limit whose window is not told has the shortest of them that is not over yet.
+static USUAL: [Duration; 8] = [
+    Duration::from_secs(1),
+    Duration::from_secs(10),
+    MINUTE,
+    Duration::from_secs(300),
+    Duration::from_secs(900),
+    HOUR,
+    DAY,
+    Duration::from_secs(31 * 86_400),
+];
+
+/// Each window, however long it is, has a reset of less at its end.
+const END: Duration = Duration::from_secs(10);
+
+/// Reads the fields of all families. `window`: what the user says of limits whose window is not told.
+pub(super) fn read(
+    headers: &HeaderMap,
+    now: SystemTime,
+    window: Option<Duration>,
+    learned: &mut Learned,
+) {
+    for family in &FAMILIES {
+        // Most responses have none.
+        let mut read = |name| {
+            let value = value(headers, name)?;
+            value.is_none().then(|| learned.ignored += 1);
+            value
+        };
+        let [limit, remaining] = [family.limit, family.remaining].map(&mut read);
+        if limit.is_none() && remaining.is_none() {
+            continue;
+        }
+        let until = read(family.reset);
+        let resource = value(headers, "x-ratelimit-resource").flatten();
+        let resource = resource.filter(|_| family.limit == "x-ratelimit-limit");
+        let mut parsed = |text: Option<&str>| {
+            let number = number(text?);
+            number.is_none().then(|| learned.ignored += 1);
+            number
+        };
+        let (limit, remaining) = (parsed(limit), parsed(remaining));
+        let until = until.and_then(|text| {
+            let until = reset(text, now);
+            until.is_none().then(|| learned.ignored += 1);
+            until
+        });
+        if limit.is_none() && remaining.is_none() {
+            continue;
+        }
+        let mut longer: &[Duration] = &[];
+        let mut is_doubtful = false;
+        let told = match family.kind {
+            Kind::Window => match resource {
+                // GitHub's limits on searches are per minute, all others per hour.
+                Some("search" | "code_search") => Some(MINUTE),
+                Some(_) => Some(HOUR),
+                None => window.or_else(|| {
+                    let guess = USUAL
+                        .iter()
+                        .position(|usual| *usual >= until.unwrap_or(Duration::MAX))?;
+                    longer = &USUAL[guess + 1..];
+                    is_doubtful = USUAL[guess] <= END;
+                    Some(USUAL[guess])
+                }),
+            },
+            Kind::PerMinute => Some(MINUTE),
+            Kind::PerMinuteOrDay => Some(minute_or_day(limit, remaining, until)),
+        };
+        learned.policies.push(Policy {
+            limit,
+            window: told,
+            longer,
+            remaining,
+            reset: until,
+            unit: family.unit.into(),
+            is_doubtful,
+            refills: family.kind != Kind::Window,
+            ..Policy::named(resource.unwrap_or(family.unit))
+        });
+    }
+}
+
+/// `until` is when the missing tokens are back.
+fn minute_or_day(limit: Option<u64>, remaining: Option<u64>, until: Option<Duration>) -> Duration {
+    let window = || {
+        let missing = limit?
+            .checked_sub(remaining?)
+            .filter(|missing| *missing > 0)?;
+        Some(until?.as_secs_f64() * limit? as f64 / missing as f64)
+    };
+    // Halfway between both, by their ratio.
+    if window().is_some_and(|window| window > 2277.0) {
+        DAY
+    } else {
+        MINUTE
+    }
+}

@@ -1,0 +1,345 @@
+//! A mutex on several independent servers (Redlock).
+
+mod attempt;
+mod builder;
+mod votes;
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::{FutureExt as _, TryFutureExt as _};
+use tokio::task::unconstrained;
+use tokio::time::Instant;
+
+use crate::clock;
+use crate::error::Error;
+use crate::error::reasons::{Busy, Cause, Subject, Why};
+use crate::key::Key;
+use crate::lease::handle::{Lease, LeaseHandle};
+use crate::lease::holders::Exclusive;
+use crate::lease::namespace::Leases;
+use crate::lease::namespace::Local;
+use crate::lease::options::Rules;
+use crate::lease::options::{micros, rules};
+use crate::lease::process::Tokens;
+use crate::lease::process::event::{Effect, Event, Grant, Now, Release, Renewed};
+use crate::lease::process::hold::first_renewal;
+use crate::lease::token::{Suffix, Token};
+use crate::quorum::attempt::Attempt;
+use crate::quorum::votes::Votes;
+use crate::store::Store;
+use crate::store::background::Background;
+use crate::store::notifier::Link;
+use crate::store::redis::names::check_exact;
+use crate::store::scheduler::{PeriodicTask, Scheduler, Signal};
+use crate::store::timer::within;
+use crate::store::validity::{Anchor, Validity};
+use crate::sync::lock;
+
+/// The settings of mutexes that only a quorum has.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    timeout_factor: f64,
+    fail_fast: bool,
+    shuffle_nodes: bool,
+}
+
+pub(crate) struct Quorum {
+    /// The leases on each server. The first also provides the ids, the options and the `closed` flag of the quorum.
+    nodes: Vec<Leases<Exclusive>>,
+    /// How long a call to one node may take.
+    timeout: Duration,
+    settings: Settings,
+    scheduler: Arc<Scheduler>,
+    /// The leases. Nobody waits for them in a queue.
+    tokens: Mutex<Tokens<Local<Exclusive>>>,
+}
+
+impl Quorum {
+    /// Returns also the leases on the first node, whose scheduler runs the renewals.
+    fn new(nodes: Vec<Leases<Exclusive>>, settings: Settings) -> (Leases<Exclusive>, Arc<Self>) {
+        let first = nodes[0].clone();
+        let store = &first.admission.store;
+        let timeout = first
+            .options()
+            .ttl
+            .mul_f64(settings.timeout_factor)
+            .max(Duration::from_millis(1));
+        // The nodes see to it that releases arrive.
+        let rules = Rules {
+            is_remote: false,
+            ..rules(store, false)
+        };
+        let tokens = Mutex::new(Tokens::new(
+            first.admission.local.clone(),
+            rules,
+            first.admission.began,
+        ));
+        let scheduler = Arc::clone(store.scheduler());
+        let quorum = Arc::new(Self {
+            nodes,
+            timeout,
+            settings,
+            scheduler,
+            tokens,
+        });
+        quorum.scheduler.join(&quorum);
+        (first, quorum)
+    }
+
+    fn ttl(&self) -> Duration {
+        self.nodes[0].options().ttl
+    }
+
+    /// Until when this process may count on a lease that calls sent at `sent` acquired or renewed on a majority.
+    fn until(&self, sent: Instant) -> Instant {
+        Anchor { sent, now: 0 }.until(
+            micros(self.ttl()),
+            self.ttl(),
+            self.nodes[0].options().drift,
+        )
+    }
+
+    fn release_of(&self, key: &Key, token: &Token, withdrawn: bool) -> Release {
+        Release::new(key, token, withdrawn, self.ttl(), self.ttl() + self.timeout)
+    }
+
+    /// Releases on all nodes, in the background. An acquire may still run on the nodes that have not `answered`.
+    fn release_all(&self, key: &Key, token: &Token, answered: &HashSet<usize>) {
+        for (index, node) in self.nodes.iter().enumerate() {
+            node.admission
+                .release_later(self.release_of(key, token, !answered.contains(&index)));
+        }
+    }
+
+    /// Handles an event of a lease.
+    fn handle(self: &Arc<Self>, event: Event<Local<Exclusive>>) {
+        let mut tokens = lock(&self.tokens);
+        let now = clock::now();
+        let effects = tokens.step(
+            event,
+            Now {
+                at: now,
+                link: Link::Down,
+            },
+        );
+        let due = tokens.due();
+        drop(tokens);
+        for effect in effects {
+            match effect {
+                Effect::Renew { lease, .. } => self.renew_later(lease),
+                Effect::Valid { lease, sent, until } => drop(lease.state.renewed(sent, until, now)),
+                Effect::Lost { lease, .. } => lease.state.lose(),
+                // It may have been renewed too late for this process, and is still on the nodes.
+                Effect::Release { release, .. } => {
+                    self.release_all(&release.key, &release.token, &HashSet::new())
+                }
+                // These are for waiters.
+                Effect::Acquire { .. }
+                | Effect::Subscribe
+                | Effect::Heartbeat { .. }
+                | Effect::Give { .. }
+                | Effect::Tell { .. } => {}
+            }
+        }
+        due.into_iter()
+            .for_each(|due| self.scheduler.schedule(clock::without_suspend(due)));
+    }
+
+    /// Renews a lease in the background.
+    fn renew_later(self: &Arc<Self>, lease: LeaseHandle) {
+        let (this, background) = (Arc::clone(self), self.background());
+        let thread = background.clone();
+        let renewal = async move {
+            drop(this.renew(&lease, true).await);
+            drop(thread);
+        };
+        let mut renewal = Box::pin(unconstrained(renewal));
+        // In memory it is done at once.
+        if renewal.as_mut().now_or_never().is_none() {
+            background.spawn(renewal);
+        }
+    }
+
+    fn background(&self) -> Background {
+        let mut stores = self.nodes.iter().map(|node| &node.admission.store);
+        let remote = stores
+            .find(|store| !store.is_in_memory())
+            .map(Store::background_for_a_task);
+        remote.unwrap_or_else(Background::thread)
+    }
+
+    /// Counts the votes of all nodes.
+    async fn poll<F: Future<Output = Result<bool, Error>>>(
+        &self,
+        calls: impl Iterator<Item = F>,
+    ) -> Result<bool, Error> {
+        let mut votes = Votes::of(self.nodes.len());
+        join_all(calls)
+            .await
+            .into_iter()
+            .for_each(|vote| votes.add(vote));
+        votes.result()
+    }
+
+    /// Returns whether the lock is held on a majority of the nodes.
+    pub(super) async fn is_locked(&self, key: Key) -> Result<bool, Error> {
+        let looks = self.nodes.iter().map(|node| {
+            let look = self.within(node.admission.in_use(key.clone()));
+            look.map_ok(|in_use| in_use > 0)
+        });
+        self.poll(looks).await
+    }
+
+    /// Makes one attempt on all nodes.
+    pub(super) async fn acquire(
+        self: &Arc<Self>,
+        key: Key,
+        suffix: &Suffix,
+    ) -> Result<Lease, Error> {
+        let first = &self.nodes[0];
+        if first.options().foreign {
+            self.nodes
+                .iter()
+                .try_for_each(|node| check_exact(&key, node.admission.store.prefix()))?;
+        }
+        if first.holding().is_closed() {
+            return Err(Error::interrupted());
+        }
+        let (id, token) = first.admission.token(first.holding(), suffix);
+        let sent = clock::now();
+        let mut attempt = Attempt::new(Arc::clone(self), key, token);
+        let (votes, fence) = attempt.vote().await;
+        if !votes.result()? {
+            return Err(Busy {
+                subject: Subject::Lock,
+                why: Why::Taken,
+                retry_after: None,
+            }
+            .into());
+        }
+        // Each node counts its own fences. Once a majority stores the highest fence, every later majority contains a
+        // node that issues a higher one.
+        let raised = self.renew_all(&attempt.key, &attempt.token, fence).await;
+        let at = clock::now();
+        let validity = Validity::granted(self.until(sent), at);
+        let (Some(validity), Ok(true)) = (validity, raised) else {
+            return Err(Error::unavailable(
+                Cause::TimedOut,
+                "a majority of the quorum answered too late",
+            ));
+        };
+        attempt.is_won = true;
+        let (key, token) = (attempt.key.clone(), attempt.token.clone());
+        let options = Arc::clone(first.holding());
+        let grant = Grant {
+            key,
+            token,
+            id,
+            fence,
+            twice: false,
+            validity,
+            at,
+            offered: false,
+        };
+        let lease = LeaseHandle::new(grant.clone(), &options);
+        lease.state.belongs_to_current_work();
+        let renew = first_renewal(first.admission.began, &grant, &options.options);
+        self.handle(Event::Holds {
+            grant,
+            lease: lease.clone(),
+            options,
+            renew,
+        });
+        Ok(Lease::new(lease, Arc::new(attempt)))
+    }
+
+    async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        within(self.timeout, call).await.unwrap_or_else(|| {
+            let text = format!(
+                "a node of the quorum did not answer within {:?}",
+                self.timeout
+            );
+            Err(Error::unavailable(Cause::TimedOut, text))
+        })
+    }
+
+    /// Renews the lease on all nodes, and raises their fences to `fence`. Returns whether a majority held it.
+    async fn renew_all(&self, key: &Key, token: &Token, fence: i64) -> Result<bool, Error> {
+        let renewals = self.nodes.iter().map(|node| {
+            let renewal = node.admission.renewal(token, micros(self.ttl()), fence);
+            let renewal = node.admission.renew.run(key.clone(), renewal);
+            self.within(renewal).map_ok(|(_, expiry)| expiry.is_some())
+        });
+        self.poll(renewals).await
+    }
+
+    /// Renews the lease. If an outage leaves the result open, the lease stays as it was, and the caller may try again
+    /// until the lease expires.
+    async fn renew(self: &Arc<Self>, lease: &LeaseHandle, scheduled: bool) -> Result<(), Error> {
+        let (sent, renewed) = (clock::now(), Renewed::Unknown);
+        let mut result = Renewal {
+            quorum: Arc::clone(self),
+            id: lease.state.grant.id,
+            renewed,
+            scheduled,
+        };
+        let is_held = self
+            .renew_all(&lease.state.grant.key, &lease.state.grant.token, 0)
+            .await;
+        result.renewed = match is_held {
+            Ok(true) => Renewed::Valid {
+                sent,
+                until: self.until(sent),
+            },
+            // A majority can no longer hold the lease.
+            Ok(false) => Renewed::Gone,
+            Err(_) => Renewed::Unknown,
+        };
+        drop(result);
+        if is_held? && lease.is_held() {
+            Ok(())
+        } else {
+            Err(Error::lost())
+        }
+    }
+}
+
+/// The result of a renewal, which is handled when this is dropped, also if the renewal was not completed.
+struct Renewal {
+    quorum: Arc<Quorum>,
+    id: u64,
+    renewed: Renewed,
+    scheduled: bool,
+}
+
+impl Drop for Renewal {
+    fn drop(&mut self) {
+        let Self {
+            id,
+            renewed,
+            scheduled,
+            ..
+        } = *self;
+        self.quorum.handle(Event::Renewed {
+            id,
+            renewed,
+            scheduled,
+        });
+    }
+}
+
+impl PeriodicTask for Quorum {
+    fn due(&self) -> Option<Instant> {
+        lock(&self.tokens).due().map(clock::without_suspend)
+    }
+
+    fn signal(self: Arc<Self>, signal: Signal) {
+        self.handle(Event::Signal(signal));
+    }
+}
+
+debug!(Quorum, nodes);
