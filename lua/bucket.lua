@@ -247,7 +247,7 @@ function bucket.charge(s, at, tokens, acts)
   for q = ours + 1, #levels do level.charge_up_to_burst(levels[q], at, tokens, at) end
 end
 
--- When a request acts that is charged from `at` on. See src/token_bucket/windows.rs.
+-- When a request acts that is charged from `at` on. See src/bucket.rs.
 function bucket.acts(s, at, tokens)
   local acts, held, has_windows = at, s.holds and s.holds.held or 0, false
   for q = 1, s.ours do has_windows = has_windows or s.levels[q].of end

@@ -120,7 +120,7 @@ function calendar.overdraw(l, now, at, tokens)
   l.tat = max(l.tat, min(used_by(l, at) + tokens, most_used(l.of, l.last, now, l.burst)))
 end
 
--- When a request acts that is charged from `at` on, as far as this level knows. See src/token_bucket/windows.rs.
+-- When a request acts that is charged from `at` on, as far as this level knows. See src/bucket/level.rs.
 function calendar.acts(l, at, tokens)
   local used = charged(l, at, tokens)
   return used > l.burst and max(at, start(l.of, l.last + floor((used - 1) / l.burst))) or at

@@ -1,4 +1,4 @@
--- change: the state of a bucket whose calls have different quotas; see src/token_bucket/change.rs. It has a level for each
+-- change: the state of a bucket whose calls have different quotas; see src/bucket/change.rs. It has a level for each
 -- quota of the calls that it has seen, of 16 at most.
 
 -- Converts a TAT of a level to a quota, so that the same number of tokens is missing.

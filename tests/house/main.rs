@@ -27,6 +27,7 @@ mod totals;
 
 use support::interval_bound;
 
+mod arrows;
 #[cfg(all(feature = "operator", feature = "postcard", feature = "http"))]
 mod forgeries;
 #[cfg(feature = "http")]

@@ -65,6 +65,26 @@ fn a_crowd_is_withdrawn_in_turns() {
     assert_eq!(steps.tokens.owed(), 9);
 }
 
+/// A key of another type refuses a withdrawal, and may be gone when the acquire runs, which has no answer yet.
+#[test]
+fn a_withdrawal_is_sent_again_while_a_key_of_another_type_refuses_it() {
+    for answered in [false, true] {
+        let mut steps = Steps::new();
+        let waiter = single(0);
+        let id = steps.one(&waiter);
+        if answered {
+            steps.answered(1, id, QUEUED);
+        }
+        let sent = releases(&steps.leaves(2, &waiter, id, !answered));
+        steps.released(3, sent[0], Err(away(Cause::WrongType)));
+        assert_eq!(
+            releases(&steps.due(103)).len(),
+            usize::from(!answered),
+            "its queue is gone with the key, if it was in one"
+        );
+    }
+}
+
 /// A lease of a process that holds it since the beginning. A watchdog renews it first after `renew` ms, if there is one.
 /// Returns its id, and until when it is valid.
 fn holds(steps: &mut Steps, twice: bool, renew: Option<u64>) -> (u64, Instant) {
