@@ -1,6 +1,6 @@
 //! Days of virtual time in a minute. The clock of the store advances in steps, and the ttls of its keys with it, while
 //! ordinary traffic keeps its keys in use. For keys of leases, see `lease::agreement::busy`; for buckets that are never
-//! full, the expiries that the tests in `token_bucket::agreement` check.
+//! full, the expiries that the tests in `bucket::tests::agreement` check.
 //!
 //! `DAYS` says how many. The default is 3.
 

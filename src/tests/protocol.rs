@@ -88,13 +88,14 @@ fn is_listed(text: &str, name: &str) -> bool {
 /// Finds a test, or a module of tests, by its name.
 fn find(name: &str) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let in_src = find_below(root.join("src"), name);
+    in_src.or_else(|error| {
+        find_below(root.join("tests"), name).map_err(|other| format!("{error}; {other}"))
+    })
+}
+
+fn find_below(mut folder: PathBuf, name: &str) -> Result<(), String> {
     let mut parts = name.split("::").peekable();
-    let is_unit = |part: &&str| file_of(&root.join("src"), part).is_some();
-    let mut folder = root.join(if parts.peek().is_some_and(is_unit) {
-        "src"
-    } else {
-        "tests"
-    });
     let (mut file, mut target) = (None::<PathBuf>, String::new());
     while let Some(next) = parts.peek().and_then(|part| file_of(&folder, part)) {
         folder = folder.join(parts.next().unwrap());

@@ -65,11 +65,11 @@ fn the_page_has_the_parts_of_each_kind() {
     check("FleetTable", QuotaTable::PARTS);
     check("FleetLimit", u32::PARTS);
     check(
-        "[`CountedShare`](crate::store::failure::StoreFailure::CountedShare)",
+        "[`CountedShare`](crate::StoreFailure::CountedShare)",
         &["members"],
     );
     check(
-        "[`RefusedKeys`](crate::refused_keys::RefusedKeys)",
+        "[`RefusedKeys`](crate::fleet::RefusedKeys)",
         &["refused"],
     );
 }

@@ -29,7 +29,7 @@ const VARIABLE: &str = "TOWER_DISTRIBUTED_LUA_MUTANT";
 /// Pieces, and the tests that should find their mutants.
 const TESTS: &str = "\
 leases: permits_agree mutexes_agree flights_agree
-adapt: wait_group::adaptive
+adapt: adaptive::
 answer: agreement::busy flights_agree single_flight::
 bloom: agreement::busy claims::claims_agree bloom
 care: permits_agree lease::
@@ -48,7 +48,7 @@ rw_lock: agreement::busy reader_writer_locks_agree
 serve: permits_agree mutexes_agree
 several: lease:: mutex::
 state token: permits_agree mutexes_agree reader_writer_locks_agree
-bare bucket buckets calendar cancel change correct hold hold_step holds learn level reserve: token_bucket::agreement";
+bare bucket buckets calendar cancel change correct hold hold_step holds learn level reserve: bucket::tests::agreement";
 
 /// Returns the tests that should find the mutants of a piece.
 fn tests_of(piece: &str) -> impl Iterator<Item = &'static str> + use<> {
