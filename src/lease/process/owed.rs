@@ -97,9 +97,12 @@ impl<P: Party> Tokens<P> {
         let Some(owed) = self.settle(number) else {
             return;
         };
-        let again = result
-            .as_ref()
-            .is_err_and(|error| error.is_away() && !error.is_denied());
+        // A key of another type may be gone when an acquire runs that is under way.
+        let again = result.as_ref().is_err_and(|error| {
+            error.is_unavailable()
+                && !error.is_denied()
+                && (owed.release.withdrawn || !error.is_wrong_type())
+        });
         if again && now < owed.until {
             return self.put(
                 number,
