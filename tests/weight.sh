@@ -26,7 +26,7 @@ only_tests > "$tests"
 library() { find "$1" -name '*.rs' | grep -vFf "$tests" | sort; }
 # Without the unit tests at the end of a file, and without single items of them.
 own() {
-  awk '/^#\[cfg\((test|all\(test)/ { test = 1; next } test && /^mod [a-z_]+ \{/ { exit } test && /^mod |^pub.* mod |^#/ { next }
+  awk '/^#\[cfg\((test|all\(test|any\(test)/ { test = 1; next } test && /^mod [a-z_]+ \{/ { exit } test && /^mod |^pub.* mod |^#/ { next }
        { test = 0; print }' "$1"
 }
 lines_of() { while read -r file; do own "$file"; done | count //; }

@@ -68,10 +68,7 @@ fn the_page_has_the_parts_of_each_kind() {
         "[`CountedShare`](crate::StoreFailure::CountedShare)",
         &["members"],
     );
-    check(
-        "[`RefusedKeys`](crate::fleet::RefusedKeys)",
-        &["refused"],
-    );
+    check("[`RefusedKeys`](crate::fleet::RefusedKeys)", &["refused"]);
 }
 
 #[test]

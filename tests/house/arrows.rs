@@ -28,7 +28,17 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("layers", &["layers", "extract"]),
     ("HTTP", &["http"]),
     ("gRPC", &["grpc"]),
-    ("leaves", &["fleet", "idempotency"]),
+    (
+        "leaves",
+        &[
+            "adaptive",
+            "fleet",
+            "idempotency",
+            "learn",
+            "quorum",
+            "refused_keys",
+        ],
+    ),
     ("operator", &["operator"]),
 ];
 /// Pages, and the list of what is public.
