@@ -11,6 +11,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::adaptive::look::{AdaptiveState, LookAtLimit};
 use crate::adaptive::step::{Adapt, Adapted, Rules, Seen};
+use crate::adaptive::tests::rules;
 use crate::key::Key;
 use crate::store::Store;
 use crate::store::builder::StoreBuilder;
@@ -180,22 +181,13 @@ async fn a_key_of_another_type_is_replaced() {
     let client = Namespace::new(&store, "api").unwrap().client();
     let name = "td:{api:k}:permits:limit";
     server.cli(&["SADD", name, "a"]);
-    let adapt = |ok| {
-        let rules = Rules {
-            follows: true,
-            min: 1,
-            max: 100,
-            start: 20,
-            window: 100_000,
-        };
-        Adapt {
-            rules,
-            known: 20,
-            seen: Seen {
-                ok,
-                ..Seen::default()
-            },
-        }
+    let adapt = |ok| Adapt {
+        rules: rules(true, 1, 100),
+        known: 20,
+        seen: Seen {
+            ok,
+            ..Seen::default()
+        },
     };
     assert_eq!(client.run("k".into(), adapt(0)).await.unwrap().limit, 20);
     assert_eq!(

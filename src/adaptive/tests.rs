@@ -26,6 +26,17 @@ fn seen(ok: i64, latency: i64, peak: i64, span: i64) -> Seen {
     }
 }
 
+/// The rules of a limit that begins with 20.
+pub(super) fn rules(follows: bool, min: i64, max: i64) -> Rules {
+    Rules {
+        follows,
+        min,
+        max,
+        start: 20,
+        window: WINDOW,
+    }
+}
+
 /// A key whose limit begins with 20, and the time.
 pub(super) struct Limit {
     pub(super) cell: Adapted,
@@ -35,17 +46,10 @@ pub(super) struct Limit {
 
 impl Limit {
     pub(super) fn new(follows: bool, min: i64, max: i64) -> Self {
-        let rules = Rules {
-            follows,
-            min,
-            max,
-            start: 20,
-            window: WINDOW,
-        };
         Self {
             cell: Adapted::default(),
             now: START,
-            rules,
+            rules: rules(follows, min, max),
         }
     }
 
@@ -314,23 +318,15 @@ fn no_report_and_no_clock_brings_the_limit_out_of_its_bounds() {
 #[test]
 fn settings_are_checked() {
     let (ms, nano) = (Duration::from_millis, Duration::from_nanos(1));
-    let usual = Rules {
-        follows: false,
-        min: 1,
-        max: 1000,
-        start: 20,
-        window: 100_000,
-    };
-    assert_eq!(Adaptive::aimd().rules(20).unwrap(), usual);
+    let usual = Adaptive::aimd().rules(20).unwrap();
+    assert_eq!(usual, rules(false, 1, 1000));
     let adaptive = Adaptive::gradient().min(4).max(500).start(7).window(ms(50));
-    let rules = Rules {
-        follows: true,
-        min: 4,
-        max: 500,
+    let set = Rules {
         start: 7,
         window: 50_000,
+        ..rules(true, 4, 500)
     };
-    assert_eq!(adaptive.rules(20).unwrap(), rules);
+    assert_eq!(adaptive.rules(20).unwrap(), set);
     let (aimd, hour) = (Adaptive::aimd, ms(3_600_000));
     for (adaptive, is_good) in [
         (aimd().max(1_000_000), true),

@@ -406,31 +406,14 @@ async fn methods_and_the_header_field_can_be_chosen() {
             .body(Body::empty())
             .unwrap()
     };
+    let handled = |call| (200, Some(call), false);
+    let refused = |status| (status, None, false);
+    let (token, usual) = ("x-request-token", "idempotency-key");
     for (method, field, first, again) in [
-        (
-            Method::PUT,
-            "x-request-token",
-            (200, Some("1"), false),
-            (200, Some("1"), true),
-        ),
-        (
-            Method::DELETE,
-            "x-request-token",
-            (422, None, false),
-            (422, None, false),
-        ),
-        (
-            Method::DELETE,
-            "idempotency-key",
-            (400, None, false),
-            (400, None, false),
-        ),
-        (
-            Method::POST,
-            "x-request-token",
-            (200, Some("2"), false),
-            (200, Some("3"), false),
-        ),
+        (Method::PUT, token, handled("1"), (200, Some("1"), true)),
+        (Method::DELETE, token, refused(422), refused(422)),
+        (Method::DELETE, usual, refused(400), refused(400)),
+        (Method::POST, token, handled("2"), handled("3")),
     ] {
         for expected in [first, again] {
             assert_eq!(
@@ -440,7 +423,7 @@ async fn methods_and_the_header_field_can_be_chosen() {
             );
         }
     }
-    let missing = send(request(Method::PUT, "idempotency-key")).await;
+    let missing = send(request(Method::PUT, usual)).await;
     let body = http_body_util::BodyExt::collect(missing.into_body())
         .await
         .unwrap()

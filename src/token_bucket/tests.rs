@@ -7,7 +7,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::bucket::tests::fixtures::START;
+use crate::bucket::tests::fixtures::{START, left_of_each};
 use crate::store::Store;
 use crate::store::memory::manual_clock::ManualClock;
 use crate::token_bucket::TokenBucket;
@@ -83,15 +83,7 @@ async fn cancelling_after_a_reset_takes_nothing_from_others() {
     world.bucket.reset("k").await.unwrap();
     assert!(world.allows(4).await);
     reservation.cancel().await.unwrap();
-    let left: Vec<_> = world
-        .bucket
-        .peek("k")
-        .await
-        .unwrap()
-        .balances()
-        .map(|balance| balance.remaining)
-        .collect();
-    assert_eq!(left, [4, 0]);
+    assert_eq!(left_of_each(&world.bucket).await, [4, 0]);
 }
 
 #[tokio::test(start_paused = true)]

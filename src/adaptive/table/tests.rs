@@ -8,6 +8,7 @@ use tokio::time::{advance, sleep, timeout};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use super::super::Adaptive;
+use super::super::tests::rules;
 use super::*;
 use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 use crate::wait_group::WaitGroup;
@@ -17,14 +18,8 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn limits() -> AdaptiveLimits {
-    let rules = Rules {
-        follows: false,
-        min: 1,
-        max: 100,
-        start: 20,
-        window: 100_000,
-    };
-    AdaptiveLimits::new(&Store::in_memory(), "api", rules, Duration::from_secs(5))
+    let (store, timeout) = (Store::in_memory(), Duration::from_secs(5));
+    AdaptiveLimits::new(&store, "api", rules(false, 1, 100), timeout)
 }
 
 fn told(limit: i64, mean: i64) -> Result<Told, Error> {
@@ -38,6 +33,16 @@ fn told(limit: i64, mean: i64) -> Result<Told, Error> {
 /// What was seen of a key.
 fn seen(limits: &AdaptiveLimits) -> Seen {
     lock(&limits.0.known).get(&Key::from("k")).unwrap().seen
+}
+
+fn samples(ok: i64, overloads: i64, latency: i64, peak: i64) -> Seen {
+    Seen {
+        ok,
+        overloads,
+        latency,
+        peak,
+        span: 0,
+    }
 }
 
 #[test]
@@ -185,23 +190,12 @@ async fn what_is_seen_of_a_key_is_reported() {
     let first = limits.in_flight(lease().await, 3);
     drop(limits.in_flight(lease().await, 2));
     let in_flight = || lock(&limits.0.known).get(&key).unwrap().in_flight;
-    let (ok, overloads, latency) = (2, 2, 5_004_000);
-    let all = Seen {
-        ok,
-        overloads,
-        latency,
-        peak: 5,
-        span: 0,
-    };
+    let all = samples(2, 2, 5_004_000, 5);
     assert_eq!((seen(&limits), in_flight()), (all, 3));
     // The answer to the report comes at once.
     advance(ms(100)).await;
     limits.ended(&key, ms(1), Signal::Ignore);
-    let peak = Seen {
-        peak: 3,
-        ..Seen::default()
-    };
-    assert_eq!(seen(&limits), peak);
+    assert_eq!(seen(&limits), samples(0, 0, 0, 3));
     assert!(!lock(&limits.0.known).get(&key).unwrap().is_unanswered);
     drop(first);
     assert_eq!(in_flight(), 0);
@@ -234,13 +228,5 @@ async fn the_end_of_each_request_is_noted() {
     ] {
         let _ = timeout(ms(dropped), service.clone().oneshot(span)).await;
     }
-    let (ok, overloads, latency) = (1, 2, 5000);
-    let all = Seen {
-        ok,
-        overloads,
-        latency,
-        peak: 1,
-        span: 0,
-    };
-    assert_eq!(seen(&limits), all);
+    assert_eq!(seen(&limits), samples(1, 2, 5000, 1));
 }

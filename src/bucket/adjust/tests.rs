@@ -1,15 +1,6 @@
 use super::*;
 use crate::bucket::quota::Quota;
-use crate::bucket::tests::fixtures::{START, one};
-
-fn adjust(bucket: &mut Bucket, quotas: &Quotas, now: i64, tokens: i64) -> BucketState {
-    Adjust {
-        quotas: quotas.clone(),
-        tokens,
-        block: 0,
-    }
-    .apply(bucket, START + now)
-}
+use crate::bucket::tests::fixtures::{START, adjust, one};
 
 #[test]
 fn tokens_are_given_up_to_a_full_bucket() {
@@ -28,7 +19,7 @@ fn tokens_are_given_up_to_a_full_bucket() {
         ];
         for (tokens, left) in steps {
             assert_eq!(
-                adjust(&mut bucket, &quotas, 0, tokens).remaining(),
+                adjust(&mut bucket, &quotas, START, (tokens, 0)).remaining(),
                 left,
                 "{tokens}"
             );

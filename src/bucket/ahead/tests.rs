@@ -1,10 +1,9 @@
 use redis::Value;
 
 use super::*;
-use crate::bucket::adjust::Adjust;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::bucket::tests::fixtures::{START, one};
+use crate::bucket::tests::fixtures::{START, adjust, one};
 
 fn quotas(burst: u32) -> Quotas {
     one(Quota::per_second(1000).burst(burst))
@@ -33,12 +32,7 @@ fn a_quarter_of_what_is_available_is_prefetched_but_no_few_tokens() {
 #[test]
 fn nothing_is_prefetched_during_a_block() {
     let (mut bucket, quotas) = (Bucket::default(), quotas(4000));
-    Adjust {
-        quotas: quotas.clone(),
-        tokens: 0,
-        block: 1_000_000,
-    }
-    .apply(&mut bucket, START);
+    adjust(&mut bucket, &quotas, START, (0, 1_000_000));
     let before = bucket.clone();
     assert_eq!(
         Prefetch { quotas, most: 100 }
@@ -57,12 +51,7 @@ fn the_process_that_prefetched_tokens_has_them() {
         [true; 2]
     );
     // Others reserved more than there is.
-    Adjust {
-        quotas: quotas.clone(),
-        tokens: 100,
-        block: 0,
-    }
-    .apply(&mut bucket, START);
+    adjust(&mut bucket, &quotas, START, (100, 0));
     for (tokens, left) in [(0, 0), (40, 0), (45, 5), (120, 80), (200, 80)] {
         let mut seen = bucket.clone();
         seen.hold(&quotas, START, tokens);

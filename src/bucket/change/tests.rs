@@ -3,12 +3,11 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::bucket::Bucket;
-use crate::bucket::adjust::Adjust;
 use crate::bucket::calendar::MAX_SPAN;
 use crate::bucket::give_back::{Cancel, Rule};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::bucket::tests::fixtures::{START, check_intervals, one, peek, reserve, take};
+use crate::bucket::tests::fixtures::{START, adjust, check_intervals, one, peek, reserve, take};
 use crate::store::operation::{Cell as _, Operation as _};
 use support::seed;
 
@@ -106,6 +105,7 @@ fn a_new_quota_takes_over_what_is_missing() {
         || Quota::per_second(10),
         |burst| Quota::per_second(1).burst(burst),
     );
+    let seven = || Quota::per_second(7).burst(10);
     let year = std::time::Duration::from_secs(365 * 86_400);
     let (credit, daily) = (Quota::non_refilling, Quota::per_calendar_day);
     // The first quota, charged tokens, and the ms since then; the new quota, the tokens that are left, and the µs until
@@ -121,22 +121,8 @@ fn a_new_quota_takes_over_what_is_missing() {
         (fast(), 7, 50, slow(3), 3, Some(0)),
         (fast(), 8, 50, slow(3), 2, Some(500_000)),
         (fast(), 9, 50, slow(3), 1, Some(1_500_000)),
-        (
-            fast(),
-            4,
-            0,
-            Quota::per_second(7).burst(10),
-            6,
-            Some(571_429),
-        ),
-        (
-            fast(),
-            4,
-            50,
-            Quota::per_second(7).burst(10),
-            6,
-            Some(500_000),
-        ),
+        (fast(), 4, 0, seven(), 6, Some(571_429)),
+        (fast(), 4, 50, seven(), 6, Some(500_000)),
         (fast(), 20_000, 0, slow(10), 0, Some(10_240_000_000)),
         (fast(), 1000, 0, Quota::new(1, year), 0, Some(MAX_SPAN)),
         (fast(), 4, 0, credit(10), 6, None),
@@ -150,12 +136,7 @@ fn a_new_quota_takes_over_what_is_missing() {
     for (from, tokens, passed, to, remaining, full) in cases {
         let told = format!("{tokens} of {from:?}, after {passed} ms {to:?}");
         let (mut bucket, quotas) = (Bucket::default(), one(from));
-        Adjust {
-            quotas,
-            tokens,
-            block: 0,
-        }
-        .apply(&mut bucket, START);
+        adjust(&mut bucket, &quotas, START, (tokens, 0));
         let state = peek(&bucket, &one(to), START + 1000 * passed);
         let reset = state.reset_after().map(|reset| reset.as_micros() as i64);
         assert_eq!((state.remaining(), reset), (remaining, full), "{told}");

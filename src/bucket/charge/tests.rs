@@ -5,6 +5,7 @@ use redis::Value;
 use super::*;
 use crate::bucket::adjust::Peek;
 use crate::bucket::quota::Quota;
+use crate::bucket::tests::fixtures::ask_for;
 
 /// Whatever a reply says, it is read or refused.
 #[test]
@@ -33,14 +34,7 @@ fn forged_states_are_read_or_refused() {
             let told = (0..5).map(at);
             let quota = [limit.num, limit.den, limit.burst].map(Value::Int);
             let charged = [Value::Int(1), Value::Array(told.clone().collect())];
-            let ask = Ask {
-                cost: 2,
-                wait: 1_000_000,
-            };
-            let reserve = Reserve {
-                quotas: quotas.clone(),
-                ask,
-            };
+            let reserve = ask_for(&quotas, 2, 1_000_000);
             if let Ok(decision) = reserve.decode(0, NUMBERS[5], Fields::new(&charged, false)) {
                 let _ = (decision.retry_after(), decision.state.reset_after());
                 assert!(

@@ -4,24 +4,17 @@ mod refusals;
 use std::time::Duration;
 
 use crate::bucket::Bucket;
-use crate::bucket::adjust::Adjust;
 use crate::bucket::decision::{BucketState, Decision};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::bucket::tests::fixtures::START;
+use crate::bucket::tests::fixtures::{START, adjust};
 use crate::store::memory::manual_clock::ManualClock;
-use crate::store::operation::Operation as _;
 use crate::token_bucket::TokenBucket;
 
 /// The state of a new bucket after a charge and a block.
 fn state(quotas: impl IntoIterator<Item = Quota>, tokens: i64, block: i64) -> BucketState {
     let quotas = Quotas::new(quotas).unwrap();
-    Adjust {
-        quotas,
-        tokens,
-        block,
-    }
-    .apply(&mut Bucket::default(), START)
+    adjust(&mut Bucket::default(), &quotas, START, (tokens, block))
 }
 
 const fn ms(millis: u64) -> Option<Duration> {
@@ -61,41 +54,30 @@ async fn the_window_says_at_what_pace_tokens_come_back() {
 
 #[test]
 fn tokens_are_available_when_all_quotas_have_them() {
-    let fast = || Quota::per_second(10).burst(20);
-    let available = |state: BucketState, costs: &[u32]| -> Vec<_> {
-        costs
-            .iter()
-            .map(|cost| state.available_after(*cost))
-            .collect()
-    };
-    assert_eq!(
-        available(state([fast()], 0, 0), &[0, 20, 21]),
-        [ms(0), ms(0), None]
-    );
-    assert_eq!(
-        available(state([fast()], 25, 0), &[0, 1, 20]),
-        [ms(500), ms(600), ms(2500)]
-    );
-    assert_eq!(
-        available(state([fast()], 5, 2_000_000), &[1, 15]),
-        [ms(2000), ms(2000)]
+    let (fast, slow) = (
+        Quota::per_second(10).burst(20),
+        Quota::per_second(1).burst(6),
     );
     let credit = Quota::non_refilling(9);
-    assert_eq!(
-        available(state([credit.clone()], 4, 0), &[5, 6]),
-        [ms(0), None]
-    );
-    assert_eq!(
-        available(state([credit, fast()], 4, 0), &[5, 6]),
-        [ms(0), None]
-    );
-    assert_eq!(
-        available(
-            state([Quota::per_second(1).burst(6), fast()], 5, 0),
-            &[1, 2]
+    let cases: [(&[&Quota], _, _, &[_]); 6] = [
+        (&[&fast], 0, 0, &[(0, ms(0)), (20, ms(0)), (21, None)]),
+        (
+            &[&fast],
+            25,
+            0,
+            &[(0, ms(500)), (1, ms(600)), (20, ms(2500))],
         ),
-        [ms(0), ms(1000)]
-    );
+        (&[&fast], 5, 2_000_000, &[(1, ms(2000)), (15, ms(2000))]),
+        (&[&credit], 4, 0, &[(5, ms(0)), (6, None)]),
+        (&[&credit, &fast], 4, 0, &[(5, ms(0)), (6, None)]),
+        (&[&slow, &fast], 5, 0, &[(1, ms(0)), (2, ms(1000))]),
+    ];
+    for (quotas, tokens, block, costs) in cases {
+        let state = state(quotas.iter().copied().cloned(), tokens, block);
+        for (cost, after) in costs {
+            assert_eq!(state.available_after(*cost), *after, "{quotas:?} {cost}");
+        }
+    }
 }
 
 /// In a decision of several limits, each quota has a cost of its own.
@@ -139,14 +121,7 @@ fn the_tightest_quota_is_that_with_the_fewest_tokens_and_then_the_slowest() {
             "{burst} {tokens}"
         );
     }
-    assert_eq!(
-        state(
-            [Quota::per_second(10), Quota::non_refilling(10).named("n")],
-            5,
-            0
-        )
-        .tightest()
-        .name,
-        "n"
-    );
+    let slowest = Quota::non_refilling(10).named("n");
+    let state = state([Quota::per_second(10), slowest], 5, 0);
+    assert_eq!(state.tightest().name, "n");
 }

@@ -56,14 +56,10 @@ fn the_latest_charge_comes_back_in_full_if_nothing_was_charged_after_it() {
     // A second cancellation finds the TAT of the first one's charge, but also a reservation after it.
     let mut bucket = Bucket::default();
     let [_, before, _] = [5, 2, 1].map(|cost| reserve(&mut bucket, &quotas, 0, cost));
-    assert_eq!(
-        cancel(&mut bucket, &before, 0, 2, Rule::acts_at(&before, 0)),
-        (true, -2)
-    );
-    assert_eq!(
-        cancel(&mut bucket, &before, 0, 2, Rule::IfLatest),
-        (false, -2)
-    );
+    for (rule, comes_back) in [(Rule::acts_at(&before, 0), true), (Rule::IfLatest, false)] {
+        let given = cancel(&mut bucket, &before, 0, 2, rule);
+        assert_eq!(given, (comes_back, -2));
+    }
 }
 
 #[test]
@@ -74,19 +70,11 @@ fn used_tokens_of_a_credit_come_back_once() {
     reserve(&mut bucket, &quotas, 0, 2);
     assert!(!Cancel::safe_to_repeat(&decision.state, 4).apply(&mut bucket, START));
     assert_eq!(bucket.free(&quotas, START, 0), 3);
-    assert_eq!(
-        cancel(&mut bucket, &decision, 0, 4, Rule::IfLatest),
-        (true, 7)
-    );
-    assert_eq!(
-        cancel(&mut bucket, &decision, 0, 4, Rule::IfLatest),
-        (true, 9),
-        "no more than there were"
-    );
-    assert_eq!(
-        cancel(&mut bucket, &decision, 0, 4, Rule::IfLatest),
-        (false, 9)
-    );
+    // No more than there were.
+    for expected in [(true, 7), (true, 9), (false, 9)] {
+        let given = cancel(&mut bucket, &decision, 0, 4, Rule::IfLatest);
+        assert_eq!(given, expected);
+    }
 }
 
 /// By the clock of its process, it is later than the store says. That clock may be an eighth faster than the store's.

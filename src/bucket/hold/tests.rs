@@ -6,7 +6,7 @@ use crate::bucket::Bucket;
 use crate::bucket::hold::{HoldStep, Outcome, Verb};
 use crate::bucket::holds::OnEnd;
 use crate::bucket::quota::Quota;
-use crate::bucket::tests::fixtures::{START, one};
+use crate::bucket::tests::fixtures::{SECOND, START, one};
 use crate::store::operation::{Cell as _, Operation as _};
 
 pub(crate) fn step(id: u128, verb: Verb) -> HoldStep {
@@ -18,18 +18,23 @@ pub(crate) fn step(id: u128, verb: Verb) -> HoldStep {
     }
 }
 
+pub(crate) fn authorize(amount: u32, ttl: i64) -> Verb {
+    Verb::Authorize { amount, ttl }
+}
+
+pub(crate) fn extend(amount: u32, ttl: i64) -> Verb {
+    Verb::Extend { amount, ttl }
+}
+
+pub(crate) fn capture(amount: u32, late: u32) -> Verb {
+    Verb::Capture { amount, late }
+}
+
 #[test]
 fn a_hold_that_ends_is_charged_at_its_end() {
     let mut bucket = Bucket::default();
-    step(
-        1,
-        Verb::Authorize {
-            amount: 20,
-            ttl: 1_000_000,
-        },
-    )
-    .apply(&mut bucket, START);
-    let late = step(1, Verb::Extend { amount: 0, ttl: 1 }).apply(&mut bucket, START + 1_500_000);
+    step(1, authorize(20, SECOND)).apply(&mut bucket, START);
+    let late = step(1, extend(0, 1)).apply(&mut bucket, START + 1_500_000);
     assert_eq!((late.outcome, late.state.held()), (Outcome::Ended, 0));
     assert_eq!(late.state.remaining(), 5, "half a second after the end");
 }
@@ -37,22 +42,8 @@ fn a_hold_that_ends_is_charged_at_its_end() {
 #[test]
 fn a_capture_above_the_hold_is_debt() {
     let mut bucket = Bucket::default();
-    step(
-        1,
-        Verb::Authorize {
-            amount: 15,
-            ttl: 1_000_000,
-        },
-    )
-    .apply(&mut bucket, START);
-    let reply = step(
-        1,
-        Verb::Capture {
-            amount: u32::MAX,
-            late: 0,
-        },
-    )
-    .apply(&mut bucket, START);
+    step(1, authorize(15, SECOND)).apply(&mut bucket, START);
+    let reply = step(1, capture(u32::MAX, 0)).apply(&mut bucket, START);
     assert_eq!(
         (reply.outcome, reply.amount, reply.state.remaining()),
         (Outcome::Held, 15, 0)
@@ -61,7 +52,7 @@ fn a_capture_above_the_hold_is_debt() {
         !bucket.is_idle(START + 400_000_000_000_000),
         "13 years of debt"
     );
-    let late = step(1, Verb::Capture { amount: 7, late: 3 });
+    let late = step(1, capture(7, 3));
     let mut bucket = Bucket::default();
     assert_eq!(
         late.apply(&mut bucket, START).state.remaining(),
@@ -74,10 +65,7 @@ fn a_capture_above_the_hold_is_debt() {
 fn a_key_has_a_bounded_number_of_holds() {
     let mut bucket = Bucket::default();
     let quotas = one(Quota::per_second(1).burst(1_000_000));
-    let verb = Verb::Authorize {
-        amount: 1,
-        ttl: 1_000_000,
-    };
+    let verb = authorize(1, SECOND);
     let mut outcomes = (0..1025).map(|id| {
         let step = HoldStep {
             quotas: quotas.clone(),

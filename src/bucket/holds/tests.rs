@@ -4,12 +4,12 @@ use redis::Value;
 
 use super::*;
 use crate::bucket::Bucket;
-use crate::bucket::adjust::{Adjust, Peek};
+use crate::bucket::adjust::Peek;
 use crate::bucket::decision::BucketState;
 use crate::bucket::hold::{HoldStep, Verb};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::bucket::tests::fixtures::{SECOND, START, one, peek, take};
+use crate::bucket::tests::fixtures::{SECOND, START, adjust, one, peek, take};
 use crate::store::notifier::END;
 use crate::store::operation::{Fields, Operation as _};
 
@@ -32,23 +32,13 @@ fn run(bucket: &mut Bucket, quotas: &Quotas, id: u128, on_end: OnEnd, verb: Verb
 }
 
 fn authorize(bucket: &mut Bucket, quotas: &Quotas, id: u128, amount: u32, on_end: OnEnd) {
-    run(
-        bucket,
-        quotas,
-        id,
-        on_end,
-        Verb::Authorize { amount, ttl: TTL },
-    );
+    let verb = Verb::Authorize { amount, ttl: TTL };
+    run(bucket, quotas, id, on_end, verb);
 }
 
 fn capture(bucket: &mut Bucket, quotas: &Quotas, id: u128, amount: u32) -> BucketState {
-    run(
-        bucket,
-        quotas,
-        id,
-        OnEnd::Capture,
-        Verb::Capture { amount, late: 0 },
-    )
+    let verb = Verb::Capture { amount, late: 0 };
+    run(bucket, quotas, id, OnEnd::Capture, verb)
 }
 
 /// The quotas of the call are charged in full, so they may be in debt. Those of other calls have not admitted it.
@@ -70,12 +60,7 @@ fn a_hold_that_ends_is_debt_only_under_quotas_that_can_hold_as_much() {
         let (mut bucket, fast, hourly) = (Bucket::default(), fast(), one(Quota::per_hour(10)));
         authorize(&mut bucket, &fast, 1, amount, OnEnd::Capture);
         authorize(&mut bucket, &fast, 2, 3, OnEnd::Release);
-        Adjust {
-            quotas: hourly.clone(),
-            tokens: 10,
-            block: 0,
-        }
-        .apply(&mut bucket, START + TTL - 1);
+        adjust(&mut bucket, &hourly, START + TTL - 1, (10, 0));
         let after = peek(&bucket, &hourly, START + TTL)
             .available_after(1)
             .unwrap();
@@ -114,11 +99,8 @@ fn what_a_script_says_of_holds_is_checked_and_kept() {
     let read = |held, next| {
         // No block, and a full level.
         let numbers = [0, 0, 0, 0, 0, limit.num, limit.den, limit.burst, held, next];
-        Peek.decode(
-            0,
-            START,
-            Fields::new(&[Value::Array(numbers.map(Value::Int).to_vec())], false),
-        )
+        let told = [Value::Array(numbers.map(Value::Int).to_vec())];
+        Peek.decode(0, START, Fields::new(&told, false))
     };
     for (held, next) in [(0, START), (-1, START), (1 << 32, START), (7, -1), (7, END)] {
         assert!(read(held, next).is_err(), "{held} until {next}");

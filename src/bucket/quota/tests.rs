@@ -121,65 +121,43 @@ fn a_quota_of_zero_is_closed_whatever_its_period() {
 #[test]
 fn what_makes_no_sense_cannot_be_built_and_is_told_in_a_sentence() {
     let century = Duration::from_secs(86_400 * 36_525);
+    let [day, week, month, year] = [
+        Quota::per_calendar_day,
+        Quota::per_calendar_week,
+        Quota::per_calendar_month,
+        Quota::per_calendar_year,
+    ];
+    let too_short = "period must be at least 1 µs";
+    let no_calendar = "only a calendar quota has a start";
     for (quota, named) in [
-        (
-            Quota::new(5, Duration::ZERO),
-            "period must be at least 1 µs",
-        ),
-        (
-            Quota::new(5, Duration::from_nanos(999)),
-            "period must be at least 1 µs",
-        ),
+        (Quota::new(5, Duration::ZERO), too_short),
+        (Quota::new(5, Duration::from_nanos(999)), too_short),
         (Quota::new(1, century), "35 years"),
         (Quota::new(1, Duration::MAX), "35 years"),
         (Quota::per_second_f64(f64::NAN), "1e-9 to 1e9"),
         (Quota::per_second_f64(-1.0), "1e-9 to 1e9"),
         (Quota::per_second_f64(f64::INFINITY), "1e-9 to 1e9"),
         (Quota::per_second_f64(1e-9).burst(10), "35 years"),
+        (Quota::new(0, Duration::ZERO), too_short),
+        (month(0).starting(40), "must be 1 to 31, is 40"),
         (
-            Quota::new(0, Duration::ZERO),
-            "period must be at least 1 µs",
-        ),
-        (
-            Quota::per_calendar_month(0).starting(40),
-            "must be 1 to 31, is 40",
-        ),
-        (
-            Quota::per_calendar_week(1).starting(8),
+            week(1).starting(8),
             "the start of a calendar week must be 1 to 7, is 8",
         ),
+        (month(1).starting(0), "must be 1 to 31, is 0"),
+        (year(1).starting(13), "must be 1 to 12, is 13"),
         (
-            Quota::per_calendar_month(1).starting(0),
-            "must be 1 to 31, is 0",
-        ),
-        (
-            Quota::per_calendar_year(1).starting(13),
-            "must be 1 to 12, is 13",
-        ),
-        (
-            Quota::per_calendar_day(1).starting(1),
+            day(1).starting(1),
             "a calendar day has no start, is 1: use at_offset",
         ),
         (
-            Quota::per_calendar_day(1).at_offset(1440),
+            day(1).at_offset(1440),
             "must be -1439 to 1439 minutes, is 1440",
         ),
-        (
-            Quota::per_calendar_day(1).at_offset(i16::MIN),
-            "minutes, is -32768",
-        ),
-        (
-            Quota::per_calendar_day(5).burst(5),
-            "a calendar quota has no burst, is 5",
-        ),
-        (
-            Quota::per_day(5).starting(1),
-            "only a calendar quota has a start",
-        ),
-        (
-            Quota::per_day(5).at_offset(0),
-            "only a calendar quota has a start",
-        ),
+        (day(1).at_offset(i16::MIN), "minutes, is -32768"),
+        (day(5).burst(5), "a calendar quota has no burst, is 5"),
+        (Quota::per_day(5).starting(1), no_calendar),
+        (Quota::per_day(5).at_offset(0), no_calendar),
         (
             Quota::non_refilling(5).reserve_ahead(true),
             "later windows to reserve",
@@ -196,18 +174,14 @@ fn what_makes_no_sense_cannot_be_built_and_is_told_in_a_sentence() {
         let begin = format!("invalid quota \"{quota}\": ");
         assert!(error.to_string().starts_with(&begin), "{error}");
     }
-    assert!(Quotas::new([]).unwrap_err().to_string().contains("is 0"));
-    assert!(
-        Quotas::new(vec![Quota::per_second(1); 9])
-            .unwrap_err()
-            .to_string()
-            .contains("is 9")
-    );
-    let twice = Quotas::new([
-        Quota::per_second(1).named("a"),
-        Quota::per_hour(1).named("a"),
-    ]);
-    assert!(twice.unwrap_err().to_string().contains("\"a\""));
+    let a = || Quota::per_second(1).named("a");
+    for (quotas, told) in [
+        (vec![], "is 0"),
+        (vec![Quota::per_second(1); 9], "is 9"),
+        (vec![a(), Quota::per_hour(1).named("a")], "\"a\""),
+    ] {
+        assert!(Quotas::new(quotas).unwrap_err().to_string().contains(told));
+    }
 }
 
 #[test]

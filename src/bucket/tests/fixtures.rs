@@ -1,6 +1,6 @@
 //! Steps on buckets for the tests of several modules.
 
-use crate::bucket::adjust::Peek;
+use crate::bucket::adjust::{Adjust, Peek};
 use crate::bucket::charge::Reserve;
 use crate::bucket::decision::{BucketState, Decision};
 use crate::bucket::quota::Quota;
@@ -18,6 +18,22 @@ pub(crate) fn one(quota: Quota) -> Quotas {
     Quotas::new([quota]).unwrap()
 }
 
+/// What is known of a bucket at `START`.
+pub(crate) fn state_of(quotas: &Quotas, bucket: Bucket) -> BucketState {
+    BucketState {
+        quotas: quotas.clone(),
+        now: START,
+        bucket,
+    }
+}
+
+pub(crate) fn ask_for(quotas: &Quotas, cost: i64, wait: i64) -> Reserve {
+    Reserve {
+        quotas: quotas.clone(),
+        ask: Ask { cost, wait },
+    }
+}
+
 /// Asks for tokens that are available within `wait` µs.
 pub(crate) fn reserve(
     bucket: &mut Bucket,
@@ -25,16 +41,27 @@ pub(crate) fn reserve(
     now: i64,
     (cost, wait): (i64, i64),
 ) -> Decision {
-    Reserve {
-        quotas: quotas.clone(),
-        ask: Ask { cost, wait },
-    }
-    .apply(bucket, now)
+    ask_for(quotas, cost, wait).apply(bucket, now)
 }
 
 /// Takes tokens if they are available. Returns whether they are.
 pub(crate) fn take(bucket: &mut Bucket, quotas: &Quotas, now: i64, cost: i64) -> bool {
     reserve(bucket, quotas, now, (cost, 0)).is_admitted()
+}
+
+/// Charges tokens whether there are any, and blocks for so many µs.
+pub(crate) fn adjust(
+    bucket: &mut Bucket,
+    quotas: &Quotas,
+    now: i64,
+    (tokens, block): (i64, i64),
+) -> BucketState {
+    Adjust {
+        quotas: quotas.clone(),
+        tokens,
+        block,
+    }
+    .apply(bucket, now)
 }
 
 pub(crate) fn peek(bucket: &Bucket, quotas: &Quotas, now: i64) -> BucketState {
@@ -82,6 +109,12 @@ pub(crate) async fn cancel_at_once(reservation: &mut Reservation) {
             .await
             .unwrap();
     }
+}
+
+/// What is left of each quota of the key `k`.
+pub(crate) async fn left_of_each(bucket: &TokenBucket) -> Vec<u32> {
+    let state = bucket.peek("k").await.unwrap();
+    state.balances().map(|balance| balance.remaining).collect()
 }
 
 /// What is held and what is left of the key `k`.

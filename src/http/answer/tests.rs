@@ -45,9 +45,12 @@ fn decode(bytes: &[u8]) -> Result<Answer, String> {
     AnswerCodec.decode(bytes).map_err(|error| error.to_string())
 }
 
+fn encode(answer: &Answer) -> Vec<u8> {
+    AnswerCodec.encode(answer).unwrap()
+}
+
 fn assert_round_trip(answer: &Answer) {
-    let bytes = AnswerCodec.encode(answer).unwrap();
-    assert_eq!(&decode(&bytes).unwrap(), answer);
+    assert_eq!(&decode(&encode(answer)).unwrap(), answer);
 }
 
 #[test]
@@ -78,13 +81,13 @@ fn the_format_is_fixed() {
     small.trailers.insert("d", "e".parse().unwrap());
     small.body = Bytes::from_static(b"body");
     let expected = b"\x00\xc8\0\0\0\0\0\0\0\0\0\0\x00\x01\x00\x01a\x00\x00\x00\x02bc\x00\x01\x00\x02te\x00\x01\x00\x00\x00\x01x\x00\x01\x00\x01d\x00\x00\x00\x01e\x00\x00\x00\x04body";
-    assert_eq!(AnswerCodec.encode(&small).unwrap(), expected);
+    assert_eq!(encode(&small), expected);
     assert_eq!(Codec::<Answer>::name(&AnswerCodec), "http/3");
 }
 
 #[test]
 fn what_is_cut_short_or_has_more_is_refused() {
-    let bytes = AnswerCodec.encode(&answer()).unwrap();
+    let bytes = encode(&answer());
     for end in 0..bytes.len() {
         let error = decode(&bytes[..end]).unwrap_err();
         assert!(error.starts_with("cut short"), "{end}: {error}");
@@ -159,18 +162,10 @@ fn what_concerns_a_connection_or_has_another_length_is_not_read() {
         ("x-hop", "1"),
         ("transfer-encoding", "chunked"),
     ]);
-    assert_eq!(
-        decode(&AnswerCodec.encode(&forged).unwrap()).unwrap(),
-        answer()
-    );
+    assert_eq!(decode(&encode(&forged)).unwrap(), answer());
     for length in ["9", "12", "0", "-11", "ten", "11, 11"] {
         assert!(
-            decode(
-                &AnswerCodec
-                    .encode(&with(&[("content-length", length)]))
-                    .unwrap()
-            )
-            .is_err(),
+            decode(&encode(&with(&[("content-length", length)]))).is_err(),
             "{length}"
         );
     }
@@ -188,12 +183,11 @@ fn more_than_can_be_counted_is_not_written() {
         http::header::ACCEPT,
         vec![HeaderValue::from_static("a"); 0x1_0000],
     );
-    let error = AnswerCodec
-        .encode(&Answer {
-            vary: vec![varied],
-            ..empty()
-        })
-        .unwrap_err();
+    let varied = Answer {
+        vary: vec![varied],
+        ..empty()
+    };
+    let error = AnswerCodec.encode(&varied).unwrap_err();
     assert_eq!(
         error.to_string(),
         "a count or a length must be 65535 at most, is 65536"
@@ -203,13 +197,13 @@ fn more_than_can_be_counted_is_not_written() {
 /// Changed bytes are refused, or decode to an answer that encodes to as many bytes. For any bytes: `tests/fuzz`.
 #[test]
 fn no_changed_byte_panics() {
-    let bytes = AnswerCodec.encode(&answer()).unwrap();
+    let bytes = encode(&answer());
     for place in 0..bytes.len() {
         for byte in 0..=u8::MAX {
             let mut changed = bytes.clone();
             changed[place] = byte;
             if let Ok(answer) = decode(&changed) {
-                assert_eq!(AnswerCodec.encode(&answer).unwrap().len(), bytes.len());
+                assert_eq!(encode(&answer).len(), bytes.len());
                 assert_round_trip(&answer);
             }
         }

@@ -300,17 +300,11 @@ async fn keys_that_are_looked_up_combine_with_others() {
     };
     let by = look_up(customer).or(method()).and(query("tenant"));
     let extract = async |fields: &str| by.extract(&request(fields)).await;
-    let [ann, nobody] = [
-        extract("session: ann").await.unwrap(),
-        extract("").await.unwrap(),
-    ];
+    let ann = extract("session: ann").await.unwrap();
+    let nobody = extract("").await.unwrap();
     assert!(ann.is_some() && nobody.is_some() && ann != nobody);
-    assert!(
-        extract("session: broken")
-            .await
-            .unwrap_err()
-            .is_bad_request()
-    );
+    let broken = extract("session: broken").await.unwrap_err();
+    assert!(broken.is_bad_request(), "{broken}");
     // As if it had not been looked up.
     let at_once = header("session")
         .unwrap()
@@ -366,15 +360,10 @@ fn the_path_is_the_whole_one_in_nested_routers() {
         .extensions_mut()
         .insert(axum::extract::OriginalUri(whole));
     assert_eq!(path().extract(&request), Some("/v1/search".into()));
-    assert_eq!(
-        path_and_query().extract(&request),
-        Some("/v1/search?q=tea".into())
-    );
-    assert_eq!(
-        matched_path().extract(&request),
-        Some("".into()),
-        "no route: not without a limit"
-    );
+    let whole = path_and_query().extract(&request);
+    assert_eq!(whole, Some("/v1/search?q=tea".into()));
+    let matched = matched_path().extract(&request);
+    assert_eq!(matched, Some("".into()), "no route: not without a limit");
 }
 
 /// A client gets no second bucket by another protocol, or by another spelling of the host.
@@ -397,16 +386,9 @@ fn a_host_has_one_key_however_it_is_asked() {
         ("[::1]:3000", "[::1]:3000"),
         ("XN--BCHER-KVA.example", "xn--bcher-kva.example"),
     ] {
-        assert_eq!(
-            over_http1(asked),
-            Ok(Some(wanted.into())),
-            "{asked} over HTTP/1"
-        );
-        assert_eq!(
-            over_http2(asked),
-            Ok(Some(wanted.into())),
-            "{asked} over HTTP/2"
-        );
+        let wanted = Ok(Some(wanted.into()));
+        assert_eq!(over_http1(asked), wanted, "{asked} over HTTP/1");
+        assert_eq!(over_http2(asked), wanted, "{asked} over HTTP/2");
     }
     assert_eq!(
         over_http2("ann:secret@example.com"),

@@ -16,6 +16,11 @@ fn data(text: &'static str) -> Frame<Bytes> {
     Frame::data(Bytes::from_static(text.as_bytes()))
 }
 
+/// The bounds of the length of a body.
+fn bounds<B: Body>(body: &B) -> (u64, Option<u64>) {
+    (body.size_hint().lower(), body.size_hint().upper())
+}
+
 fn trailers() -> HeaderMap {
     HeaderMap::from_iter([(http::header::ETAG, "\"7\"".parse().unwrap())])
 }
@@ -37,6 +42,17 @@ async fn all<B: Body<Data = Bytes>>(
     (chunks, trailers, None)
 }
 
+/// The body has these data, and trailers.
+async fn assert_trailers<B>(body: FlightBody<B>, data: &[&str])
+where
+    B: Body<Data = Bytes, Error: std::fmt::Debug>,
+{
+    let (chunks, last, error) = all(body).await;
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(chunks, data);
+    assert_eq!(last, Some(trailers()));
+}
+
 #[tokio::test]
 async fn whole_bytes_are_one_frame_whose_length_is_known_unless_trailers_follow() {
     let body = FlightBody::<Stream>::whole("whole".into(), None);
@@ -45,12 +61,8 @@ async fn whole_bytes_are_one_frame_whose_length_is_known_unless_trailers_follow(
     assert_eq!(all(body).await.0, ["whole"]);
 
     let body = FlightBody::<Stream>::whole("whole".into(), Some(trailers()));
-    assert_eq!(
-        (body.size_hint().lower(), body.size_hint().upper()),
-        (5, None)
-    );
-    let (chunks, last, _) = all(body).await;
-    assert_eq!((chunks, last), (vec!["whole".into()], Some(trailers())));
+    assert_eq!(bounds(&body), (5, None));
+    assert_trailers(body, &["whole"]).await;
 
     for body in [
         FlightBody::<Stream>::default(),
@@ -77,11 +89,7 @@ async fn an_untouched_body_is_as_it_was() {
         Ok(data("b")),
         Ok(Frame::trailers(trailers())),
     ];
-    let (chunks, last, _) = all(FlightBody::untouched(stream(frames))).await;
-    assert_eq!(
-        (chunks, last),
-        (vec!["a".into(), "b".into()], Some(trailers()))
-    );
+    assert_trailers(FlightBody::untouched(stream(frames)), &["a", "b"]).await;
 }
 
 #[tokio::test]
@@ -101,24 +109,14 @@ async fn what_was_read_comes_before_the_rest() {
         Ok(Frame::trailers(trailers())),
     ]));
     let body = FlightBody::begun(vec!["read".into()], rest);
-    assert_eq!(
-        (body.size_hint().lower(), body.size_hint().upper()),
-        (4, None)
-    );
-    let (chunks, last, _) = all(body).await;
-    assert_eq!(
-        (chunks, last),
-        (vec!["read".into(), "more".into()], Some(trailers()))
-    );
+    assert_eq!(bounds(&body), (4, None));
+    assert_trailers(body, &["read", "more"]).await;
 }
 
 #[tokio::test]
 async fn an_error_follows_what_was_read() {
     let body = FlightBody::<Stream>::failed(vec!["read".into()], io::Error::other("broken"));
-    assert_eq!(
-        (body.size_hint().lower(), body.size_hint().upper()),
-        (4, None)
-    );
+    assert_eq!(bounds(&body), (4, None));
     let (chunks, _, error) = all(body).await;
     assert_eq!(
         (chunks, error.unwrap().to_string()),

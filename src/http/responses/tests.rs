@@ -48,7 +48,20 @@ fn response<B>(body: B, fields: &[(&'static str, &'static str)]) -> Response<B> 
 
 type Done<B> = (Response<FlightBody<B>>, Option<Answer>);
 
-async fn capture<B>(responses: &Responses, request: &Request<()>, response: Response<B>) -> Done<B>
+/// The answer to a request without fields.
+async fn capture<B>(responses: &Responses, response: Response<B>) -> Done<B>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+{
+    capture_for(responses, &get(), response).await
+}
+
+async fn capture_for<B>(
+    responses: &Responses,
+    request: &Request<()>,
+    response: Response<B>,
+) -> Done<B>
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Send,

@@ -4,20 +4,21 @@ use http::header::RETRY_AFTER;
 
 use super::*;
 
-const DATE: (&str, &str) = ("date", "Fri, 27 Nov 2026 00:00:00 GMT");
+const DATE: &str = "date: Fri, 27 Nov 2026 00:00:00 GMT";
 
-fn read(status: u16, fields: &[(&str, &str)]) -> Block {
-    let response = fields.iter().fold(
-        Response::builder().status(status),
-        |response, (name, value)| response.header(*name, *value),
-    );
+/// What a response says with these fields, one a line.
+fn read(status: u16, fields: &str) -> Block {
+    let mut response = Response::builder().status(status);
+    for (name, value) in fields.lines().map(|field| field.split_once(": ").unwrap()) {
+        response = response.header(name, value);
+    }
     let limit = RetryAfter::at_most(Duration::from_secs(100)).unwrap();
     limit.block_on_response(&response.body(()).unwrap())
 }
 
 /// The time to wait, in ms.
 fn observed(status: u16, told: &str) -> Option<u128> {
-    let block = read(status, &[DATE, ("retry-after", told)]);
+    let block = read(status, &format!("{DATE}\nretry-after: {told}"));
     assert_eq!(
         block.ignored(),
         u64::from(block.duration().is_none() && (400..600).contains(&status)),
@@ -47,23 +48,14 @@ fn seconds_spans_and_dates_are_understood_and_capped() {
     ] {
         assert_eq!(observed(429, text), Some(millis), "{text}");
     }
-    for text in [
-        "-7",
-        "",
-        "soon",
-        "1e3",
-        "2.",
-        ".5",
-        "7,5",
-        "NaN",
-        "2026-11-27",
-        &"9".repeat(65),
-    ] {
+    let longer = "9".repeat(65);
+    let broken = "-7||soon|1e3|2.|.5|7,5|NaN|2026-11-27".split('|');
+    for text in broken.chain([&*longer]) {
         assert_eq!(observed(429, text), None, "{text}");
     }
     // By the clock of this machine.
     let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(50));
-    let read = read(429, &[(RETRY_AFTER.as_str(), &*soon)]);
+    let read = read(429, &format!("{RETRY_AFTER}: {soon}"));
     assert!(
         read.duration()
             .is_some_and(|after| after > Duration::from_secs(40)),
@@ -73,38 +65,19 @@ fn seconds_spans_and_dates_are_understood_and_capped() {
 
 #[test]
 fn milliseconds_come_first_and_of_copies_the_longest() {
-    let millis = |fields: &[(&str, &str)]| {
+    for (fields, micros, ignored) in [
+        ("retry-after: 7\nretry-after-ms: 6100", Some(6_100_000), 0),
+        ("retry-after-ms: 30000.5", Some(30_000_500), 0),
+        ("retry-after: 7\nretry-after-ms: later", Some(7_000_000), 1),
+        ("retry-after: 7\nretry-after: 9", Some(9_000_000), 0),
+        ("retry-after: x\nretry-after: 9", Some(9_000_000), 1),
+        ("retry-after: x\nretry-after-ms: x", None, 2),
+        ("", None, 0),
+    ] {
         let block = read(429, fields);
-        (
-            block.duration().map(|wait| wait.as_micros()),
-            block.ignored(),
-        )
-    };
-    assert_eq!(
-        millis(&[("retry-after", "7"), ("retry-after-ms", "6100")]),
-        (Some(6_100_000), 0)
-    );
-    assert_eq!(
-        millis(&[("retry-after-ms", "30000.5")]),
-        (Some(30_000_500), 0)
-    );
-    assert_eq!(
-        millis(&[("retry-after", "7"), ("retry-after-ms", "later")]),
-        (Some(7_000_000), 1)
-    );
-    assert_eq!(
-        millis(&[("retry-after", "7"), ("retry-after", "9")]),
-        (Some(9_000_000), 0)
-    );
-    assert_eq!(
-        millis(&[("retry-after", "x"), ("retry-after", "9")]),
-        (Some(9_000_000), 1)
-    );
-    assert_eq!(
-        millis(&[("retry-after", "x"), ("retry-after-ms", "x")]),
-        (None, 2)
-    );
-    assert_eq!(millis(&[]), (None, 0));
+        let read = block.duration().map(|wait| wait.as_micros());
+        assert_eq!((read, block.ignored()), (micros, ignored), "{fields}");
+    }
 }
 
 #[test]
@@ -139,7 +112,7 @@ fn any_refusal_counts_and_nothing_else() {
 #[test]
 fn a_stored_refusal_has_lost_its_age() {
     let wait = |told: &str, age: &str| {
-        let block = read(429, &[DATE, ("retry-after", told), ("age", age)]);
+        let block = read(429, &format!("{DATE}\nretry-after: {told}\nage: {age}"));
         block.duration().map(|wait| wait.as_secs())
     };
     assert_eq!(
@@ -149,7 +122,7 @@ fn a_stored_refusal_has_lost_its_age() {
     assert_eq!(wait("Fri, 27 Nov 2026 00:01:30 GMT", "20"), Some(70));
     // What is subtracted from is not what is believed.
     assert_eq!(wait("150", "100"), Some(50));
-    let broken = read(429, &[("retry-after", "90"), ("age", "old")]);
+    let broken = read(429, "retry-after: 90\nage: old");
     assert_eq!(
         (broken.duration(), broken.ignored()),
         (Some(Duration::from_secs(90)), 1)

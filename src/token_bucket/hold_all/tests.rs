@@ -263,11 +263,8 @@ impl Simulation {
             if outcome != Outcome::Held || rng.random_bool(0.1) {
                 let undone = if rng.random_bool(0.3) { 0 } else { limit };
                 for limit in 0..undone {
-                    let quotas = self.terms.each[limit].clone();
-                    let release = HoldStep {
-                        quotas,
-                        ..step(Verb::Capture { amount: 0, late: 0 })
-                    };
+                    let mut release = step(Verb::Capture { amount: 0, late: 0 });
+                    release.quotas = self.terms.each[limit].clone();
                     release.apply(self.bucket(limit, held), now);
                 }
                 self.sums_are_right();
@@ -284,12 +281,8 @@ impl Simulation {
         let (now, quotas) = (self.now(), self.terms.each[at.0].clone());
         self.log
             .push(format!("{now} reserve {cost} of {at:?} within {wait}"));
-        let decision = fixtures::reserve(
-            self.buckets.entry(at).or_default(),
-            &quotas,
-            now,
-            (cost, wait),
-        );
+        let bucket = self.buckets.entry(at).or_default();
+        let decision = fixtures::reserve(bucket, &quotas, now, (cost, wait));
         if !decision.is_admitted() {
             return;
         }
@@ -311,18 +304,13 @@ impl Simulation {
 
     fn cancel(&mut self, rng: &mut StdRng) {
         let picked = rng.random_range(0..self.pending.len());
-        let Pending {
-            behind,
-            mut cancel,
-            bucket: at,
-            place,
-            ..
-        } = self.pending.swap_remove(picked);
+        let pending = self.pending.swap_remove(picked);
+        let (mut cancel, at) = (pending.cancel, pending.bucket);
         if let Rule::ActsAt { since, .. } = &mut cancel.rule {
-            *since = self.real - behind;
+            *since = self.real - pending.behind;
         }
         self.log.push(format!("{} {cancel:?}", self.now()));
-        self.ledgers.get_mut(&at).unwrap()[place].1 = 0;
+        self.ledgers.get_mut(&at).unwrap()[pending.place].1 = 0;
         self.has_cancelled = true;
         let (now, quotas) = (self.now(), self.terms.each[at.0].clone());
         let bucket = self.buckets.entry(at).or_default();
@@ -383,19 +371,12 @@ impl Simulation {
         match (rng.random_range(0..13), any) {
             (0..4, _) => {
                 self.next += 1;
-                let on_end = if rng.random_bool(0.5) {
-                    OnEnd::Capture
-                } else {
-                    OnEnd::Release
+                let id = self.next;
+                let mut held = Held {
+                    place,
+                    amounts,
+                    on_end: *[OnEnd::Capture, OnEnd::Release].choose(rng).unwrap(),
                 };
-                let (id, mut held) = (
-                    self.next,
-                    Held {
-                        place,
-                        amounts,
-                        on_end,
-                    },
-                );
                 if rng.random_bool(0.3) {
                     held.on_end = OnEnd::Release;
                     if self.in_order(rng, id, &held, ttl) {
@@ -409,11 +390,7 @@ impl Simulation {
                         amount: amounts[limit],
                         ttl,
                     };
-                    if self
-                        .all(id, &held, verb, true)
-                        .iter()
-                        .all(|outcome| *outcome == Outcome::Held)
-                    {
+                    if self.all(id, &held, verb, true) == [Outcome::Held; 3] {
                         self.holds.insert(id, held);
                         self.admitted.insert(id);
                     }
@@ -422,16 +399,12 @@ impl Simulation {
             (4, Some(id)) => {
                 let mut held = self.holds[&id];
                 let more = held.amounts.map(|amount| amount + amount / 3);
-                let outcomes = self.all(
-                    id,
-                    &held,
-                    |limit| Verb::Extend {
-                        amount: more[limit],
-                        ttl,
-                    },
-                    true,
-                );
-                if outcomes.iter().all(|outcome| *outcome == Outcome::Held) {
+                let extend = |limit: usize| Verb::Extend {
+                    amount: more[limit],
+                    ttl,
+                };
+                let outcomes = self.all(id, &held, extend, true);
+                if outcomes == [Outcome::Held; 3] {
                     held.amounts = more;
                     self.holds.insert(id, held);
                 }
@@ -465,11 +438,8 @@ impl Simulation {
             (8, _) if !self.pending.is_empty() => self.cancel(rng),
             (9..11, _) => {
                 let limit = rng.random_range(0..3);
-                self.reserve(
-                    rng,
-                    (limit, place[limit]),
-                    amounts[limit].div_ceil(2).into(),
-                );
+                let cost = amounts[limit].div_ceil(2).into();
+                self.reserve(rng, (limit, place[limit]), cost);
             }
             _ => {
                 let reserve = ReserveAll {
@@ -478,10 +448,8 @@ impl Simulation {
                 };
                 self.log
                     .push(format!("{} {reserve:?} of {place:?}", self.now()));
-                if self
-                    .at(place, |buckets, now| reserve.apply(buckets, now))
-                    .admitted
-                {
+                let decided = self.at(place, |buckets, now| reserve.apply(buckets, now));
+                if decided.admitted {
                     for limit in 0..3 {
                         let ledger = self.ledgers.entry((limit, place[limit])).or_default();
                         ledger.push((self.real, amounts[limit].into()));

@@ -9,7 +9,7 @@ use crate::bucket::give_back::Cancel;
 use crate::bucket::hold::{HoldAllStep, Steps};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::bucket::tests::fixtures::{START, reserve};
+use crate::bucket::tests::fixtures::{START, left, reserve};
 use crate::bucket::wire::MOST_SLOW_RUNS;
 use crate::key::Key;
 use crate::store::Store;
@@ -153,7 +153,7 @@ fn threads_that_share_some_keys_charge_all_or_none() {
 }
 
 #[tokio::test]
-async fn a_full_store_charges_none() {
+async fn a_full_store_charges_and_holds_none() {
     let store = StoreBuilder::default().max_keys(2).in_memory().unwrap();
     let (a, b, c) = (
         bucket(&store, "a", 9),
@@ -161,12 +161,16 @@ async fn a_full_store_charges_none() {
         bucket(&store, "c", 9),
     );
     let limits = TokenBuckets::new([a.clone(), b.clone(), c]).unwrap();
-    let error = limits.allow(["x", "y", "z"]).await.unwrap_err();
-    assert!(error.is_overloaded(), "{error}");
-    assert_eq!(a.peek("x").await.unwrap().remaining(), 9);
-    assert_eq!(b.peek("y").await.unwrap().remaining(), 9);
+    let keys = ["k"; 3];
+    for error in [
+        limits.allow(keys).await.unwrap_err(),
+        limits.authorize(keys, 2).await.unwrap_err(),
+    ] {
+        assert!(error.is_overloaded(), "{error}");
+        assert_eq!([left(&a).await, left(&b).await], [(0, 9); 2]);
+    }
     let two = TokenBuckets::new([a, b]).unwrap();
-    assert!(two.allow(["x", "y"]).await.unwrap().is_admitted());
+    assert!(two.allow(["k", "k"]).await.unwrap().is_admitted());
 }
 
 /// A call of the store contains the quotas once, for all its steps.

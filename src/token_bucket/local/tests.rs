@@ -10,12 +10,10 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::bucket::ahead::{Prefetch, Prefetched};
-use crate::bucket::charge::Reserve;
-use crate::bucket::decision::BucketState;
 use crate::bucket::give_back::{Cancel, Rule};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::bucket::tests::fixtures::{START, check_intervals};
+use crate::bucket::tests::fixtures::{START, ask_for, check_intervals, state_of};
 use crate::bucket::{Ask, Bucket};
 use crate::store::Store;
 use crate::store::operation::{Cell as _, Operation};
@@ -33,14 +31,7 @@ fn the_last_state_knows_its_window() {
     let end = (START / 86_400_000_000 + 1) * 86_400_000_000;
     let ask = Ask { cost: 2, wait: 0 };
     assert!(bucket.take(&quotas, START, ask) && !bucket.has(&quotas, START, ask));
-    last_state.learn(
-        0,
-        &BucketState {
-            quotas: quotas.clone(),
-            now: START,
-            bucket,
-        },
-    );
+    last_state.learn(0, &state_of(&quotas, bucket));
     assert!(!last_state.bucket(&quotas).has(&quotas, end - 1, ask));
     assert!(last_state.bucket(&quotas).take(&quotas, end, ask));
     assert!(
@@ -164,11 +155,7 @@ impl Fleet {
                         .free(&self.quotas, self.now, wait)
                         .clamp(1, i64::from(self.quotas.max_cost()));
                 }
-                let ask = Ask { cost, wait };
-                let decision = self.step(Reserve {
-                    quotas: self.quotas.clone(),
-                    ask,
-                });
+                let decision = self.step(ask_for(&self.quotas, cost, wait));
                 if decision.is_admitted() {
                     let act = decision.act().max(self.now);
                     let rule = Rule::ActsAt { act, since: 1 };
@@ -202,11 +189,7 @@ impl Fleet {
             }
             12 => {
                 // Another limit refuses the request.
-                let ask = Ask { cost, wait: 0 };
-                let decision = self.step(Reserve {
-                    quotas: self.quotas.clone(),
-                    ask,
-                });
+                let decision = self.step(ask_for(&self.quotas, cost, 0));
                 if decision.is_admitted() {
                     self.give_backs
                         .push(Cancel::unused(&decision.state, cost, 0));

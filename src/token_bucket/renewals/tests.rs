@@ -109,16 +109,10 @@ async fn a_hold_is_renewed_after_each_third_of_its_ttl() {
 async fn renewals_of_many_holds_go_together() {
     let (_silent, renewals) = unanswered();
     for number in 0..100 {
-        let (now, verb) = (
-            clock::now(),
-            Verb::Extend {
-                amount: 0,
-                ttl: TTL,
-            },
-        );
+        let now = clock::now();
         let step = HoldStep {
             id: number,
-            ..step(verb)
+            ..step(RENEWAL)
         };
         renewals.hold(&Key::from("k"), step, &Validity::new(now, TTL), now);
         tokio::time::advance(Duration::from_millis(20)).await;
@@ -151,18 +145,12 @@ async fn a_capture_is_sent_again_after_longer_pauses_until_it_is_answered() {
     let (_silent, renewals) = unanswered();
     held(&renewals, TTL);
     owed(&renewals, 0);
-    assert_eq!(
-        (count(&renewals), due_in(&renewals)),
-        ((1, 1, 1), Some(100)),
-        "instead of the renewal"
-    );
+    let owed = || (count(&renewals), due_in(&renewals));
+    assert_eq!(owed(), ((1, 1, 1), Some(100)), "instead of the renewal");
     renewals.answered(1, clock::now(), false, Ok(Outcome::Held));
     renewals.answered(2, clock::now(), true, Ok(Outcome::Held));
     renewals.send_due(false);
-    assert_eq!(
-        (count(&renewals), due_in(&renewals)),
-        ((1, 1, 1), Some(100))
-    );
+    assert_eq!(owed(), ((1, 1, 1), Some(100)));
     for pause in [200, 400, 800, 1000, 1000] {
         let due = due_in(&renewals).unwrap() as u64;
         tokio::time::advance(Duration::from_millis(due + 5)).await;
@@ -170,10 +158,7 @@ async fn a_capture_is_sent_again_after_longer_pauses_until_it_is_answered() {
         assert_eq!(due_in(&renewals), Some(pause));
     }
     renewals.answered(1, clock::now(), true, Err(away()));
-    assert_eq!(
-        (count(&renewals), due_in(&renewals)),
-        ((1, 1, 1), Some(1000))
-    );
+    assert_eq!(owed(), ((1, 1, 1), Some(1000)));
     renewals.answered(1, clock::now(), true, Ok(Outcome::Held));
     assert_eq!(count(&renewals), (0, 0, 0));
 }

@@ -1,28 +1,19 @@
 use redis::Value;
 
 use super::super::*;
-use crate::bucket::adjust::Adjust;
-use crate::bucket::hold::tests::step;
+use crate::bucket::hold::tests::{authorize, capture, extend, step};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::bucket::tests::fixtures::{SECOND, START, one, peek, take};
+use crate::bucket::tests::fixtures::{SECOND, START, adjust, one, peek, take};
 
 const TTL: i64 = 30 * SECOND;
 
 fn renewal(ttl: i64) -> Verb {
-    Verb::Extend { amount: 0, ttl }
+    extend(0, ttl)
 }
 
 fn hold(amount: u32) -> Verb {
-    Verb::Authorize { amount, ttl: TTL }
-}
-
-fn extend(amount: u32) -> Verb {
-    Verb::Extend { amount, ttl: TTL }
-}
-
-fn capture(amount: u32) -> Verb {
-    Verb::Capture { amount, late: 0 }
+    authorize(amount, TTL)
 }
 
 fn held(bucket: &Bucket, quotas: &Quotas, now: i64) -> u32 {
@@ -47,9 +38,9 @@ fn equal_steps_on_a_block_of_holds_are_one_run() {
         (1, renewed, 1, renewed, false),
         (0, renewed, 1, later, false),
         (0, renewed, 1, hold(0), false),
-        (0, capture(3), 1, capture(4), true),
-        (0, capture(3), 1, renewed, false),
-        (0, renewed, 1, capture(3), false),
+        (0, capture(3, 0), 1, capture(4, 0), true),
+        (0, capture(3, 0), 1, renewed, false),
+        (0, renewed, 1, capture(3, 0), false),
     ];
     for (id, verb, next, after, expected) in cases {
         let (one, next) = (step(first + id, verb), step(first + next, after));
@@ -58,13 +49,16 @@ fn equal_steps_on_a_block_of_holds_are_one_run() {
             on_end: OnEnd::Release,
             ..next
         };
-        assert_eq!(one.repeats(&of_another_end), expected && verb == capture(3));
+        assert_eq!(
+            one.repeats(&of_another_end),
+            expected && verb == capture(3, 0)
+        );
     }
 }
 
 #[test]
 fn captures_run_first_and_authorizations_last() {
-    let verbs = [hold(1), renewal(TTL), capture(1)];
+    let verbs = [hold(1), renewal(TTL), capture(1, 0)];
     let mut steps: Vec<_> = verbs
         .iter()
         .flat_map(|verb| [step(9, *verb), step(8, *verb)])
@@ -86,18 +80,16 @@ fn a_hold_is_renewed_while_the_bucket_is_blocked_or_in_debt() {
         let mut bucket = Bucket::default();
         let first = step(1, hold(5));
         first.clone().apply(&mut bucket, START);
-        Adjust {
-            quotas: first.quotas,
-            tokens,
-            block,
-        }
-        .apply(&mut bucket, START);
+        adjust(&mut bucket, &first.quotas, START, (tokens, block));
         let mut run = |id, verb| step(id, verb).apply(&mut bucket, START).outcome;
         assert_eq!(
-            [run(1, renewal(TTL)), run(1, extend(5))],
+            [run(1, renewal(TTL)), run(1, extend(5, TTL))],
             [Outcome::Held; 2]
         );
-        assert_eq!([run(1, extend(6)), run(2, hold(1))], [Outcome::Refused; 2]);
+        assert_eq!(
+            [run(1, extend(6, TTL)), run(2, hold(1))],
+            [Outcome::Refused; 2]
+        );
     }
 }
 
@@ -145,14 +137,7 @@ fn a_hold_lasts_for_its_ttl_and_a_debt_for_its_time_after_the_clock_was_set_back
         );
 
         let mut bucket = used();
-        step(
-            1,
-            Verb::Capture {
-                amount: 0,
-                late: 100,
-            },
-        )
-        .apply(&mut bucket, START + hour);
+        step(1, capture(0, 100)).apply(&mut bucket, START + hour);
         let after = step(2, renewal(TTL))
             .apply(&mut bucket, START)
             .state

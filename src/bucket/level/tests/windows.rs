@@ -11,6 +11,7 @@ use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::START;
 use crate::store::memory::manual_clock::ManualClock;
 use crate::token_bucket::TokenBucket;
+use crate::token_bucket::acquire::Reservation;
 use support::seed;
 
 const DAY: i64 = 86_400_000_000;
@@ -45,7 +46,8 @@ async fn no_window_sees_more_than_its_tokens() {
         let most = rng.random_range(1..=10);
         let quotas = quotas(&mut rng, most);
         let bucket = TokenBucket::new(&store, "windows", quotas.clone()).unwrap();
-        let (mut now, mut acts, mut pending) = (START, Vec::new(), Vec::new());
+        let (mut now, mut acts) = (START, Vec::new());
+        let mut pending: Vec<(i64, i64, Reservation)> = Vec::new();
         for _ in 0..40 {
             now += *[0, 0, 1, 3_600_000_000, 5 * 3_600_000_000, DAY / 2, DAY]
                 .choose(&mut rng)
@@ -54,11 +56,7 @@ async fn no_window_sees_more_than_its_tokens() {
             match rng.random_range(0..10) {
                 0 if !pending.is_empty() => {
                     let index = rng.random_range(0..pending.len());
-                    let (act, cost, mut reservation): (
-                        i64,
-                        i64,
-                        crate::token_bucket::acquire::Reservation,
-                    ) = pending.swap_remove(index);
+                    let (act, cost, mut reservation) = pending.swap_remove(index);
                     if act <= now {
                         acts.push((act, cost));
                         continue;

@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::bucket::Ask;
-use crate::bucket::charge::Reserve;
 use crate::bucket::decision::Decision;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::agreement::virtual_time::World;
 use crate::bucket::tests::agreement::{Both, Run};
-use crate::bucket::tests::fixtures::START;
+use crate::bucket::tests::fixtures::{START, ask_for};
 use crate::store::Store;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::limits::TokenBuckets;
@@ -69,12 +67,8 @@ async fn equal_quotas_are_charged_once_each(store: &Store) {
     assert!(one.allow("k").await.unwrap().is_admitted());
     let three = TokenBucket::new(store, "equal", [quota("a"), quota("b"), quota("c")]).unwrap();
     let decision = three.allow_n("k", 3).await.unwrap();
-    let left: Vec<_> = decision
-        .state
-        .balances()
-        .map(|balance| balance.remaining)
-        .collect();
-    assert_eq!((decision.is_admitted(), left), (true, vec![6, 6, 6]));
+    let left = decision.state.balances().map(|balance| balance.remaining);
+    assert!(decision.is_admitted() && left.eq([6, 6, 6]));
     assert_eq!(three.peek("k").await.unwrap().remaining(), 6);
 }
 
@@ -113,19 +107,10 @@ async fn what_a_call_has_charged_stays_charged_when_its_state_becomes_large() {
     let mut told = Vec::new();
     for runs in [&[(100_000, 25)][..], &[(1, 1), (100_000, 1)], &[(1, 1)]] {
         let run = |&(cost, count)| {
-            let ask = Ask {
-                cost,
-                wait: 8_740_000_000,
-            };
+            let reserve = ask_for(&quotas, cost, 8_740_000_000);
             Run {
                 count,
-                ..Run::new(
-                    [0],
-                    Reserve {
-                        quotas: quotas.clone(),
-                        ask,
-                    },
-                )
+                ..Run::new([0], reserve)
             }
         };
         let decisions = both.call(&runs.iter().map(run).collect::<Vec<_>>());

@@ -20,6 +20,12 @@ fn client(store: &Store) -> Client<Learn> {
     Namespace::new(store, "upstreams.learned").unwrap().client()
 }
 
+/// What is remembered of the key `k`, and whether it corrects what was told.
+async fn read(client: &Client<Learn>) -> (String, bool) {
+    let read = client.run("k".into(), Learn::read()).await.unwrap();
+    (read.quotas.to_string(), read.corrects)
+}
+
 #[tokio::test]
 async fn lua_and_rust_agree_on_what_is_learned() {
     let server = RedisServer::start().await;
@@ -64,27 +70,16 @@ async fn older_news_undoes_nothing() {
     let clock = ManualClock::at(0);
     let client = client(&clock.store());
     let learn = async |order: i64, quotas: &str, corrects| {
-        let remembered = client.run(
-            "k".into(),
-            Learn {
-                order: START + order,
-                quotas: quotas.into(),
-                corrects,
-            },
-        );
-        let remembered = remembered.await.unwrap();
+        let learn = Learn {
+            order: START + order,
+            quotas: quotas.into(),
+            corrects,
+        };
+        let remembered = client.run("k".into(), learn).await.unwrap();
         (remembered.quotas.to_string(), remembered.corrects)
     };
     clock.set(START + 1000);
-    assert_eq!(
-        client
-            .run("k".into(), Learn::read())
-            .await
-            .unwrap()
-            .quotas
-            .as_ref(),
-        ""
-    );
+    assert_eq!(read(&client).await.0, "");
     assert_eq!(learn(500, "20/s", true).await, ("20/s".to_owned(), true));
     // The same discrepancy, as another response told it, and a late response.
     assert_eq!(learn(600, "20/s", true).await, ("20/s".to_owned(), false));
@@ -107,12 +102,7 @@ async fn older_news_undoes_nothing() {
     clock.set(START + 6 * 86_400_000_000);
     assert_eq!(learn(0, "", false).await.0, "40/s");
     clock.set(START + 13 * 86_400_000_000);
-    let forgotten = client.run("k".into(), Learn::read()).await.unwrap();
-    assert_eq!(
-        forgotten.quotas.as_ref(),
-        "",
-        "after seven days without use"
-    );
+    assert_eq!(read(&client).await.0, "", "after seven days without use");
 }
 
 #[tokio::test]
@@ -123,24 +113,11 @@ async fn forged_and_foreign_values_are_not_believed() {
     let name = "p:{upstreams.learned:k}:learned";
     for forged in ["", "x", "1 2", "-1 0 5/s", "1e300 0 5/s", "0x10 0 5/s"] {
         server.cli(&["SET", name, forged]);
-        let read = client.run("k".into(), Learn::read()).await.unwrap();
-        assert_eq!(
-            (read.quotas.as_ref(), read.corrects),
-            ("", false),
-            "{forged}"
-        );
+        assert_eq!(read(&client).await, (String::new(), false), "{forged}");
     }
     let far = "9".repeat(400);
     server.cli(&["SET", name, &format!("{far} {far} 5/s")]);
-    assert_eq!(
-        client
-            .run("k".into(), Learn::read())
-            .await
-            .unwrap()
-            .quotas
-            .as_ref(),
-        "5/s"
-    );
+    assert_eq!(read(&client).await.0, "5/s");
     assert!(server.cli(&["PTTL", name]).trim().parse::<i64>().unwrap() > 6 * 86_400_000);
     server.cli(&["DEL", name]);
     server.cli(&["SADD", name, "a"]);

@@ -15,6 +15,7 @@ use crate::bucket::give_back::{Cancel, Rule};
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::agreement::virtual_time::jump;
 use crate::bucket::tests::agreement::{Both, FOREIGN, Run, SEQUENCES, STEPS, holds, quota_sets};
+use crate::bucket::tests::fixtures::ask_for;
 use crate::store::operation::Operation;
 use support::redis_server::RedisServer;
 use support::seed;
@@ -84,18 +85,18 @@ struct Charges {
 }
 
 /// Takes a random charge of a key, and returns it if it is under the right quotas.
-fn pick<C>(
+fn pick(
     rng: &mut StdRng,
-    charges: &mut BTreeMap<usize, Vec<C>>,
+    charges: &mut BTreeMap<usize, Vec<Cancel>>,
     key: usize,
-    is_of: impl Fn(&C) -> bool,
-) -> Option<C> {
+    quotas: &Quotas,
+) -> Option<Cancel> {
     let charges = charges.get_mut(&if key == FOREIGN { 0 } else { key })?;
     if charges.is_empty() {
         return None;
     }
     let charge = charges.swap_remove(rng.random_range(0..charges.len()));
-    is_of(&charge).then_some(charge)
+    (charge.quotas == *quotas).then_some(charge)
 }
 
 fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charges) {
@@ -119,10 +120,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             let first = ask(rng);
             let runs = random_runs(rng, |rng, _| {
                 let ask = if same { first } else { ask(rng) };
-                Some(Reserve {
-                    quotas: quotas.clone(),
-                    ask,
-                })
+                Some(ask_for(quotas, ask.cost, ask.wait))
             });
             let mut runs = repeated(rng, runs);
             if same && runs.iter().all(may_repeat) {
@@ -147,11 +145,8 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             }
         }
         4..7 => {
-            let runs = random_runs(rng, |rng, key| {
-                pick(rng, &mut charges.cancels, key, |charge| {
-                    charge.quotas == *quotas
-                })
-            });
+            let of = &mut charges.cancels;
+            let runs = random_runs(rng, |rng, key| pick(rng, of, key, quotas));
             both.call(&runs);
         }
         9..11 => {
@@ -177,11 +172,8 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             }
         }
         11..13 => {
-            let runs = random_runs(rng, |rng, key| {
-                pick(rng, &mut charges.ahead, key, |charge| {
-                    charge.quotas == *quotas
-                })
-            });
+            let of = &mut charges.ahead;
+            let runs = random_runs(rng, |rng, key| pick(rng, of, key, quotas));
             both.call(&runs);
         }
         7..9 => {

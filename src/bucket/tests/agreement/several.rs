@@ -7,15 +7,15 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::bucket::Ask;
 use crate::bucket::adjust::Adjust;
-use crate::bucket::charge::{Decided, Price, Reserve, ReserveAll, Terms};
+use crate::bucket::charge::{Decided, Price, ReserveAll, Terms};
 use crate::bucket::give_back::CancelAll;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::agreement::virtual_time::jump;
 use crate::bucket::tests::agreement::{
     Both, FOREIGN, Run, SEQUENCES, STEPS, hold_all, holds, quota_sets,
 };
+use crate::bucket::tests::fixtures::ask_for;
 use crate::store::Store;
 use crate::store::operation::Operation as _;
 use crate::token_bucket::TokenBucket;
@@ -132,26 +132,17 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
                     both.apply(&keys, cancel);
                 }
                 8 => {
-                    let quotas = terms.each[limit].clone();
                     let wait = *[0, 1_500_000].choose(&mut rng).unwrap();
-                    both.call(&[Run::new(
-                        key,
-                        Reserve {
-                            quotas,
-                            ask: Ask { cost: 1, wait },
-                        },
-                    )]);
+                    both.call(&[Run::new(key, ask_for(&terms.each[limit], 1, wait))]);
                 }
                 _ => {
                     let (quotas, block) = (terms.each[limit].clone(), rng.random_range(0..300_000));
-                    both.call(&[Run::new(
-                        key,
-                        Adjust {
-                            quotas,
-                            tokens: 0,
-                            block,
-                        },
-                    )]);
+                    let adjust = Adjust {
+                        quotas,
+                        tokens: 0,
+                        block,
+                    };
+                    both.call(&[Run::new(key, adjust)]);
                 }
             }
         }

@@ -7,7 +7,7 @@ use crate::bucket::decision::Decision;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::agreement::virtual_time::World;
-use crate::bucket::tests::fixtures::{START, cancel_at_once};
+use crate::bucket::tests::fixtures::{START, cancel_at_once, left_of_each};
 use crate::token_bucket::TokenBucket;
 
 /// At this offset from UTC, midnight is 40 s after `START`, 2025-10-09 08:53:20, a Thursday.
@@ -205,31 +205,18 @@ async fn reservations_of_later_windows_are_a_choice(world: &mut World) {
             "{name}"
         );
         world.set(BORDER + 40_000_000);
-        let left = bucket
-            .peek("k")
-            .await
-            .unwrap()
-            .balances()
-            .nth(1)
-            .unwrap()
-            .remaining;
-        assert_eq!(left, if ahead { 2 } else { 3 }, "{name}");
+        assert_eq!(
+            left_of_each(&bucket).await[1],
+            if ahead { 2 } else { 3 },
+            "{name}"
+        );
     }
 }
 
 async fn a_cancelled_reservation_returns_within_its_window(world: &mut World) {
     let quotas = [Quota::per_minute(2).burst(1), daily(9)];
     let bucket = world.bucket("cancel", quotas);
-    let left = async || {
-        bucket
-            .peek("k")
-            .await
-            .unwrap()
-            .balances()
-            .nth(1)
-            .unwrap()
-            .remaining
-    };
+    let left = async || left_of_each(&bucket).await[1];
     let _now = bucket.reserve("k").await.unwrap();
     let mut later = bucket.reserve("k").await.unwrap();
     assert_eq!(left().await, 7);

@@ -14,7 +14,7 @@ async fn all_get_status_fields_and_body() {
     );
     *response.status_mut() = StatusCode::NOT_FOUND;
     response.extensions_mut().insert("extension");
-    let (own, answer) = capture(&Responses::default(), &get(), response).await;
+    let (own, answer) = capture(&Responses::default(), response).await;
     assert_eq!(own.extensions().get::<&str>(), Some(&"extension"));
     let restored = restore(answer.unwrap());
     assert_eq!(
@@ -31,29 +31,15 @@ async fn all_get_status_fields_and_body() {
 #[tokio::test]
 async fn what_is_not_shared_is_not_read() {
     let unread = || Unread(SizeHint::new());
-    let (own, answer) = capture(
-        &Responses::default(),
-        &get(),
-        response(unread(), &[("set-cookie", "a=b")]),
-    )
-    .await;
+    let cookie = response(unread(), &[("set-cookie", "a=b")]);
+    let (own, answer) = capture(&Responses::default(), cookie).await;
     assert!(answer.is_none() && own.headers().contains_key("set-cookie"));
 
     let never = Responses::default().share_when(|_| false);
-    assert!(
-        capture(&never, &get(), response(unread(), &[]))
-            .await
-            .1
-            .is_none()
-    );
+    assert!(capture(&never, response(unread(), &[])).await.1.is_none());
 
     let known = Unread(SizeHint::with_exact(9));
-    let (own, answer) = capture(
-        &Responses::default().largest_body(8),
-        &get(),
-        response(known, &[]),
-    )
-    .await;
+    let (own, answer) = capture(&Responses::default().largest_body(8), response(known, &[])).await;
     assert_eq!((own.body().size_hint().exact(), answer), (Some(9), None));
 
     Capture::<Request<()>, _, Infallible>::pass(&Responses::default(), response(unread(), &[]));
@@ -62,12 +48,8 @@ async fn what_is_not_shared_is_not_read() {
 #[tokio::test]
 async fn the_closure_has_the_last_word() {
     let cookies = Responses::default().share_when(|parts| parts.status.is_success());
-    let (_, answer) = capture(
-        &cookies,
-        &get(),
-        response(full("body"), &[("set-cookie", "theme=dark")]),
-    )
-    .await;
+    let theme = response(full("body"), &[("set-cookie", "theme=dark")]);
+    let (_, answer) = capture(&cookies, theme).await;
     assert_eq!(answer.unwrap().headers()["set-cookie"], "theme=dark");
 }
 
@@ -80,19 +62,17 @@ async fn no_more_is_read_at_a_time_than_there_is_room_for() {
         response(http_body_util::StreamBody::new(body), &[]),
         responses.clone(),
     );
-    let slow = tokio::spawn(async move { capture(&clone, &get(), slow).await.1 });
+    let slow = tokio::spawn(async move { capture(&clone, slow).await.1 });
     chunks.unbounded_send(Ok(data("sixsix"))).unwrap();
     tokio::task::yield_now().await;
     let other = || response(stream(vec![Ok(data("five")), Ok(data("5"))]), &[]);
-    let (own, answer) = capture(&responses, &get(), other()).await;
+    let (own, answer) = capture(&responses, other()).await;
     assert!(answer.is_none());
     assert_eq!(text(own).await, "five5");
     drop(chunks);
     assert_eq!(slow.await.unwrap().unwrap().body(), "sixsix");
-    assert_eq!(
-        capture(&responses, &get(), other()).await.1.unwrap().body(),
-        "five5"
-    );
+    let (_, answer) = capture(&responses, other()).await;
+    assert_eq!(answer.unwrap().body(), "five5");
 }
 
 /// The caller gets the data that were read, even if the rest never arrives.
@@ -103,20 +83,16 @@ async fn a_body_that_is_too_large_streams_on() {
     let endless = stream::iter([Ok::<_, io::Error>(data("four")), Ok(data("five!"))])
         .chain(stream::pending());
     let responses = Responses::default().largest_body(8);
-    let (own, answer) = capture(&responses, &get(), response(StreamBody::new(endless), &[])).await;
+    let (own, answer) = capture(&responses, response(StreamBody::new(endless), &[])).await;
     assert!(answer.is_none());
     let mut body = own.into_body();
-    assert_eq!(
-        body.frame().await.unwrap().unwrap().into_data().unwrap(),
-        "four"
-    );
-    assert_eq!(
-        body.frame().await.unwrap().unwrap().into_data().unwrap(),
-        "five!"
-    );
+    for data in ["four", "five!"] {
+        let frame = body.frame().await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), data);
+    }
     // One of the largest length is shared, and what was chunked has a length then.
     let largest = stream(vec![Ok(data("four")), Ok(data("five"))]);
-    let (own, answer) = capture(&responses, &get(), response(largest, &[])).await;
+    let (own, answer) = capture(&responses, response(largest, &[])).await;
     let restored = restore(answer.unwrap());
     assert_eq!(
         [
@@ -125,30 +101,17 @@ async fn a_body_that_is_too_large_streams_on() {
         ],
         [Some(8); 2]
     );
-    assert_eq!(
-        (text(own).await, text(restored).await),
-        ("fourfive".to_owned(), "fourfive".to_owned())
-    );
+    assert_eq!([text(own).await, text(restored).await], ["fourfive"; 2]);
     let none = Responses::default().largest_body(0);
-    assert_eq!(
-        capture(&none, &get(), response(full(""), &[]))
-            .await
-            .1
-            .unwrap()
-            .body(),
-        ""
-    );
+    let (_, answer) = capture(&none, response(full(""), &[])).await;
+    assert_eq!(answer.unwrap().body(), "");
 }
 
 #[tokio::test]
 async fn trailers_are_shared_with_the_body() {
     let frames = vec![Ok(data("body")), Ok(Frame::trailers(trailers()))];
-    let (own, answer) = capture(
-        &Responses::default(),
-        &get(),
-        response(stream(frames), &[("trailer", "etag")]),
-    )
-    .await;
+    let response = response(stream(frames), &[("trailer", "etag")]);
+    let (own, answer) = capture(&Responses::default(), response).await;
     assert_eq!(own.headers()["trailer"], "etag");
     assert_eq!(
         own.into_body().collect().await.unwrap().trailers(),
@@ -168,14 +131,9 @@ async fn trailers_are_shared_with_the_body() {
 async fn what_is_not_as_long_as_it_says_is_not_shared() {
     let told = |length, body| response(full(body), &[("content-length", length)]);
     let responses = Responses::default();
-    assert!(
-        capture(&responses, &get(), told("4", "body"))
-            .await
-            .1
-            .is_some()
-    );
+    assert!(capture(&responses, told("4", "body")).await.1.is_some());
     for (length, body) in [("5", "body"), ("4", ""), ("four", "body"), ("-4", "body")] {
-        let (own, answer) = capture(&responses, &get(), told(length, body)).await;
+        let (own, answer) = capture(&responses, told(length, body)).await;
         assert!(answer.is_none());
         assert_eq!(text(own).await, body);
     }
@@ -184,19 +142,12 @@ async fn what_is_not_as_long_as_it_says_is_not_shared() {
 #[tokio::test]
 async fn head_keeps_its_content_length() {
     let head = Request::head("/").body(()).unwrap();
-    let (own, answer) = capture(
-        &Responses::default(),
-        &head,
-        response(full(""), &[("content-length", "1234")]),
-    )
-    .await;
+    let response = response(full(""), &[("content-length", "1234")]);
+    let (own, answer) = capture_for(&Responses::default(), &head, response).await;
     let restored = restore(answer.unwrap());
     assert_eq!(
         [own.headers(), restored.headers()].map(|headers| &headers["content-length"]),
         ["1234"; 2]
     );
-    assert_eq!(
-        (text(own).await, text(restored).await),
-        (String::new(), String::new())
-    );
+    assert_eq!([text(own).await, text(restored).await], [""; 2]);
 }

@@ -132,7 +132,7 @@ async fn what_cannot_be_read_whole_is_for_nobody() {
 async fn what_others_get_has_an_age() {
     let fields = [("age", "100"), ("cache-control", "max-age=1000")];
     let began = std::time::Instant::now();
-    let (own, answer) = capture(&Responses::default(), &get(), response(full(""), &fields)).await;
+    let (own, answer) = capture(&Responses::default(), response(full(""), &fields)).await;
     assert_eq!(own.headers()["age"], "100");
     let age = |answer: &Answer| -> u64 {
         restore(answer.clone()).headers()["age"]

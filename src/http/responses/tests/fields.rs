@@ -6,14 +6,9 @@ async fn answer(
     asked: &[(&'static str, &'static str)],
     fields: &[(&'static str, &'static str)],
 ) -> Answer {
-    capture(
-        &Responses::default(),
-        &request(asked),
-        response(full(""), fields),
-    )
-    .await
-    .1
-    .unwrap()
+    let response = response(full(""), fields);
+    let (_, answer) = capture_for(&Responses::default(), &request(asked), response).await;
+    answer.unwrap()
 }
 
 #[tokio::test]
@@ -44,7 +39,7 @@ async fn fields_of_one_connection_or_exchange_are_not_shared() {
         ("link", "</b>"),
         ("etag", "\"7\""),
     ];
-    let (own, shared) = capture(&Responses::default(), &get(), response(full(""), &fields)).await;
+    let (own, shared) = capture(&Responses::default(), response(full(""), &fields)).await;
     assert_eq!(own.headers().len(), fields.len());
     let shared = shared.unwrap();
     let mut kept: Vec<_> = shared

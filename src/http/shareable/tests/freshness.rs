@@ -1,13 +1,19 @@
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 
 use super::super::*;
 
 const NOW: u64 = 1_800_000_000;
 
-fn of(fields: &[(&'static str, String)]) -> (Option<u64>, bool, u64) {
+/// What fields say, divided by bars. An `@` is before the seconds from now to a date.
+fn of(fields: &str) -> (Option<u64>, bool, u64) {
     let mut headers = HeaderMap::new();
-    for (name, value) in fields {
-        headers.append(*name, HeaderValue::from_str(value).unwrap());
+    for (name, value) in fields.split('|').filter_map(|field| field.split_once(": ")) {
+        let value = match value.strip_prefix('@') {
+            Some(offset) => httpdate::fmt_http_date(at(offset.parse().unwrap())),
+            None => value.to_owned(),
+        };
+        let name: HeaderName = name.parse().unwrap();
+        headers.append(name, HeaderValue::from_str(&value).unwrap());
     }
     let Freshness { left, stale, age } = Freshness::of(&headers, at(0));
     (left.map(|left| left.as_secs()), stale, age.as_secs())
@@ -17,78 +23,50 @@ fn at(offset: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(NOW.checked_add_signed(offset).unwrap())
 }
 
-fn date(name: &'static str, offset: i64) -> (&'static str, String) {
-    (name, httpdate::fmt_http_date(at(offset)))
-}
-
-fn control(value: &str) -> (&'static str, String) {
-    ("cache-control", value.into())
-}
-
 #[test]
 fn by_directives_before_expires() {
-    assert_eq!(of(&[]), (None, true, 0));
-    assert_eq!(of(&[control("public, Max-Age=60")]), (Some(60), true, 0));
-    assert_eq!(
-        of(&[control("max-age=60, s-maxage=5")]),
-        (Some(5), false, 0)
-    );
-    assert_eq!(
-        of(&[control("max-age=60"), date("expires", 5)]),
-        (Some(60), true, 0)
-    );
-    assert_eq!(
-        of(&[date("date", 0), date("expires", 5)]),
-        (Some(5), true, 0)
-    );
-    assert_eq!(of(&[date("expires", -5)]), (Some(0), true, 0));
-    for revalidate in ["must-revalidate", "proxy-revalidate"] {
-        assert_eq!(
-            of(&[control(&format!("max-age=9, {revalidate}"))]),
-            (Some(9), false, 0)
-        );
+    for (fields, left, stale) in [
+        ("", None, true),
+        ("cache-control: public, Max-Age=60", Some(60), true),
+        ("cache-control: max-age=60, s-maxage=5", Some(5), false),
+        ("cache-control: max-age=60|expires: @5", Some(60), true),
+        ("date: @0|expires: @5", Some(5), true),
+        ("expires: @-5", Some(0), true),
+        ("cache-control: max-age=9, must-revalidate", Some(9), false),
+        ("cache-control: max-age=9, proxy-revalidate", Some(9), false),
+    ] {
+        assert_eq!(of(fields), (left, stale, 0), "{fields}");
     }
 }
 
 #[test]
 fn by_the_older_of_age_and_date() {
-    let max_age = || control("max-age=60");
-    assert_eq!(of(&[max_age(), ("age", "40".into())]), (Some(20), true, 40));
-    assert_eq!(
-        of(&[max_age(), date("date", -50), ("age", "40".into())]),
-        (Some(10), true, 50)
-    );
-    assert_eq!(of(&[max_age(), date("date", 50)]), (Some(60), true, 0));
-    assert_eq!(of(&[max_age(), ("age", "61".into())]), (Some(0), true, 61));
-    assert_eq!(
-        of(&[date("date", -50), date("expires", 0)]),
-        (Some(0), true, 50)
-    );
+    for (fields, left, age) in [
+        ("cache-control: max-age=60|age: 40", 20, 40),
+        ("cache-control: max-age=60|date: @-50|age: 40", 10, 50),
+        ("cache-control: max-age=60|date: @50", 60, 0),
+        ("cache-control: max-age=60|age: 61", 0, 61),
+        ("date: @-50|expires: @0", 0, 50),
+    ] {
+        assert_eq!(of(fields), (Some(left), true, age), "{fields}");
+    }
 }
 
 #[test]
 fn what_cannot_be_read_is_over() {
-    for value in ["", "-1", "1.5", "60x", "\"60", "six", "+6"] {
-        assert_eq!(
-            of(&[control(&format!("max-age={value}"))]),
-            (Some(0), true, 0),
-            "{value}"
-        );
+    for value in "|-1|1.5|60x|\"60|six|+6".split('|') {
+        let field = format!("cache-control: max-age={value}");
+        assert_eq!(of(&field), (Some(0), true, 0), "{value}");
     }
-    assert_eq!(of(&[control("max-age")]), (Some(0), true, 0));
-    assert_eq!(of(&[("expires", "0".into())]), (Some(0), true, 0));
-    assert_eq!(of(&[control("max-age=\"60\"")]), (Some(60), true, 0));
-    assert_eq!(
-        of(&[control("max-age=60, max-age=5")]),
-        (Some(5), true, 0),
-        "the shortest counts"
-    );
-    assert_eq!(
-        of(&[control("max-age=99999999999999999999")]),
-        (Some(1 << 31), true, 0)
-    );
-    assert_eq!(
-        of(&[control("max-age=60"), ("age", "old".into())]),
-        (Some(60), true, 0)
-    );
+    for (field, left) in [
+        ("cache-control: max-age", 0),
+        ("expires: 0", 0),
+        ("cache-control: max-age=\"60\"", 60),
+        // The shortest counts.
+        ("cache-control: max-age=60, max-age=5", 5),
+        ("cache-control: max-age=99999999999999999999", 1 << 31),
+        ("cache-control: max-age=60|age: old", 60),
+    ] {
+        assert_eq!(of(field), (Some(left), true, 0), "{field}");
+    }
 }

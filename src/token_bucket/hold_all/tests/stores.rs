@@ -90,25 +90,6 @@ async fn limits_in_different_stores_that_are_dropped_end_as_they_say() {
 }
 
 #[tokio::test]
-async fn a_full_store_holds_none() {
-    let store = crate::store::builder::StoreBuilder::default()
-        .max_keys(1)
-        .in_memory()
-        .unwrap();
-    let bucket = |name| TokenBucket::new(&store, name, Quota::non_refilling(5)).unwrap();
-    let buckets = ["a", "b"].map(bucket);
-    let limits = TokenBuckets::new(buckets.clone()).unwrap();
-    assert!(
-        limits
-            .authorize(["k", "k"], 2)
-            .await
-            .unwrap_err()
-            .is_overloaded()
-    );
-    assert_eq!(left(&buckets).await, [(0, 5); 2]);
-}
-
-#[tokio::test]
 async fn limits_without_a_key_are_not_held() {
     for (buckets, limits) in [apart(), together()] {
         let mut hold = limits.authorize([None, Some("k")], [1, 600]).await.unwrap();

@@ -5,6 +5,7 @@ use crate::bucket::quota::Quota;
 use crate::key::Key;
 use crate::store::Store;
 use crate::store::memory::manual_clock::ManualClock;
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::token_bucket::TokenBucket;
 
 const BURST: u32 = 200_000;
@@ -59,23 +60,23 @@ impl World {
 async fn what_is_used_is_counted_and_the_rest_is_given_back() {
     let (world, now) = (World::new(), clock::micros());
     let (mut task, slots) = (world.task(), &world.entry.slots.0);
-    world.entry.wants.store(true, Ordering::Relaxed);
+    world.entry.wants.store(true, Relaxed);
     assert_eq!(task.charge(0, 100, now).await, 100);
     assert_eq!(
         (
-            world.entry.batch.load(Ordering::Relaxed),
+            world.entry.batch.load(Relaxed),
             slots.left(0),
             world.missing().await
         ),
         (100, 100, 100)
     );
-    assert!(!world.entry.wants.load(Ordering::Relaxed));
+    assert!(!world.entry.wants.load(Relaxed));
     let uses = |tokens| assert!(world.entry.take(now, tokens, 63).is_some());
     uses(30);
     assert_eq!((task.collect(now), task.collect(now)), (30, 0));
     assert_eq!(task.charge(1, 50, now + 1000).await, 50);
     uses(70);
-    world.entry.known_until.store(i64::MAX, Ordering::Relaxed);
+    world.entry.known_until.store(i64::MAX, Relaxed);
     assert_eq!(task.collect(now), 70);
     assert!(
         task.batches[0].is_none() && task.batches[1].is_some(),
@@ -87,7 +88,7 @@ async fn what_is_used_is_counted_and_the_rest_is_given_back() {
         (20, 150)
     );
     assert_eq!(
-        world.entry.known_until.load(Ordering::Relaxed),
+        world.entry.known_until.load(Relaxed),
         i64::MAX,
         "nothing was given back"
     );
@@ -97,7 +98,7 @@ async fn what_is_used_is_counted_and_the_rest_is_given_back() {
     );
     assert!(task.batches[1].is_none() && slots.left(1) == 0);
     assert_eq!(
-        world.entry.known_until.load(Ordering::Relaxed),
+        world.entry.known_until.load(Relaxed),
         0,
         "the bucket has more than the last answer said"
     );
@@ -154,12 +155,12 @@ async fn what_comes_after_a_block_or_a_reset_is_given_back() {
             (0, 0)
         );
         assert!(task.batches[0].is_none());
-        world.entry.known_until.store(i64::MAX, Ordering::Relaxed);
-        world.entry.wants.store(true, Ordering::Relaxed);
+        world.entry.known_until.store(i64::MAX, Relaxed);
+        world.entry.wants.store(true, Relaxed);
         assert_eq!(task.charge(0, LEAST - 1, now).await, 0);
-        assert!(task.batches[0].is_none() && world.entry.wants.load(Ordering::Relaxed));
+        assert!(task.batches[0].is_none() && world.entry.wants.load(Relaxed));
         assert_eq!(
-            world.entry.known_until.load(Ordering::Relaxed),
+            world.entry.known_until.load(Relaxed),
             i64::MAX,
             "nothing was given back"
         );
@@ -170,18 +171,18 @@ async fn what_comes_after_a_block_or_a_reset_is_given_back() {
 async fn the_use_since_the_last_prefetch_counts() {
     const HALF_AN_HOUR: i64 = 1_800_000_000;
     let world = World::new();
-    world.entry.missed.store(1000, Ordering::Relaxed);
-    world.entry.wants.store(true, Ordering::Relaxed);
+    world.entry.missed.store(1000, Relaxed);
+    world.entry.wants.store(true, Relaxed);
     let mut task = world.task();
     task.hold = HALF_AN_HOUR;
     let mut run = Box::pin(task.run(HALF_AN_HOUR));
     assert!(futures::poll!(&mut run).is_pending());
-    let first = world.entry.batch.load(Ordering::Relaxed);
+    let first = world.entry.batch.load(Relaxed);
     assert!((495..=500).contains(&first), "{first}");
     // Just now, so it would use many in half of the time.
     assert!(world.entry.take(clock::micros(), 480, 63).is_some());
     assert!(futures::poll!(&mut run).is_pending());
-    assert_eq!(world.entry.batch.load(Ordering::Relaxed), 2 * first);
+    assert_eq!(world.entry.batch.load(Relaxed), 2 * first);
 }
 
 #[test]
@@ -210,14 +211,14 @@ fn as_much_is_prefetched_as_is_used_in_half_of_the_time() {
 #[test]
 fn a_key_of_little_use_rests() {
     let world = World::new();
-    world.entry.missed.store(1, Ordering::Relaxed);
-    world.entry.wants.store(true, Ordering::Relaxed);
-    world.entry.has_prefetch_task.store(true, Ordering::Relaxed);
+    world.entry.missed.store(1, Relaxed);
+    world.entry.wants.store(true, Relaxed);
+    world.entry.has_prefetch_task.store(true, Relaxed);
     let before = clock::micros();
     assert!(world.task().run(HOLD).now_or_never().is_some());
-    let rests = world.entry.no_prefetch_until.load(Ordering::Relaxed);
+    let rests = world.entry.no_prefetch_until.load(Relaxed);
     assert!((before + HOLD..=clock::micros() + HOLD).contains(&rests));
-    assert!(!world.entry.has_prefetch_task.load(Ordering::Relaxed));
+    assert!(!world.entry.has_prefetch_task.load(Relaxed));
 }
 
 #[tokio::test]
@@ -237,21 +238,20 @@ async fn one_task_runs_unless_the_key_rests() {
             HOLD,
         )
     };
-    entry.no_prefetch_until.store(i64::MAX, Ordering::Relaxed);
+    entry.no_prefetch_until.store(i64::MAX, Relaxed);
     start();
-    assert!(!entry.has_prefetch_task.load(Ordering::Relaxed));
-    entry.no_prefetch_until.store(0, Ordering::Relaxed);
-    entry.has_prefetch_task.store(true, Ordering::Relaxed);
+    assert!(!entry.has_prefetch_task.load(Relaxed));
+    entry.no_prefetch_until.store(0, Relaxed);
+    entry.has_prefetch_task.store(true, Relaxed);
     start();
-    assert!(!entry.wants.load(Ordering::Relaxed) && entry.missed.load(Ordering::Relaxed) == 0);
-    entry.has_prefetch_task.store(false, Ordering::Relaxed);
+    assert!(!entry.wants.load(Relaxed) && entry.missed.load(Relaxed) == 0);
+    entry.has_prefetch_task.store(false, Relaxed);
     start();
     support::eventually(
         "a task has found no store",
         Duration::from_secs(60),
         async || {
-            entry.no_prefetch_until.load(Ordering::Relaxed) > 0
-                && !entry.has_prefetch_task.load(Ordering::Relaxed)
+            entry.no_prefetch_until.load(Relaxed) > 0 && !entry.has_prefetch_task.load(Relaxed)
         },
     )
     .await;
@@ -262,9 +262,9 @@ async fn one_task_runs_unless_the_key_rests() {
 async fn the_store_misses_what_was_used() {
     let world = World::new();
     let start = || {
-        world.entry.missed.store(1000, Ordering::Relaxed);
-        world.entry.wants.store(true, Ordering::Relaxed);
-        world.entry.has_prefetch_task.store(true, Ordering::Relaxed);
+        world.entry.missed.store(1000, Relaxed);
+        world.entry.wants.store(true, Relaxed);
+        world.entry.has_prefetch_task.store(true, Relaxed);
         tokio::spawn(world.task().run(HOLD))
     };
     let (mut task, mut used) = (start(), 0);
@@ -281,5 +281,5 @@ async fn the_store_misses_what_was_used() {
     }
     task.await.unwrap();
     assert_eq!(world.missing().await, used);
-    assert!(!world.entry.has_prefetch_task.load(Ordering::Relaxed));
+    assert!(!world.entry.has_prefetch_task.load(Relaxed));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::bucket::decision::{BucketState, Decision};
 use crate::bucket::quota::Quota;
-use crate::bucket::tests::fixtures::START;
+use crate::bucket::tests::fixtures::{START, state_of};
 use crate::bucket::{Ask, Bucket};
 use crate::clock;
 use crate::key::Key;
@@ -32,14 +32,12 @@ impl Cache {
         }
     }
 
-    fn of_refusals() -> Self {
-        Self::of(
-            Local {
-                refusals: true,
-                ..Local::default()
-            },
-            Quota::per_hour(1).burst(10),
-        )
+    fn of_refusals(quota: Quota) -> Self {
+        let local = Local {
+            refusals: true,
+            ..Local::default()
+        };
+        Self::of(local, quota)
     }
 
     fn ask(&self, now: i64, cost: i64, is_alone: bool) -> ControlFlow<Decision, Option<Asked>> {
@@ -64,20 +62,19 @@ impl Cache {
     }
 
     fn left(&self, tokens: i64) -> BucketState {
-        let (quotas, now) = (self.bucket.quotas.clone(), START);
-        let mut bucket = Bucket::full(&quotas);
-        bucket.charge(&quotas, now, 10 - tokens);
-        BucketState {
-            quotas,
-            now,
-            bucket,
-        }
+        let quotas = &self.bucket.quotas;
+        let mut bucket = Bucket::full(quotas);
+        bucket.charge(quotas, START, 10 - tokens);
+        state_of(quotas, bucket)
     }
 }
 
 #[test]
 fn a_refusal_is_known_for_a_second() {
-    let (cache, now) = (Cache::of_refusals(), clock::micros());
+    let (cache, now) = (
+        Cache::of_refusals(Quota::per_hour(1).burst(10)),
+        clock::micros(),
+    );
     cache.asks(now).answered(true, &cache.left(0));
     assert!(cache.local.table.is_empty(), "what is admitted is not kept");
     cache.asks(now).answered(false, &cache.left(3));
@@ -111,13 +108,7 @@ fn a_known_refusal_tells_what_the_store_told() {
         Quota::non_refilling(10),
     ] {
         for blocked_for in [0, 1_000_000, 2 * 86_400_000_000] {
-            let cache = Cache::of(
-                Local {
-                    refusals: true,
-                    ..Local::default()
-                },
-                quota.clone(),
-            );
+            let cache = Cache::of_refusals(quota.clone());
             let (now, mut told) = (clock::micros(), cache.left(3));
             told.bucket.blocked_until = START + blocked_for;
             cache.asks(now).answered(false, &told);
@@ -133,7 +124,10 @@ fn a_known_refusal_tells_what_the_store_told() {
 /// Of the tokens that there can be, those of requests that are not answered yet are no more.
 #[test]
 fn requests_in_flight_count_while_they_last() {
-    let (cache, now) = (Cache::of_refusals(), clock::micros());
+    let (cache, now) = (
+        Cache::of_refusals(Quota::per_hour(1).burst(10)),
+        clock::micros(),
+    );
     cache.asks(now).answered(false, &cache.left(5));
     let ask = |cost, is_alone| cache.ask(now, cost, is_alone).continue_value().flatten();
     let (two, three) = (ask(2, true).unwrap(), ask(3, true).unwrap());

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::bucket::decision::BucketState;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::bucket::tests::fixtures::START;
+use crate::bucket::tests::fixtures::{START, state_of};
 use crate::bucket::{Ask, Bucket};
 use crate::key::Key;
 use crate::token_bucket::local::Table;
@@ -24,14 +23,7 @@ fn batch(table: &Table, quotas: &Quotas, key: &Key, tokens: i64) -> Arc<Entry> {
     let entry = table.entry(table.hash(key), key, quotas).unwrap();
     let mut bucket = Bucket::full(quotas);
     bucket.charge(quotas, START, tokens);
-    entry.last_state.learn(
-        NOW,
-        &BucketState {
-            quotas: quotas.clone(),
-            now: START,
-            bucket,
-        },
-    );
+    entry.last_state.learn(NOW, &state_of(quotas, bucket));
     entry.slots.0.put(0, tokens, NOW + 1_000_000);
     entry
 }
@@ -107,14 +99,7 @@ fn tokens_of_a_blocked_key_are_not_used() {
     batch(&table, &quotas, &Key::from("another"), 640);
     assert!((0..2).all(|_| take(&table, &quotas, &key, NOW, 1).is_some()));
     let bucket = Bucket::new(START + 1000, Bucket::full(&quotas).levels);
-    entry.last_state.learn(
-        NOW,
-        &BucketState {
-            quotas: quotas.clone(),
-            now: START,
-            bucket,
-        },
-    );
+    entry.last_state.learn(NOW, &state_of(&quotas, bucket));
     assert_eq!(
         entry.last_state.time(NOW - 1),
         START,

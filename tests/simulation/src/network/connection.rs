@@ -33,13 +33,12 @@ impl Network {
             }
             state.opened += 1;
             let id = state.opened;
-            let stalled_until = Instant::now();
             let open = Open {
                 address: address.clone(),
                 process,
                 line,
                 session: Session::default(),
-                stalled_until,
+                stalled_until: Instant::now(),
                 out,
             };
             state.connections.insert(id, open);
@@ -48,12 +47,11 @@ impl Network {
         self.note(&format!("p{process} opens c{id} to"), address);
         let (read, write) = tokio::io::split(far);
         let (to_run, requests) = mpsc::unbounded_channel();
-        self.runtime
-            .spawn(Arc::clone(self).read(read, lines.clone(), to_run));
-        self.runtime
-            .spawn(Arc::clone(self).run_all(id, lines.clone(), requests));
-        self.runtime
-            .spawn(Arc::clone(self).write(id, write, lines, due));
+        let [reads, runs, writes] = [(); 3].map(|()| Arc::clone(self));
+        let runtime = &self.runtime;
+        runtime.spawn(reads.read(read, lines.clone(), to_run));
+        runtime.spawn(runs.run_all(id, lines.clone(), requests));
+        runtime.spawn(writes.write(id, write, lines, due));
         Ok(near)
     }
 
@@ -117,14 +115,12 @@ impl Network {
                 break;
             }
         }
-        let mut state = lock(&self.state);
-        if let Some(open) = state.connections.remove(&id)
-            && let Some(Kind::Server(server)) = state
-                .hosts
-                .get_mut(&open.address)
-                .map(|host| &mut host.kind)
+        let ended = lock(&self.state).connections.remove(&id);
+        if let Some(Open {
+            address, session, ..
+        }) = ended
         {
-            server.has_left(&open.session.channels);
+            self.with_server(&address, |server| server.has_left(&session.channels));
         }
     }
 
@@ -136,14 +132,10 @@ impl Network {
             let Some(open) = state.connections.get(&id) else {
                 return;
             };
-            let stops_until = state
-                .hosts
-                .get(&open.address)
-                .map_or(at, |host| host.stops_until);
-            let parted_until = state.parted.get(&open.process).copied();
-            at = stops_until
-                .max(open.stalled_until)
-                .max(parted_until.unwrap_or(at));
+            let host = state.hosts.get(&open.address);
+            let stops_until = host.map_or(at, |host| host.stops_until);
+            let parted_until = state.parted.get(&open.process).copied().unwrap_or(at);
+            at = stops_until.max(open.stalled_until).max(parted_until);
             if at <= Instant::now() {
                 return;
             }
@@ -180,11 +172,7 @@ impl Network {
 
     /// `WAIT` answers once so many replicas have what the connection has written, or its time is over.
     async fn wait_for_replicas(&self, id: u64, arguments: &[Bytes]) -> Option<Bytes> {
-        let number = |at: usize| {
-            arguments
-                .get(at)
-                .and_then(|text| std::str::from_utf8(text).ok()?.parse().ok())
-        };
+        let number = |at: usize| std::str::from_utf8(arguments.get(at)?).ok()?.parse().ok();
         let (wanted, span) = (number(1).unwrap_or(0), number(2).unwrap_or(0));
         let ends = Instant::now() + Duration::from_millis(span);
         loop {

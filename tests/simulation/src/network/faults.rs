@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Kind, Line, Network, micros};
+use super::{Kind, Line, Network, State, micros};
 use crate::server::database::{Entry, Item};
 use crate::server::reply::Bytes;
 use crate::server::{Keeps, lock};
@@ -50,30 +50,29 @@ impl Network {
 
     /// Cuts a process off for a span: nothing of it, or for it, arrives before.
     pub fn part_one(&self, span: Duration) {
-        let processes: BTreeSet<_> = lock(&self.state)
-            .connections
-            .values()
-            .map(|open| open.process)
-            .collect();
+        let of = |state: &State| {
+            state
+                .connections
+                .values()
+                .map(|open| open.process)
+                .collect()
+        };
+        let processes: BTreeSet<_> = of(&lock(&self.state));
         let processes: Vec<_> = processes.into_iter().collect();
         let Some(process) = self.one(&processes) else {
             return;
         };
         self.note(&format!("p{process} is cut off"), format!("{span:?}"));
-        lock(&self.state)
-            .parted
-            .insert(*process, Instant::now() + span);
+        let ends = Instant::now() + span;
+        lock(&self.state).parted.insert(*process, ends);
     }
 
     /// Ends all connections that fit.
     fn end(&self, line: Line, fits: impl Fn(&str, usize) -> bool) {
-        let state = lock(&self.state);
-        for open in state
-            .connections
-            .values()
-            .filter(|open| fits(&open.address, open.process))
-        {
-            open.line.send_replace(line);
+        for open in lock(&self.state).connections.values() {
+            if fits(&open.address, open.process) {
+                open.line.send_replace(line);
+            }
         }
     }
 
@@ -135,11 +134,6 @@ impl Network {
         self.with_server(address, |server| server.condition.clock += by);
     }
 
-    /// Saves the keys of a server, for [`Keeps::Saved`].
-    pub fn save(&self, address: &str) {
-        self.with_server(address, |server| server.save());
-    }
-
     /// A server that is short of memory drops a key.
     pub fn evict_one(&self, address: &str) {
         let keys = self.keys(address);
@@ -172,13 +166,10 @@ impl Network {
                     continue;
                 };
                 let is_next = |member: &Bytes| matches!(&member[..], [b'N', b'0'..=b'9']);
-                let next: Vec<_> = set
-                    .iter()
-                    .map(|(member, _)| member.clone())
-                    .filter(is_next)
-                    .collect();
-                next.iter()
-                    .for_each(|member| _ = set.insert(member, LAST_NUMBER - left));
+                let members = set.iter().map(|(member, _)| member.clone());
+                for next in members.filter(is_next).collect::<Vec<_>>() {
+                    set.insert(&next, LAST_NUMBER - left);
+                }
             }
         });
     }
@@ -197,10 +188,9 @@ impl Network {
 
     /// Cuts a process off for ever. The servers see its connections end, or nothing at all.
     pub fn kill(&self, process: usize) {
-        let line = if self.happens(700) {
-            Line::Closed
-        } else {
-            Line::Gone
+        let line = match self.happens(700) {
+            true => Line::Closed,
+            false => Line::Gone,
         };
         self.note(&format!("p{process} is killed"), format!("{line:?}"));
         lock(&self.state).killed.push(process);

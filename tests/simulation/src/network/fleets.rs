@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Kind, Network};
+use super::{Host, Kind, Network};
 use crate::server::cluster::{Topology, slot};
 use crate::server::replication::apply;
 use crate::server::reply::{Bytes, Reply};
@@ -35,41 +35,32 @@ impl Network {
             }
             sleep(Duration::from_millis(1 + self.draw(lag))).await;
             for replica in &servers {
-                let master = self
-                    .with_server(replica, |server| server.master.clone())
-                    .flatten();
-                let Some(master) = master else { continue };
+                let master = self.with_server(replica, |server| server.master.clone());
+                let Some(Some(master)) = master else { continue };
                 // A server that stands still, or is gone, passes nothing on.
                 if self.is_away(&master) || self.is_away(replica) {
                     continue;
                 }
-                let changes = self
-                    .with_server(&master, |server| server.log.take())
-                    .unwrap_or_default();
-                self.with_server(replica, |server| apply(server, changes));
+                let changes = self.with_server(&master, |server| server.log.take());
+                self.with_server(replica, |server| {
+                    apply(server, changes.into_iter().flatten())
+                });
             }
         }
     }
 
     fn is_away(&self, address: &str) -> bool {
         let now = tokio::time::Instant::now();
-        lock(&self.state)
-            .hosts
-            .get(address)
-            .is_none_or(|host| host.refuses_until > now || host.stops_until > now)
+        let is_away = |host: &Host| host.refuses_until > now || host.stops_until > now;
+        lock(&self.state).hosts.get(address).is_none_or(is_away)
     }
 
     /// A replica takes the place of its master, which dies, or stands still and is its replica afterwards. The Sentinels name
     /// the new master once it serves.
     pub async fn fail_over(self: Arc<Self>, servers: Vec<String>) {
         let is_master = |one: &String| self.with_server(one, |server| server.master.is_none());
-        let one = |which| {
-            servers
-                .iter()
-                .find(|one| is_master(one) == Some(which))
-                .cloned()
-        };
-        let (Some(master), Some(replica)) = (one(true), one(false)) else {
+        let one = |which| servers.iter().find(|one| is_master(one) == Some(which));
+        let (Some(master), Some(replica)) = (one(true).cloned(), one(false).cloned()) else {
             return;
         };
         // One at a time.
@@ -80,12 +71,10 @@ impl Network {
         let noticed = Duration::from_millis(200 + self.draw(1500));
         let back = Duration::from_millis(self.draw(2000));
         match self.draw(3) {
-            0 => drop(tokio::spawn(Arc::clone(&self).restart(
-                master.clone(),
-                Keeps::All,
-                noticed + back,
-                Duration::ZERO,
-            ))),
+            0 => {
+                let (network, away) = (Arc::clone(&self), noticed + back);
+                tokio::spawn(network.restart(master.clone(), Keeps::All, away, Duration::ZERO));
+            }
             1 => self.stop(&master, noticed + back),
             // It serves on beside its successor for a while.
             _ => {}
@@ -149,16 +138,11 @@ impl Network {
         self.note("moves", format!("slot {slot} from {from} to {to}"));
         loop {
             sleep(Duration::from_millis(self.draw(60))).await;
-            let left: Vec<_> = self
-                .keys(from)
-                .into_iter()
-                .filter(|key| self::slot(key) == slot)
-                .collect();
+            let mut left = self.keys(from);
+            left.retain(|key| self::slot(key) == slot);
             let Some(key) = self.one(&left) else { break };
-            let entry = self
-                .with_server(from, |server| lock(&server.database).entries.remove(key))
-                .flatten();
-            if let Some(entry) = entry {
+            let entry = self.with_server(from, |server| lock(&server.database).entries.remove(key));
+            if let Some(Some(entry)) = entry {
                 self.with_server(to, |server| {
                     lock(&server.database).entries.insert(key.clone(), entry)
                 });
@@ -172,20 +156,11 @@ impl Network {
     fn unsubscribe(&self, address: &str, gone: u16) {
         let mut ended = Vec::new();
         let mut state = lock(&self.state);
-        for open in state
-            .connections
-            .values_mut()
-            .filter(|open| open.address == address)
-        {
+        let connections = state.connections.values_mut();
+        for open in connections.filter(|open| open.address == address) {
             let is_gone = |(is_shard, name): &&Channel| *is_shard && slot(name) == gone;
-            let channels: Vec<_> = open
-                .session
-                .channels
-                .iter()
-                .filter(is_gone)
-                .cloned()
-                .collect();
-            for channel in channels {
+            let channels = open.session.channels.iter().filter(is_gone).cloned();
+            for channel in channels.collect::<Vec<_>>() {
                 open.session.channels.remove(&channel);
                 let kind = Reply::bulk("sunsubscribe");
                 let told = vec![kind, Reply::Bulk(channel.1.clone()), Reply::Int(0)];

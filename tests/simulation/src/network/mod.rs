@@ -63,10 +63,8 @@ struct Open {
 impl Open {
     /// Whether it is subscribed to the channel of the process with this name.
     fn listens(&self, name: &[u8]) -> bool {
-        self.session
-            .channels
-            .iter()
-            .any(|(_, channel)| channel.ends_with(name))
+        let mut channels = self.session.channels.iter();
+        channels.any(|(_, channel)| channel.ends_with(name))
     }
 }
 
@@ -130,18 +128,15 @@ pub struct Network {
 
 impl Network {
     pub fn new(seed: u64, weather: Weather, wakes: Option<Wakes>, how: Play) -> Self {
-        let trace = Trace::new(how.is_printed);
-        let is_recorded = how.is_recorded;
-        let (state, random, runtime) = (Mutex::default(), Mutex::new(seed), Handle::current());
         Self {
-            state,
-            random,
+            state: Mutex::default(),
+            random: Mutex::new(seed),
             weather,
             wakes,
-            is_recorded,
-            runtime,
+            is_recorded: how.is_recorded,
+            runtime: Handle::current(),
             changed: Arc::default(),
-            trace,
+            trace: Trace::new(how.is_printed),
         }
     }
 
@@ -198,15 +193,14 @@ impl Network {
     /// When a key expires at one of these servers that is no replica, in ms.
     pub fn expires(&self, servers: &[String], key: &[u8]) -> Option<i64> {
         let state = lock(&self.state);
-        let hosts = servers
+        let ends = servers
             .iter()
-            .filter_map(|address| state.hosts.get(address));
-        let ends = hosts.filter_map(|host| match &host.kind {
-            Kind::Server(server) if server.master.is_none() => {
-                lock(&server.database).entries.get(key)?.until
-            }
-            _ => None,
-        });
+            .filter_map(|address| match &state.hosts.get(address)?.kind {
+                Kind::Server(server) if server.master.is_none() => {
+                    lock(&server.database).entries.get(key)?.until
+                }
+                _ => None,
+            });
         ends.max()
     }
 
@@ -226,21 +220,16 @@ impl Network {
 
     /// The requests that servers have run for a process, without its subscriptions.
     pub fn requests(&self, process: usize) -> u64 {
-        lock(&self.state)
-            .requests
-            .get(&process)
-            .copied()
-            .unwrap_or(0)
+        let sent = lock(&self.state).requests.get(&process).copied();
+        sent.unwrap_or(0)
     }
 
     /// Whether all connections of these processes carry what is sent.
     pub fn is_well(&self, processes: &[usize]) -> bool {
         let state = lock(&self.state);
-        let mut own = state
-            .connections
-            .values()
-            .filter(|open| processes.contains(&open.process));
-        own.all(|open| *open.line.borrow() == Line::Open)
+        let is_well =
+            |open: &Open| !processes.contains(&open.process) || *open.line.borrow() == Line::Open;
+        state.connections.values().all(is_well)
     }
 
     /// The most requests of a process in a second.
@@ -276,18 +265,15 @@ impl Network {
                 server.set_time(micros());
                 let is_compared = RECORDED.iter().any(|name| arguments[0].starts_with(name));
                 if self.is_recorded && is_compared {
-                    let (micros, is_full) = (micros(), server.condition.is_full);
                     state.recorded.push(Request {
-                        micros,
-                        is_full,
+                        micros: micros(),
+                        is_full: server.condition.is_full,
                         arguments: arguments.to_vec(),
                     });
                 }
                 let replies = server.run(&mut open.session, arguments);
-                (
-                    replies,
-                    std::mem::take(&mut lock(&server.database).published),
-                )
+                let published = std::mem::take(&mut lock(&server.database).published);
+                (replies, published)
             }
             Kind::Sentinel(sentinel) => (sentinel.run(&mut open.session, arguments), vec![]),
         };
@@ -296,18 +282,11 @@ impl Network {
         let from = open.address.clone();
         if let (Some(wakes), Kind::Server(server)) = (&self.wakes, &host.kind) {
             let listens = |name: &[u8]| {
-                state
-                    .connections
-                    .values()
-                    .find(|open| open.listens(name))
-                    .map(|open| open.process)
+                let mut connections = state.connections.values();
+                Some(connections.find(|open| open.listens(name))?.process)
             };
-            wakes.ran(
-                (&from, process),
-                arguments,
-                &mut lock(&server.database),
-                listens,
-            );
+            let mut database = lock(&server.database);
+            wakes.ran((&from, process), arguments, &mut database, listens);
         }
         for (channel, text) in published {
             // In a Cluster all nodes pass on what is not for the nodes of a slot alone.
@@ -319,9 +298,9 @@ impl Network {
             }
         }
         let mut encoded = Bytes::new();
-        replies
-            .iter()
-            .for_each(|reply| reply.encode(protocol, &mut encoded));
+        for reply in &replies {
+            reply.encode(protocol, &mut encoded);
+        }
         Some(encoded)
     }
 
@@ -355,9 +334,8 @@ impl Dial for Dialer {
             if lock(&network.state).killed.contains(&process) {
                 std::future::pending::<()>().await;
             }
-            network
-                .open(process, address)
-                .map(|stream| Box::new(stream) as Box<dyn Stream>)
+            let stream = network.open(process, address)?;
+            Ok::<Box<dyn Stream>, io::Error>(Box::new(stream))
         })
     }
 }

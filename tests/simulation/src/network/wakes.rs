@@ -65,13 +65,10 @@ impl State {
 
     /// All of these know.
     fn all_know(&mut self, know: impl Fn(&Told) -> bool, within: Duration) {
-        let known: Vec<_> = self
-            .told
-            .iter()
-            .filter(|(_, told)| know(told))
-            .map(|(token, _)| token.clone())
-            .collect();
-        known.iter().for_each(|token| self.knows(token, within));
+        let known = self.told.iter().filter(|(_, told)| know(told));
+        for token in known.map(|(token, _)| token.clone()).collect::<Vec<_>>() {
+            self.knows(&token, within);
+        }
     }
 
     /// The process of a waiter knows.
@@ -82,15 +79,14 @@ impl State {
         self.judged += 1;
         let late = told.at.elapsed();
         if late > within {
-            let what = if told.is_granted {
-                "was granted it"
-            } else {
-                "had to hear of it"
+            let what = match told.is_granted {
+                true => "was granted it",
+                false => "had to hear of it",
             };
-            let (name, token) = (told.name.escape_ascii(), token.escape_ascii());
+            let who = format!("{}: {}", told.name.escape_ascii(), token.escape_ascii());
+            let process = told.process;
             self.condemn(format!(
-                "{name}: {token} {what}, which process {} knew {late:?} later",
-                told.process
+                "{who} {what}, process {process} knew {late:?} later"
             ));
         }
     }
@@ -125,11 +121,8 @@ impl Line {
             _ => {}
         }
         if let Some(Item::SortedSet(set)) = database.get(waiters) {
-            line.first = set
-                .iter()
-                .next()
-                .filter(|(_, score)| *score < ASIDE)
-                .map(|(token, _)| token.clone());
+            let first = set.iter().next().filter(|(_, score)| *score < ASIDE);
+            line.first = first.map(|(token, _)| token.clone());
             line.waiters = set.iter().map(|(token, _)| token.clone()).collect();
         }
         line
@@ -183,28 +176,23 @@ impl Wakes {
         database: &mut Database,
         listens: impl Fn(&[u8]) -> Option<usize>,
     ) {
-        let is_script = [&b"EVAL"[..], b"FCALL"]
-            .iter()
-            .any(|script| arguments[0].starts_with(script));
+        let is_script = arguments[0].starts_with(b"EVAL") || arguments[0].starts_with(b"FCALL");
         let Some((keys, values)) = keys_of_call(arguments).filter(|_| is_script) else {
             return;
         };
         let state = &mut *lock(&self.state);
         if !state.told.is_empty() {
             // Who asks, renews or releases knows; a heartbeat is told so.
-            values
-                .iter()
-                .for_each(|token| state.knows(token, self.within));
+            for token in values {
+                state.knows(token, self.within);
+            }
         }
-        for (at, key) in keys
-            .iter()
-            .enumerate()
-            .filter(|(_, key)| key.ends_with(b":waiters"))
+        for three in keys
+            .windows(3)
+            .filter(|keys| keys[2].ends_with(b":waiters"))
         {
-            let (Some(holders), Some(name)) = (at.checked_sub(2).map(|at| &keys[at]), name(key))
-            else {
-                continue;
-            };
+            let (holders, key) = (&three[0], &three[2]);
+            let Some(name) = name(key) else { continue };
             if self.besides.iter().any(|other| name.starts_with(other)) {
                 continue;
             }
@@ -216,43 +204,33 @@ impl Wakes {
                 let asks =
                     |told: &Told| !told.is_granted && told.process == process && told.name == name;
                 state.all_know(asks, self.within);
-                for token in before
-                    .waiters
-                    .difference(&after.waiters)
-                    .filter(|token| !values.contains(token))
-                {
+                let gone = before.waiters.difference(&after.waiters);
+                for token in gone.filter(|token| !values.contains(token)) {
                     let Some(process) = token.get(..PROCESS).and_then(&listens) else {
                         continue;
                     };
-                    let is_granted = after.holders.contains(token);
                     let told = Told {
                         process,
                         name: name.to_vec(),
                         at: Instant::now(),
-                        is_granted,
+                        is_granted: after.holders.contains(token),
                     };
                     state.told.insert(token.clone(), told);
                 }
                 // What fits now did so before.
-                let is_first = before
-                    .first
-                    .as_ref()
-                    .is_some_and(|first| after.holders.contains(first));
+                let first = before.first.as_ref();
+                let is_first = first.is_some_and(|first| after.holders.contains(first));
                 let is_in_order = self.in_order.iter().any(|other| name.starts_with(other));
                 if is_first && is_in_order && before.holders.is_subset(&after.holders) {
-                    state.condemn(format!(
-                        "{}: the first one was left to wait",
-                        name.escape_ascii()
-                    ));
+                    let name = name.escape_ascii();
+                    state.condemn(format!("{name}: the first one was left to wait"));
                 }
             }
             // A lease that ends by itself wakes nobody: who is first asks then.
             let has_lapsed = before.is_some_and(|before| before.ends <= database.micros as f64);
             if after.holders.is_empty() && after.first.is_some() && !has_lapsed {
-                state.condemn(format!(
-                    "{}: it is free, and somebody waits",
-                    name.escape_ascii()
-                ));
+                let name = name.escape_ascii();
+                state.condemn(format!("{name}: it is free, and somebody waits"));
             }
             if !after.waiters.is_empty() {
                 state.lines.insert(place, after);

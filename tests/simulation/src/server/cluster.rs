@@ -77,14 +77,11 @@ impl Topology {
                 _ => Some(format!("ASK {slot} {}", self.masters[to])),
             };
         }
-        if to == Some(own) && asking {
-            return if keys.len() > 1 && missing > 0 {
-                again()
-            } else {
-                None
-            };
+        match to == Some(own) && asking {
+            true if keys.len() > 1 && missing > 0 => again(),
+            true => None,
+            false => Some(format!("MOVED {slot} {}", self.masters[owner])),
         }
-        Some(format!("MOVED {slot} {}", self.masters[owner]))
     }
 
     /// The reply to `CLUSTER SLOTS`.
@@ -97,17 +94,10 @@ impl Topology {
             }
             let address = &self.masters[self.owners[first]];
             let [host, port] = host_and_port(address);
-            let port = port.parse().unwrap_or(0);
-            let master = vec![
-                Reply::bulk(host),
-                Reply::Int(port),
-                Reply::bulk(address.as_str()),
-            ];
-            ranges.push(Reply::Array(vec![
-                Reply::count(first),
-                Reply::count(next - 1),
-                Reply::Array(master),
-            ]));
+            let port = Reply::Int(port.parse().unwrap_or(0));
+            let master = vec![Reply::bulk(host), port, Reply::bulk(address.as_str())];
+            let (from, to) = (Reply::count(first), Reply::count(next - 1));
+            ranges.push(Reply::Array(vec![from, to, Reply::Array(master)]));
             first = next;
         }
         Reply::Array(ranges)

@@ -1,7 +1,7 @@
 //! Which functions and lines of the scripts were run, in all worlds together.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::fs::DirEntry;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,30 +45,18 @@ pub fn runs(digest: &str, line: usize, function: usize) {
 
 /// Prints what was run, and which functions were not.
 pub fn report() -> std::io::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lua");
-    let mut files = Vec::new();
-    read(&root, &mut files)?;
-    files.sort_unstable();
+    let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua"))?;
+    let mut files = folder.collect::<Result<Vec<_>, _>>()?;
+    files.sort_unstable_by_key(DirEntry::file_name);
     let (mut functions, mut lines) = ((0, 0), (0, 0));
-    for path in files {
-        let text = std::fs::read_to_string(&path)?;
-        let name = path
-            .strip_prefix(&root)
-            .unwrap_or(&path)
-            .display()
-            .to_string();
-        let ran = covered(text);
-        for (number, line) in ran
-            .text
-            .lines()
-            .enumerate()
-            .map(|(at, line)| (at + 1, line.trim()))
-        {
+    for file in files {
+        let ran = covered(std::fs::read_to_string(file.path())?);
+        for (number, line) in (1..).zip(ran.text.lines().map(str::trim)) {
             if is_function(line) {
                 functions.1 += 1;
                 match ran.functions.contains(&number) {
                     true => functions.0 += 1,
-                    false => println!("  not called: {name}:{number} {line}"),
+                    false => println!("  not called: {:?}:{number} {line}", file.file_name()),
                 }
             }
             if is_code(line) {
@@ -77,25 +65,12 @@ pub fn report() -> std::io::Result<()> {
             }
         }
     }
-    let share = |(some, all): (u32, u32)| f64::from(some) / f64::from(all.max(1));
-    for (what, counts) in [
-        ("functions of the scripts that were called", functions),
-        ("lines of the scripts that were run", lines),
-    ] {
-        println!("{what}: {} of {}, {:.3}", counts.0, counts.1, share(counts));
-    }
-    Ok(())
-}
-
-fn read(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            read(&path, files)?;
-        } else if path.extension().is_some_and(|kind| kind == "lua") {
-            files.push(path);
-        }
-    }
+    let told = |(some, all): (u32, u32)| format!("{some} of {all}");
+    println!(
+        "functions of the scripts that were called: {}",
+        told(functions)
+    );
+    println!("lines of the scripts that were run: {}", told(lines));
     Ok(())
 }
 
@@ -111,14 +86,12 @@ fn covered(text: String) -> Script {
         };
         let before = script.text[..at].matches('\n').count();
         let end = before + ran.text.lines().count();
-        let own = |lines: &BTreeSet<usize>| {
-            lines
-                .range(before + 1..=end)
-                .map(|line| line - before)
-                .collect::<Vec<_>>()
-        };
-        ran.lines.extend(own(&script.lines));
-        ran.functions.extend(own(&script.functions));
+        for (all, own) in [
+            (&script.lines, &mut ran.lines),
+            (&script.functions, &mut ran.functions),
+        ] {
+            own.extend(all.range(before + 1..=end).map(|line| line - before));
+        }
     }
     ran
 }
@@ -130,9 +103,6 @@ fn is_function(line: &str) -> bool {
 /// Whether a line has something that runs: not only the end of a block.
 fn is_code(line: &str) -> bool {
     let ends = ["end", "else", "}", ")", "end)", "until", "repeat", "do"];
-    !line.is_empty()
-        && !line.starts_with("--")
-        && !ends
-            .iter()
-            .any(|end| line.trim_end_matches([',', ';']) == *end)
+    let is_end = ends.contains(&line.trim_end_matches([',', ';']));
+    !line.is_empty() && !line.starts_with("--") && !is_end
 }

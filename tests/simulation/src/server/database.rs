@@ -125,28 +125,20 @@ pub const COMMANDS: &[Command] = &[
 
 /// The command of this name in capitals.
 pub fn command(name: &str) -> Option<&'static Command> {
-    COMMANDS
-        .binary_search_by(|command| command.name.cmp(name))
-        .ok()
-        .map(|at| &COMMANDS[at])
+    let found = COMMANDS.binary_search_by(|command| command.name.cmp(name));
+    found.ok().map(|at| &COMMANDS[at])
 }
 
 /// Whether the number of arguments fits that of a command.
 pub fn fits(arity: i32, arguments: &[Bytes]) -> bool {
     let count = arguments.len() as i32;
-    if arity < 0 {
-        count >= -arity
-    } else {
-        count == arity
-    }
+    count == arity.abs() || arity < 0 && count > -arity
 }
 
 /// The error of a command whose arguments do not fit.
 pub fn wrong_count(name: &str) -> Reply {
-    let name = name.to_ascii_lowercase();
-    Reply::error(format!(
-        "ERR wrong number of arguments for '{name}' command"
-    ))
+    let what = "ERR wrong number of arguments for";
+    Reply::Error(format!("{what} '{}' command", name.to_ascii_lowercase()))
 }
 
 impl Command {
@@ -162,11 +154,7 @@ impl Command {
         }
         *database.calls.entry(self.name).or_default() += 1;
         if self.writes {
-            let keys = if matches!(self.name, "DEL" | "UNLINK") {
-                &arguments[1..]
-            } else {
-                &arguments[1..2]
-            };
+            let keys = super::keys(self.name, arguments);
             database.changed.extend(keys.iter().cloned());
         }
         (self.run)(database, arguments).unwrap_or_else(Reply::Error)
@@ -231,14 +219,11 @@ impl Database {
     /// The item of a key, which is made if it is missing.
     fn item(&mut self, key: &[u8], empty: Item) -> &mut Item {
         self.get(key);
-        &mut self
-            .entries
-            .entry(key.to_vec())
-            .or_insert(Entry {
-                item: empty,
-                until: None,
-            })
-            .item
+        let fresh = Entry {
+            item: empty,
+            until: None,
+        };
+        &mut self.entries.entry(key.to_vec()).or_insert(fresh).item
     }
 
     /// Drops a key whose last element was removed.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::commands::keys::matches;
-use super::commands::{integer, option};
+use super::commands::{integer, option, readable};
 use super::library::{self, Library, Registered};
 use super::lua::Limits;
 use super::reply::{Bytes, Reply};
@@ -48,27 +48,22 @@ impl Registered {
 
 impl Library {
     fn told(&self, has_code: bool) -> Reply {
-        let mut told = vec![
-            (Reply::bulk("library_name"), Reply::bulk(self.name.as_str())),
-            (Reply::bulk("engine"), Reply::bulk("LUA")),
-            (
-                Reply::bulk("functions"),
-                Reply::Array(self.functions.values().map(Registered::told).collect()),
-            ),
+        let functions = self.functions.values().map(Registered::told).collect();
+        let told = [
+            ("library_name", Reply::bulk(self.name.as_str())),
+            ("engine", Reply::bulk("LUA")),
+            ("functions", Reply::Array(functions)),
         ];
-        if has_code {
-            told.push((Reply::bulk("library_code"), Reply::bulk(&*self.text)));
-        }
-        Reply::Map(told)
+        let code = has_code.then(|| ("library_code", Reply::bulk(&*self.text)));
+        Reply::map(told.into_iter().chain(code))
     }
 }
 
 impl Libraries {
     fn function(&self, name: &[u8]) -> Option<(&Library, &Registered)> {
-        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        self.0
-            .values()
-            .find_map(|library| Some((&**library, library.functions.get(&name)?)))
+        let name = readable(name).to_ascii_lowercase();
+        let mut libraries = self.0.values();
+        libraries.find_map(|library| Some((&**library, library.functions.get(&name)?)))
     }
 
     /// Whether a command writes, and whether it is refused when the memory is full.
@@ -76,10 +71,8 @@ impl Libraries {
         match name {
             "FCALL" | "FCALL_RO" => {
                 let (_, function) = self.function(&arguments[1])?;
-                Some((
-                    function.writes(),
-                    function.writes() && !function.has("allow-oom"),
-                ))
+                let writes = function.writes();
+                Some((writes, writes && !function.has("allow-oom")))
             }
             "FUNCTION|LOAD" => Some((true, true)),
             "FUNCTION|DELETE" | "FUNCTION|FLUSH" => Some((true, false)),
@@ -88,20 +81,16 @@ impl Libraries {
     }
 
     pub fn texts(&self) -> Texts {
-        self.0
-            .values()
-            .map(|library| Arc::clone(&library.text))
-            .collect()
+        let libraries = self.0.values();
+        libraries.map(|library| Arc::clone(&library.text)).collect()
     }
 
     /// Adds a library, unless another one has a function of the same name.
     fn add(&mut self, library: Arc<Library>) -> Result<(), String> {
         let mut others = self.0.values().filter(|other| other.name != library.name);
         let shared = others.find_map(|other| {
-            library
-                .functions
-                .iter()
-                .find(|(name, _)| other.functions.contains_key(*name))
+            let mut functions = library.functions.iter();
+            functions.find(|(name, _)| other.functions.contains_key(*name))
         });
         if let Some((_, function)) = shared {
             return Err(format!("Function {} already exists", function.name));
@@ -118,31 +107,21 @@ impl Libraries {
             match option(word).as_str() {
                 "WITHCODE" if !has_code => has_code = true,
                 "LIBRARYNAME" if pattern.is_none() => {
-                    let given = options
-                        .next()
-                        .ok_or("library name argument was not given")?;
+                    let given = options.next();
+                    let given = given.ok_or("library name argument was not given")?;
                     pattern = Some(given.to_ascii_lowercase());
                 }
-                _ => {
-                    return Err(format!(
-                        "Unknown argument {}",
-                        String::from_utf8_lossy(word)
-                    ));
-                }
+                _ => return Err(format!("Unknown argument {}", readable(word))),
             }
         }
         let fits = |library: &&Arc<Library>| {
             let name = library.name.to_ascii_lowercase();
-            pattern
-                .as_ref()
-                .is_none_or(|pattern| matches(pattern, name.as_bytes()))
+            let is_one = |pattern: &Bytes| matches(pattern, name.as_bytes());
+            pattern.as_ref().is_none_or(is_one)
         };
+        let listed = self.0.values().filter(fits);
         Ok(Reply::Array(
-            self.0
-                .values()
-                .filter(fits)
-                .map(|library| library.told(has_code))
-                .collect(),
+            listed.map(|library| library.told(has_code)).collect(),
         ))
     }
 }
@@ -169,7 +148,7 @@ impl Server {
             "FUNCTION|DELETE" => self.delete(&arguments[2]),
             "FUNCTION|FLUSH" => self.flush(arguments),
             _ => {
-                let part = String::from_utf8_lossy(&arguments[1]);
+                let part = readable(&arguments[1]);
                 Err(format!("unknown subcommand '{part}'. Try FUNCTION HELP."))
             }
         };
@@ -179,10 +158,7 @@ impl Server {
     fn load(&mut self, arguments: &[Bytes]) -> Result<Reply, String> {
         let (text, options) = arguments.split_last().ok_or("Missing library metadata")?;
         if let Some(unknown) = options.iter().find(|word| option(word) != "REPLACE") {
-            return Err(format!(
-                "Unknown option given: {}",
-                String::from_utf8_lossy(unknown)
-            ));
+            return Err(format!("Unknown option given: {}", readable(unknown)));
         }
         let name = library::name(text)?;
         if options.is_empty() && self.libraries.0.contains_key(&name) {
@@ -194,7 +170,7 @@ impl Server {
     }
 
     fn delete(&mut self, name: &Bytes) -> Result<Reply, String> {
-        let name = String::from_utf8_lossy(name);
+        let name = readable(name);
         self.libraries.0.remove(&*name).ok_or("Library not found")?;
         self.log.note_libraries(self.texts());
         Ok(Reply::ok())
@@ -206,7 +182,7 @@ impl Server {
             [how] if matches!(option(how).as_str(), "ASYNC" | "SYNC") => {}
             [_] => return Err("FUNCTION FLUSH only supports SYNC|ASYNC option".into()),
             _ => {
-                let part = String::from_utf8_lossy(&arguments[1]);
+                let part = readable(&arguments[1]);
                 let what = format!("unknown subcommand or wrong number of arguments for '{part}'");
                 return Err(format!("{what}. Try FUNCTION HELP."));
             }
@@ -230,14 +206,11 @@ impl Server {
 
     /// Has these libraries from now on: those of another server.
     pub fn take_over(&mut self, texts: &[Arc<[u8]>]) {
-        let libraries = texts
-            .iter()
-            .filter_map(|text| self.scripts.library(text).ok());
-        self.libraries = Libraries(
-            libraries
-                .map(|library| (library.name.clone(), library))
-                .collect(),
-        );
+        let libraries = texts.iter().filter_map(|text| {
+            let library = self.scripts.library(text).ok()?;
+            Some((library.name.clone(), library))
+        });
+        self.libraries = Libraries(libraries.collect());
     }
 
     /// `FCALL` and `FCALL_RO`.
@@ -246,10 +219,8 @@ impl Server {
     }
 
     fn called(&self, name: &str, arguments: &[Bytes]) -> Result<Reply, String> {
-        let (library, function) = self
-            .libraries
-            .function(&arguments[1])
-            .ok_or("Function not found")?;
+        let found = self.libraries.function(&arguments[1]);
+        let (library, function) = found.ok_or("Function not found")?;
         let parts = parts(arguments)?;
         if function.has("no-cluster") && self.cluster.is_some() {
             return Err("Can not run script on cluster, 'no-cluster' flag is set.".into());

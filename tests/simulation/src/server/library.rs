@@ -10,16 +10,12 @@ use super::reply::{Bytes, Reply};
 use super::{coverage, faults, lock};
 
 /// What a function may say about itself.
-const FLAGS: [&str; 5] = [
-    "no-writes",
-    "allow-oom",
-    "allow-stale",
-    "no-cluster",
-    "allow-cross-slot-keys",
-];
+const FLAGS: &str = "no-writes allow-oom allow-stale no-cluster allow-cross-slot-keys";
 
 const NO_NAME: &str = "Library names can only contain letters, numbers, or underscores(_) and must be at least one \
                        character long";
+const NAMES: &str = "Invalid metadata value, name argument was given multiple times";
+const NO_CALLBACK: &str = "callback argument given to redis.register_function must be a function";
 const NO_TABLE: &str = "calling redis.register_function with a single argument is only applicable to Lua table \
                         (representing named arguments).";
 const NO_FLAGS: &str =
@@ -80,12 +76,9 @@ impl Loader {
         let own = Arc::clone(&registered);
         let register =
             move |_: &Lua, arguments: MultiValue| Ok(register(&mut lock(&own), arguments).err());
-        let load = lua
-            .load(PRELUDE)
-            .set_name("=prelude")
-            .call(lua.create_function(register)?)?;
+        let prelude = lua.load(PRELUDE).set_name("=prelude");
         Ok(Self {
-            load,
+            load: prelude.call(lua.create_function(register)?)?,
             registered,
             loaded: Mutex::default(),
         })
@@ -129,11 +122,8 @@ impl Loader {
 fn compiled(lua: &Lua, text: &[u8]) -> Result<Function, String> {
     let text = faults::put_back(text);
     let line = text.iter().position(|byte| *byte == b'\n').unwrap_or(0);
-    let function = lua
-        .load(&text[line..])
-        .set_name("=user_function")
-        .into_function();
-    function.map_err(|error| match error {
+    let function = lua.load(&text[line..]).set_name("=user_function");
+    function.into_function().map_err(|error| match error {
         Error::SyntaxError { message, .. } => message,
         error => error.to_string(),
     })
@@ -144,21 +134,14 @@ pub fn name(text: &[u8]) -> Result<String, String> {
     if !text.starts_with(b"#!") {
         return Err("Missing library metadata".into());
     }
-    let end = text
-        .iter()
-        .position(|byte| *byte == b'\n')
-        .ok_or("Invalid library metadata")?;
-    let line = String::from_utf8_lossy(&text[2..end]);
+    let end = text.iter().position(|byte| *byte == b'\n');
+    let line = String::from_utf8_lossy(&text[2..end.ok_or("Invalid library metadata")?]);
     let (engine, parts) = line.split_once(' ').unwrap_or((&line, ""));
     let mut name = None;
     for part in parts.split_whitespace() {
         match part.strip_prefix("name=") {
             None => return Err(format!("Invalid metadata value given: {part}")),
-            Some(_) if name.is_some() => {
-                return Err(
-                    "Invalid metadata value, name argument was given multiple times".into(),
-                );
-            }
+            Some(_) if name.is_some() => return Err(NAMES.into()),
             given => name = given,
         }
     }
@@ -187,12 +170,11 @@ fn register(functions: &mut Functions, arguments: MultiValue) -> Result<(), Stri
         [name, Value::Function(callback)] => {
             let name =
                 text(name).ok_or("first argument to redis.register_function must be a string")?;
-            let (name, callback) = (checked(&name)?, callback.clone());
             Registered {
-                name,
+                name: checked(&name)?,
                 description: None,
                 flags: vec![],
-                callback,
+                callback: callback.clone(),
             }
         }
         [_, _] => {
@@ -221,11 +203,7 @@ fn by_name(named: &Table) -> Result<Registered, String> {
             (b"function_name", value) => name = Some(string("function_name", &value)?),
             (b"description", value) => description = Some(string("description", &value)?),
             (b"callback", Value::Function(function)) => callback = Some(function),
-            (b"callback", _) => {
-                return Err(
-                    "callback argument given to redis.register_function must be a function".into(),
-                );
-            }
+            (b"callback", _) => return Err(NO_CALLBACK.into()),
             (b"flags", Value::Table(given)) => flags = self::flags(&given)?,
             (b"flags", _) => return Err(NO_FLAGS.into()),
             _ => return Err("unknown argument given to redis.register_function".into()),
@@ -244,9 +222,8 @@ fn by_name(named: &Table) -> Result<Registered, String> {
 fn flags(given: &Table) -> Result<Vec<&'static str>, String> {
     let known = |value: mlua::Result<Value>| {
         let flag = text(&value.ok()?)?;
-        FLAGS
-            .into_iter()
-            .find(|known| known.as_bytes().eq_ignore_ascii_case(&flag))
+        let mut flags = FLAGS.split(' ');
+        flags.find(|known| known.as_bytes().eq_ignore_ascii_case(&flag))
     };
     let flags: Option<Vec<_>> = given.sequence_values().map(known).collect();
     flags.ok_or_else(|| "unknown flag given".into())

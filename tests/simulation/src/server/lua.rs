@@ -10,7 +10,7 @@ use mlua::{Function, HookTriggers, IntoLuaMulti, Lua, Value, VmState};
 use sha1_smol::Sha1;
 
 use super::cluster::Topology;
-use super::commands::option;
+use super::commands::{option, readable};
 use super::database::{Database, command};
 use super::library::{Library, Loader, Registered};
 use super::reply::{Bytes, Reply, number};
@@ -118,17 +118,13 @@ impl Machine {
         if coverage::is_on() {
             watch(&lua, Arc::clone(&scene.call))?;
         }
-        let protect = lua
-            .load(PRELUDE)
-            .set_name("=prelude")
-            .call((run, error?, kind?, metatable?))?;
-        let loader = Loader::new(&lua)?;
+        let prelude = lua.load(PRELUDE).set_name("=prelude");
         Ok(Self {
+            protect: prelude.call((run, error?, kind?, metatable?))?,
+            loader: Loader::new(&lua)?,
             lua,
             scene,
-            protect,
             compiled: Mutex::default(),
-            loader,
         })
     }
 
@@ -137,12 +133,8 @@ impl Machine {
         if !compiled.contains_key(digest) {
             coverage::knows(digest, text);
             let text = faults::put_back(text);
-            let script = self
-                .lua
-                .load(&*text)
-                .set_name("=user_script")
-                .into_function()?;
-            compiled.insert(digest.to_owned(), script);
+            let script = self.lua.load(&*text).set_name("=user_script");
+            compiled.insert(digest.to_owned(), script.into_function()?);
         }
         Ok(())
     }
@@ -197,10 +189,7 @@ impl Machine {
 impl Scripts {
     pub fn new() -> mlua::Result<Self> {
         let spare = lock(&SPARE).pop();
-        let machine = match spare {
-            Some(machine) => machine,
-            None => Arc::new(Machine::new()?),
-        };
+        let machine = spare.map_or_else(|| Machine::new().map(Arc::new), Ok)?;
         *lock(&machine.scene.call) = Call::default();
         *lock(&machine.scene.database) = Database::default();
         Ok(Self {
@@ -228,9 +217,8 @@ impl Scripts {
     pub fn eval(&mut self, arguments: &[Bytes], limits: Limits) -> Reply {
         let digest = digest_of_script(&arguments[1]);
         if let Err(error) = self.machine.compiled(&digest, &arguments[1]) {
-            return Reply::error(format!(
-                "ERR Error compiling script (new function): {error}"
-            ));
+            let what = "ERR Error compiling script (new function)";
+            return Reply::Error(format!("{what}: {error}"));
         }
         let reply = self.run(&digest, arguments, limits);
         self.known.insert(digest);
@@ -268,14 +256,16 @@ impl Scripts {
         parts: Parts<'_>,
         limits: Limits,
     ) -> Reply {
-        let (keys, values) = parts;
-        self.machine
-            .run(&library.digest, limits, &function.callback, |lua| {
-                // SAFETY: the stack has room for some values.
-                [keys, values]
-                    .iter()
-                    .for_each(|texts| unsafe { push_texts(lua, texts) });
-            })
+        let adds = |lua| {
+            let (keys, values) = parts;
+            // SAFETY: the stack has room for some values.
+            unsafe {
+                push_texts(lua, keys);
+                push_texts(lua, values);
+            }
+        };
+        let (machine, digest) = (&self.machine, &library.digest);
+        machine.run(digest, limits, &function.callback, adds)
     }
 }
 
@@ -292,15 +282,9 @@ fn watch(lua: &Lua, call: Arc<Mutex<Call>>) -> mlua::Result<()> {
     let triggers = HookTriggers::new().every_line();
     lua.set_hook(triggers, move |_, debug| {
         let source = debug.source();
-        if !matches!(
-            source.short_src.as_deref(),
-            Some("user_script" | "user_function")
-        ) {
-            return Ok(VmState::Continue);
-        }
-        let call = lock(&call);
-        if let Some(line) = debug.current_line() {
-            coverage::runs(&call.digest, line, source.line_defined.unwrap_or(0));
+        let name = source.short_src.as_deref();
+        if let (Some("user_script" | "user_function"), Some(line)) = (name, debug.current_line()) {
+            coverage::runs(&lock(&call).digest, line, source.line_defined.unwrap_or(0));
         }
         Ok(VmState::Continue)
     })
@@ -337,15 +321,9 @@ unsafe extern "C-unwind" fn run(lua: *mut lua_State) -> c_int {
     // SAFETY: the value is the scene of the machine, see `Machine::new`, and the arguments are on the stack.
     unsafe {
         let scene = &*ffi::lua_touserdata(lua, ffi::lua_upvalueindex(1)).cast::<Scene>();
-        let arguments: Option<Vec<_>> = (1..=ffi::lua_gettop(lua))
-            .map(|at| argument(lua, at))
-            .collect();
-        let reply = match arguments {
-            Some(arguments) => ran(
-                &mut lock(&scene.database),
-                &mut lock(&scene.call),
-                &arguments,
-            ),
+        let arguments = (1..=ffi::lua_gettop(lua)).map(|at| argument(lua, at));
+        let reply = match arguments.collect::<Option<Vec<_>>>() {
+            Some(all) => ran(&mut lock(&scene.database), &mut lock(&scene.call), &all),
             None => Reply::error("ERR Lua redis lib command arguments must be strings or integers"),
         };
         push(lua, &reply);
@@ -366,15 +344,10 @@ unsafe fn argument(lua: *mut lua_State, at: c_int) -> Option<Bytes> {
             ffi::LUA_TNUMBER => {
                 let real = ffi::lua_tonumber(lua, at);
                 let whole = real as i64;
-                let is_whole = (real - whole as f64).abs() < f64::EPSILON;
-                Some(
-                    if is_whole {
-                        whole.to_string()
-                    } else {
-                        number(real)
-                    }
-                    .into(),
-                )
+                Some(match (real - whole as f64).abs() < f64::EPSILON {
+                    true => whole.to_string().into(),
+                    false => number(real).into(),
+                })
             }
             _ => None,
         }
@@ -411,10 +384,9 @@ fn ran(database: &mut Database, call: &mut Call, arguments: &[Bytes]) -> Reply {
     if command.grows && call.limits.is_full && !call.has_written {
         return Reply::error(FULL);
     }
+    let mut keys = super::keys(command.name, arguments).iter();
     if let Some((topology, own)) = &call.cluster
-        && !super::keys(command.name, arguments)
-            .iter()
-            .all(|key| lock(topology).serves(*own, key))
+        && !keys.all(|key| lock(topology).serves(*own, key))
     {
         return Reply::error("ERR Script attempted to access a non local key in a cluster node");
     }
@@ -500,8 +472,7 @@ unsafe fn replied(lua: *mut lua_State, at: c_int) -> Reply {
                     ffi::lua_pushstring(lua, field.as_ptr());
                     ffi::lua_rawget(lua, at);
                     let is_text = ffi::lua_type(lua, -1) == ffi::LUA_TSTRING;
-                    let text =
-                        is_text.then(|| String::from_utf8_lossy(string(lua, -1)).into_owned());
+                    let text = is_text.then(|| readable(string(lua, -1)).into_owned());
                     ffi::lua_pop(lua, 1);
                     if let Some(text) = text {
                         return told(text);

@@ -30,7 +30,9 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+const UNKNOWN: &str = "ERR unknown command";
 const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
+const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 /// What is wrong with a server.
@@ -156,12 +158,10 @@ impl Server {
         database.published.clear();
         if keeps != Keeps::All {
             let mut changed: BTreeSet<_> = database.entries.keys().cloned().collect();
-            let kept = if keeps == Keeps::Saved {
-                self.saved.clone()
-            } else {
-                Default::default()
+            (database.entries, self.libraries) = match keeps {
+                Keeps::Saved => self.saved.clone(),
+                _ => Default::default(),
             };
-            (database.entries, self.libraries) = kept;
             changed.extend(database.entries.keys().cloned());
             self.log.note(&database, changed);
             self.log.note_libraries(self.libraries.texts());
@@ -229,11 +229,8 @@ impl Server {
         if functions::arity(name).is_some_and(|arity| !fits(arity, arguments)) {
             return Some(wrong_count(name));
         }
-        if denied.contains(name)
-            || name
-                .split_once('|')
-                .is_some_and(|(all, _)| denied.contains(all))
-        {
+        let all = name.split_once('|').map_or(name, |(all, _)| all);
+        if denied.contains(name) || denied.contains(all) {
             let name = name.to_ascii_lowercase();
             let why = format!("NOPERM this user has no permissions to run the '{name}' command");
             return Some(Reply::Error(why));
@@ -243,9 +240,7 @@ impl Server {
             "HELLO" | "CLIENT" | "AUTH" | "SELECT" | "INFO" | "SUBSCRIBE" | "ASKING"
         );
         if condition.is_loading && !always {
-            return Some(Reply::error(
-                "LOADING Redis is loading the dataset in memory",
-            ));
+            return Some(Reply::error(LOADING));
         }
         if let Some((topology, own)) = &self.cluster {
             // The channels of a slot are where the slot is.
@@ -270,10 +265,9 @@ impl Server {
     }
 
     fn answer(&mut self, name: &str, session: &mut Session, arguments: &[Bytes]) -> Reply {
-        let (is_full, is_read_only) = (self.condition.is_full, self.master.is_some());
         let limits = Limits {
-            is_full,
-            is_read_only,
+            is_full: self.condition.is_full,
+            is_read_only: self.master.is_some(),
             is_reader: false,
         };
         match name {
@@ -306,11 +300,10 @@ impl Server {
 
     fn role(&self) -> Reply {
         match &self.master {
-            None => Reply::Array(vec![
-                Reply::bulk("master"),
-                Reply::Int(0),
-                Reply::Array(vec![]),
-            ]),
+            None => {
+                let (kind, replicas) = (Reply::bulk("master"), Reply::Array(vec![]));
+                Reply::Array(vec![kind, Reply::Int(0), replicas])
+            }
             Some(master) => {
                 let [host, port] = host_and_port(master);
                 let mut told = ["slave", host, port, "connected", ""].map(Reply::bulk);
@@ -330,9 +323,7 @@ pub fn usual(name: &str, session: &Session) -> Reply {
         "PING" => Reply::Status("PONG".into()),
         "CLIENT" | "SELECT" | "AUTH" => Reply::ok(),
         "INFO" => Reply::bulk("# Server\r\nredis_version:7.0.15\r\n"),
-        _ => Reply::error(format!(
-            "ERR unknown command '{name}', with args beginning with: "
-        )),
+        _ => Reply::error(format!("{UNKNOWN} '{name}', with args beginning with: ")),
     }
 }
 
@@ -346,15 +337,10 @@ pub fn host_and_port(address: &str) -> [&str; 2] {
 pub fn subscribe(session: &mut Session, name: &str, channels: &[Bytes]) -> Vec<Reply> {
     let kind = name.to_ascii_lowercase();
     let subscribed = channels.iter().map(|channel| {
-        session
-            .channels
-            .insert((name == "SSUBSCRIBE", channel.clone()));
-        let count = Reply::count(session.channels.len());
-        Reply::Push(vec![
-            Reply::bulk(kind.as_str()),
-            Reply::Bulk(channel.clone()),
-            count,
-        ])
+        let own = &mut session.channels;
+        own.insert((name == "SSUBSCRIBE", channel.clone()));
+        let (kind, channel) = (Reply::bulk(kind.as_str()), Reply::bulk(&channel[..]));
+        Reply::Push(vec![kind, channel, Reply::count(own.len())])
     });
     subscribed.collect()
 }
@@ -362,9 +348,5 @@ pub fn subscribe(session: &mut Session, name: &str, channels: &[Bytes]) -> Vec<R
 /// A message on a channel, as its subscribers get it.
 pub fn message((is_shard, channel): &Channel, text: &Bytes) -> Reply {
     let kind = if *is_shard { "smessage" } else { "message" };
-    Reply::Push(vec![
-        Reply::bulk(kind),
-        Reply::Bulk(channel.clone()),
-        Reply::Bulk(text.clone()),
-    ])
+    Reply::Push([kind.as_bytes(), channel, text].map(Reply::bulk).into())
 }

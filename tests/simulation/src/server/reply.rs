@@ -30,16 +30,13 @@ impl Reply {
         Self::Bulk(bytes.into())
     }
 
-    pub fn map<const N: usize>(pairs: [(&str, Reply); N]) -> Self {
-        Self::Map(pairs.map(|(key, value)| (Self::bulk(key), value)).into())
+    pub fn map<'a>(pairs: impl IntoIterator<Item = (&'a str, Reply)>) -> Self {
+        let pairs = pairs.into_iter();
+        Self::Map(pairs.map(|(key, value)| (Self::bulk(key), value)).collect())
     }
 
     pub fn count(count: usize) -> Self {
         Self::Int(count as i64)
-    }
-
-    pub fn flag(is_set: bool) -> Self {
-        Self::Int(is_set.into())
     }
 
     pub fn of(bytes: Option<&Bytes>) -> Self {
@@ -91,16 +88,10 @@ fn line(to: &mut Bytes, kind: char, rest: impl std::fmt::Display) {
 /// Takes the first request from what has arrived, if it is complete: its arguments and its length.
 pub fn request(arrived: &[u8]) -> Option<(Vec<Bytes>, usize)> {
     let number = |from: usize| {
-        let end = arrived
-            .get(from..)?
-            .iter()
-            .position(|byte| *byte == b'\n')?
-            + from;
-        let number: usize = std::str::from_utf8(&arrived[from + 1..end - 1])
-            .ok()?
-            .parse()
-            .ok()?;
-        Some((number, end + 1))
+        let mut rest = arrived.get(from..)?.iter();
+        let end = rest.position(|byte| *byte == b'\n')? + from;
+        let digits = std::str::from_utf8(&arrived[from + 1..end - 1]).ok()?;
+        Some((digits.parse::<usize>().ok()?, end + 1))
     };
     let (count, mut at) = number(0)?;
     let mut arguments = Vec::with_capacity(count);
@@ -114,27 +105,15 @@ pub fn request(arrived: &[u8]) -> Option<(Vec<Bytes>, usize)> {
 
 /// A number as `printf` writes it by `%.17g`.
 pub fn number(number: f64) -> String {
+    let sign = if number.is_sign_negative() { "-" } else { "" };
     if number.is_nan() {
-        return if number.is_sign_negative() {
-            "-nan".into()
-        } else {
-            "nan".into()
-        };
+        return format!("{sign}nan");
     }
     if number.is_infinite() {
-        return if number > 0.0 {
-            "inf".into()
-        } else {
-            "-inf".into()
-        };
+        return format!("{sign}inf");
     }
     if number == number.trunc() && number.abs() < 1e16 {
-        let sign = if number == 0.0 && number.is_sign_negative() {
-            "-"
-        } else {
-            ""
-        };
-        return format!("{sign}{}", number as i64);
+        return format!("{sign}{}", number.abs() as i64);
     }
     let text = format!("{number:.16e}");
     let Some((digits, exponent)) = text.split_once('e') else {

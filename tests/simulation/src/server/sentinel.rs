@@ -1,5 +1,6 @@
 //! What a Sentinel answers: it names the master.
 
+use super::commands::option;
 use super::reply::{Bytes, Reply};
 use super::{Session, host_and_port, subscribe, usual};
 
@@ -16,11 +17,7 @@ pub const SWITCHED: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
 impl Sentinel {
     pub fn run(&self, session: &mut Session, arguments: &[Bytes]) -> Vec<Reply> {
-        let word = |at: usize| {
-            arguments
-                .get(at)
-                .map(|word| String::from_utf8_lossy(word).to_ascii_uppercase())
-        };
+        let word = |at: usize| arguments.get(at).map(|word| option(word));
         let [host, port] = host_and_port(&self.master);
         match (word(0).as_deref(), word(1).as_deref()) {
             (Some(name @ "SUBSCRIBE"), _) => subscribe(session, name, &arguments[1..]),
@@ -32,8 +29,9 @@ impl Sentinel {
                     ("port", port),
                     ("config-epoch", &epoch),
                 ];
-                let told = pairs.map(|(key, value)| (Reply::bulk(key), Reply::bulk(value)));
-                vec![Reply::Map(told.into())]
+                vec![Reply::map(
+                    pairs.map(|(key, value)| (key, Reply::bulk(value))),
+                )]
             }
             (Some("SENTINEL"), Some("GET-MASTER-ADDR-BY-NAME")) => {
                 vec![Reply::Array(vec![Reply::bulk(host), Reply::bulk(port)])]

@@ -95,17 +95,8 @@ impl SortedSet {
         to: Bound,
     ) -> impl DoubleEndedIterator<Item = (&Bytes, f64)> {
         let fits = move |score: f64| {
-            let above = if from.is_open {
-                score > from.score
-            } else {
-                score >= from.score
-            };
-            let below = if to.is_open {
-                score < to.score
-            } else {
-                score <= to.score
-            };
-            above && below
+            let is_edge = from.is_open && score == from.score || to.is_open && score == to.score;
+            score >= from.score && score <= to.score && !is_edge
         };
         // A range must not end before it begins. No score is above that of the end, which has no greatest member.
         let first = (Score(from.score), vec![]);

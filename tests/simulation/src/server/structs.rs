@@ -19,18 +19,7 @@ type Operation = (&'static str, fn(u32, u32) -> u32);
 
 pub fn add(lua: &Lua) -> mlua::Result<()> {
     let structs = lua.create_table()?;
-    structs.set(
-        "pack",
-        lua.create_function(|lua, arguments: MultiValue| pack(lua, arguments))?,
-    )?;
-    let unpack = |lua: &Lua, (format, data, from): (mlua::String, mlua::String, Option<f64>)| {
-        unpack(
-            lua,
-            &format.as_bytes(),
-            &data.as_bytes(),
-            from.unwrap_or(1.0),
-        )
-    };
+    structs.set("pack", lua.create_function(pack)?)?;
     structs.set("unpack", lua.create_function(unpack)?)?;
     lua.globals().set("struct", structs)?;
 
@@ -52,12 +41,8 @@ pub fn add(lua: &Lua) -> mlua::Result<()> {
 }
 
 fn parts(format: &[u8]) -> mlua::Result<Vec<Part>> {
-    let unknown = || {
-        Error::runtime(format!(
-            "simulated struct: format {}",
-            format.escape_ascii()
-        ))
-    };
+    let readable = format.escape_ascii();
+    let unknown = || Error::runtime(format!("simulated struct: format {readable}"));
     // Little-endian formats are not used.
     let mut rest = format.strip_prefix(b">").ok_or_else(unknown)?;
     let mut parts = Vec::new();
@@ -94,20 +79,21 @@ impl Part {
     }
 }
 
-fn unpack(lua: &Lua, format: &[u8], data: &[u8], from: f64) -> mlua::Result<MultiValue> {
-    let mut at = from as usize - 1;
-    let mut values = MultiValue::new();
-    for part in parts(format)? {
+/// What `struct.unpack` gets: a format, the data, and where it begins.
+type Packed = (mlua::String, mlua::String, Option<f64>);
+
+fn unpack(lua: &Lua, (format, data, from): Packed) -> mlua::Result<MultiValue> {
+    let mut at = from.unwrap_or(1.0) as usize - 1;
+    let (data, mut values) = (data.as_bytes(), MultiValue::new());
+    for part in parts(&format.as_bytes())? {
         let Some(bytes) = data.get(at..at + part.size()) else {
             return Err(Error::runtime("data string too short"));
         };
         at += part.size();
         match part {
             Part::Whole(_) => {
-                let whole = bytes
-                    .iter()
-                    .fold(0_u64, |whole, byte| whole << 8 | u64::from(*byte));
-                values.push_back(Value::Number(whole as f64));
+                let append = |whole: u64, byte: &u8| whole << 8 | u64::from(*byte);
+                values.push_back(Value::Number(bytes.iter().fold(0, append) as f64));
             }
             Part::Double => {
                 let bytes = bytes.try_into().unwrap_or_default();
@@ -124,9 +110,7 @@ fn unpack(lua: &Lua, format: &[u8], data: &[u8], from: f64) -> mlua::Result<Mult
 fn pack(lua: &Lua, arguments: MultiValue) -> mlua::Result<mlua::String> {
     let mut arguments = arguments.into_iter();
     let Some(Value::String(format)) = arguments.next() else {
-        return Err(Error::runtime(
-            "bad argument #1 to 'pack' (string expected)",
-        ));
+        return Err(Error::runtime("string expected"));
     };
     let mut packed = Bytes::new();
     for part in parts(&format.as_bytes())? {
@@ -136,23 +120,18 @@ fn pack(lua: &Lua, arguments: MultiValue) -> mlua::Result<mlua::String> {
         }
         let value = arguments.next().unwrap_or(Value::Nil);
         if let Part::Bytes(size) = part {
-            let text = lua
-                .coerce_string(value)?
-                .ok_or_else(|| Error::runtime("string expected"))?;
+            let text = lua.coerce_string(value)?;
+            let text = text.ok_or_else(|| Error::runtime("string expected"))?;
             let text = text.as_bytes();
-            let text = text
-                .get(..size)
-                .ok_or_else(|| Error::runtime("string too short"))?;
-            packed.extend_from_slice(text);
+            let text = text.get(..size);
+            packed.extend(text.ok_or_else(|| Error::runtime("string too short"))?);
             continue;
         }
-        let number = lua
-            .coerce_number(value)?
-            .ok_or_else(|| Error::runtime("number expected"))?;
-        let whole = if number < 0.0 {
-            number as i64 as u64
-        } else {
-            number as u64
+        let number = lua.coerce_number(value)?;
+        let number = number.ok_or_else(|| Error::runtime("number expected"))?;
+        let whole = match number < 0.0 {
+            true => number as i64 as u64,
+            false => number as u64,
         };
         match part {
             Part::Whole(size) => packed.extend_from_slice(&whole.to_be_bytes()[8 - size..]),

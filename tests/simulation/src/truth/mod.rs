@@ -22,6 +22,9 @@ pub struct Request {
     pub arguments: Vec<Bytes>,
 }
 
+/// What a server is asked before a sequence, and of each key after it.
+const START: &str = "FLUSHALL, SCRIPT FLUSH, FUNCTION FLUSH, CONFIG SET maxmemory 0";
+const STATE: &str = "TYPE, PTTL, GET, ZRANGE 0 -1 WITHSCORES, HGETALL, LRANGE 0 -1";
 /// How many requests of each kind are in a sequence, and the memory is full at one of how many.
 const COMMANDS: (usize, usize) = (400, 1000);
 const FUNCTIONS: (usize, usize) = (200, 10);
@@ -37,13 +40,11 @@ pub fn compare(count: u64, from: u64, program: &str) -> Result<bool, String> {
         return Ok(true);
     }
     let (mut differ, mut requests) = (0, 0);
+    let on_functions = |random: &mut Random, _| random.on_functions();
     for seed in from..from + count {
         let sequences = [
             ("random commands", random(seed, COMMANDS, Random::command)),
-            (
-                "functions",
-                random(seed, FUNCTIONS, |random, _| random.on_functions()),
-            ),
+            ("functions", random(seed, FUNCTIONS, on_functions)),
             ("a world", recorded(seed)),
         ];
         for (what, sequence) in sequences {
@@ -68,10 +69,9 @@ fn random(
     let (mut random, mut micros) = (Random(seed), micros());
     let next = |_| {
         micros += random.below(100_000) as i64;
-        let is_full = random.below(one_of) == 0;
         Request {
             micros,
-            is_full,
+            is_full: random.below(one_of) == 0,
             arguments: command(&mut random, micros),
         }
     };
@@ -87,22 +87,15 @@ fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, S
     let mut simulated = Server::new().map_err(|error| error.to_string())?;
     let mut session = Session::default();
     // Some servers have no functions.
-    for command in [
-        "FLUSHALL",
-        "SCRIPT FLUSH",
-        "FUNCTION FLUSH",
-        "CONFIG SET maxmemory 0",
-    ] {
+    for command in START.split(", ") {
         real.ask(&words(command))?;
     }
     let mut was_full = false;
     for (nth, request) in sequence.iter().enumerate() {
         if request.is_full != was_full {
             was_full = request.is_full;
-            real.ask(&words(&format!(
-                "CONFIG SET maxmemory {}",
-                u8::from(was_full)
-            )))?;
+            let limit = u8::from(was_full);
+            real.ask(&words(&format!("CONFIG SET maxmemory {limit}")))?;
         }
         real.set_time(request.micros)?;
         // Some servers read their clock once they have answered something.
@@ -119,10 +112,8 @@ fn difference(real: &mut Real, sequence: &[Request]) -> Result<Option<String>, S
             [ours, theirs].map(|reply| if is_unordered { sorted(reply) } else { reply });
         lock(&simulated.database).published.clear();
         if !real.says(&ours, &theirs) {
-            let request = told(&request.arguments);
-            return Ok(Some(format!(
-                "request {nth}, {request}: {ours:?}, not {theirs:?}"
-            )));
+            let what = format!("request {nth}, {}", told(&request.arguments));
+            return Ok(Some(format!("{what}: {ours:?}, not {theirs:?}")));
         }
     }
     real.ask(&words("CONFIG SET maxmemory 0"))?;
@@ -139,36 +130,22 @@ fn states(
     lock(&simulated.database).sweep();
     let mut keys: BTreeSet<Bytes> = lock(&simulated.database).entries.keys().cloned().collect();
     if let Reply::Array(all) = real.ask(&words("KEYS *"))? {
-        let key = |key| {
-            if let Reply::Bulk(key) = key {
-                Some(key)
-            } else {
-                None
-            }
-        };
-        keys.extend(all.into_iter().filter_map(key));
+        keys.extend(all.into_iter().filter_map(|key| match key {
+            Reply::Bulk(key) => Some(key),
+            _ => None,
+        }));
     }
     for key in keys {
-        for command in [
-            "TYPE",
-            "PTTL",
-            "GET",
-            "ZRANGE 0 -1 WITHSCORES",
-            "HGETALL",
-            "LRANGE 0 -1",
-        ] {
+        for command in STATE.split(", ") {
             let mut words = words(command);
             words.insert(1, key.clone());
             let replies = [simulated.run(session, &words).remove(0), real.ask(&words)?];
             let is_hash = command == "HGETALL";
-            let [ours, theirs] = replies
-                .map(comparable)
-                .map(|reply| if is_hash { in_order(reply) } else { reply });
+            let in_order = |reply| if is_hash { in_order(reply) } else { reply };
+            let [ours, theirs] = replies.map(comparable).map(in_order);
             if !real.says(&ours, &theirs) {
-                return Ok(Some(format!(
-                    "state, {}: {ours:?}, not {theirs:?}",
-                    told(&words)
-                )));
+                let what = format!("state, {}", told(&words));
+                return Ok(Some(format!("{what}: {ours:?}, not {theirs:?}")));
             }
         }
     }
@@ -212,8 +189,6 @@ fn sorted(reply: Reply) -> Reply {
 }
 
 fn told(arguments: &[Bytes]) -> String {
-    let words = arguments
-        .iter()
-        .map(|word| word[..word.len().min(60)].escape_ascii().to_string());
-    words.collect::<Vec<_>>().join(" ")
+    let told = |word: &Bytes| word[..word.len().min(60)].escape_ascii().to_string();
+    arguments.iter().map(told).collect::<Vec<_>>().join(" ")
 }

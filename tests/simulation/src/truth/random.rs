@@ -58,20 +58,12 @@ impl Random {
             _ => {}
         }
         let words = words.into_iter().map(String::into_bytes);
-        match self.below(3) {
-            0 => {
-                let script = [
-                    "return redis.call(unpack(ARGV))",
-                    "return redis.pcall(unpack(ARGV))",
-                ];
-                let script = script[self.below(2)];
-                [b"EVAL".to_vec(), script.into(), b"0".to_vec()]
-                    .into_iter()
-                    .chain(words)
-                    .collect()
-            }
-            _ => words.collect(),
+        if self.below(3) > 0 {
+            return words.collect();
         }
+        let script = format!("return redis.{}(unpack(ARGV))", self.one("call,pcall"));
+        let called = [b"EVAL".to_vec(), script.into(), b"0".to_vec()];
+        called.into_iter().chain(words).collect()
     }
 
     fn plain(&mut self, now: i64) -> Vec<String> {
@@ -96,9 +88,7 @@ impl Random {
             "BITCOUNT" if self.below(2) == 0 => vec![],
             // Versions differ in what they say first about a wrong number.
             "BITCOUNT" => vec![self.one(SMALL), self.one(SMALL)],
-            "GETRANGE" | "LRANGE" | "LTRIM" => {
-                vec![self.one(NUMBERS), self.one(NUMBERS)]
-            }
+            "GETRANGE" | "LRANGE" | "LTRIM" => vec![self.one(NUMBERS), self.one(NUMBERS)],
             "BITFIELD" | "BITFIELD_RO" => self.fields(),
             "HGET" | "HEXISTS" | "ZSCORE" | "ZRANK" => vec![self.one(MEMBERS)],
             "HDEL" | "RPUSH" | "ZREM" | "ZMSCORE" => self.some(MEMBERS),
@@ -121,10 +111,8 @@ impl Random {
 
     fn fields(&mut self) -> Vec<String> {
         let fields = (0..1 + self.below(3)).flat_map(|_| {
-            let (kind, at) = (
-                self.one("u1,u5,i8,i64,u63,u64,x"),
-                self.one("0,1,7,13,#0,#2,-1,100,x"),
-            );
+            let kind = self.one("u1,u5,i8,i64,u63,u64,x");
+            let at = self.one("0,1,7,13,#0,#2,-1,100,x");
             match self.below(2) {
                 0 => vec!["GET".to_owned(), kind, at],
                 _ => vec!["SET".to_owned(), kind, at, self.one("0,1,5,200")],
@@ -138,14 +126,11 @@ impl Random {
         for _ in 0..self.below(3) {
             match self.below(6) {
                 0 => words.extend(["PX".to_owned(), self.span()]),
-                1 => words.extend([
-                    "PXAT".to_owned(),
-                    (now / 1000 + self.below(5000) as i64 - 10).to_string(),
-                ]),
-                2 => words.push("GET".into()),
-                3 => words.push("KEEPTTL".into()),
-                4 => words.push("XX".into()),
-                _ => words.push("NX".into()),
+                1 => {
+                    let until = now / 1000 + self.below(5000) as i64 - 10;
+                    words.extend(["PXAT".to_owned(), until.to_string()]);
+                }
+                which => words.push(["GET", "KEEPTTL", "XX", "NX"][which - 2].into()),
             }
         }
         words
@@ -168,10 +153,8 @@ impl Random {
         };
         for _ in 0..self.below(4) {
             match self.below(4) {
-                0 => words.push("BYSCORE".into()),
-                1 => words.push("REV".into()),
-                2 => words.push("WITHSCORES".into()),
-                _ => words.extend(["LIMIT".to_owned(), self.one(SMALL), self.one(SMALL)]),
+                3 => words.extend(["LIMIT".to_owned(), self.one(SMALL), self.one(SMALL)]),
+                which => words.push(["BYSCORE", "REV", "WITHSCORES"][which].into()),
             }
         }
         words

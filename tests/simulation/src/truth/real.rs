@@ -41,8 +41,8 @@ impl Drop for Real {
 impl Real {
     /// Starts a server program.
     pub fn start(program: &str) -> Result<Self, String> {
-        let dir =
-            std::env::temp_dir().join(format!("tower-distributed-truth-{}", std::process::id()));
+        let name = format!("tower-distributed-truth-{}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
         let told = |what: &str| {
             let what = what.to_owned();
             move |error: std::io::Error| format!("{what}: {error}")
@@ -51,33 +51,22 @@ impl Real {
         let (source, shim) = (dir.join("clock_shim.c"), dir.join("clock_shim.so"));
         std::fs::write(&source, SHIM).map_err(told("the clock of the server"))?;
         let mut compiler = Command::new("cc");
-        compiler
-            .args(["-shared", "-fPIC", "-O2", "-o"])
-            .arg(&shim)
-            .arg(&source)
-            .arg("-ldl");
-        let compiled = compiler.status().map_err(told("cc, the C compiler"))?;
+        compiler.args(["-shared", "-fPIC", "-O2", "-o"]);
+        let compiled = compiler.arg(&shim).arg(&source).arg("-ldl").status();
+        let compiled = compiled.map_err(told("cc, the C compiler"))?;
         if !compiled.success() {
             return Err("cc, the C compiler, fails".into());
         }
         let clock = File::create(dir.join("clock")).map_err(told("the clock of the server"))?;
-        clock
-            .write_all_at(&[0; 16], 0)
-            .map_err(told("the clock of the server"))?;
+        let is_set = clock.write_all_at(&[0; 16], 0);
+        is_set.map_err(told("the clock of the server"))?;
         let socket = dir.join("socket");
         let mut command = Command::new(program);
-        command
-            .args("--port 0 --appendonly no --save".split(' '))
-            .arg("")
-            .arg("--unixsocket")
-            .arg(&socket);
-        command
-            .current_dir(&dir)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command
-            .env("LD_PRELOAD", shim)
-            .env("CLOCK_OFFSET_FILE", dir.join("clock"));
+        command.args(["--port", "0", "--appendonly", "no", "--save", ""]);
+        command.arg("--unixsocket").arg(&socket).current_dir(&dir);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.env("LD_PRELOAD", shim);
+        command.env("CLOCK_OFFSET_FILE", dir.join("clock"));
         let process = command.spawn().map_err(told(program))?;
         let began = Instant::now();
         let stream = loop {
@@ -105,12 +94,11 @@ impl Real {
 
     /// Whether the clock is the one that [`set_time`](Self::set_time) sets.
     pub fn follows_its_clock(&mut self) -> Result<bool, String> {
-        let time =
-            |seconds: u64| Reply::Array(vec![Reply::bulk(seconds.to_string()), Reply::bulk("7")]);
         for seconds in [2_000_000_000, 1_900_000_000] {
-            self.set_time(seconds as i64 * 1_000_000 + 7)?;
+            self.set_time(seconds * 1_000_000 + 7)?;
             self.ask(&[b"PING".to_vec()])?;
-            if self.ask(&[b"TIME".to_vec()])? != time(seconds) {
+            let time = [seconds.to_string(), "7".into()].map(Reply::bulk);
+            if self.ask(&[b"TIME".to_vec()])? != Reply::Array(time.into()) {
                 return Ok(false);
             }
         }
@@ -133,17 +121,11 @@ impl Real {
                 .iter()
                 .all(|kind| ours.contains(kind) == theirs.contains(kind)),
             (Reply::Bulk(ours), Reply::Bulk(theirs)) => {
-                match [ours, theirs].map(|text| fraction(text)) {
-                    [Some(ours), Some(theirs)] => ours == theirs,
-                    _ => false,
-                }
+                fraction(ours).is_some_and(|ours| fraction(theirs) == Some(ours))
             }
             (Reply::Array(ours), Reply::Array(theirs)) => {
-                ours.len() == theirs.len()
-                    && ours
-                        .iter()
-                        .zip(theirs)
-                        .all(|(ours, theirs)| self.says(ours, theirs))
+                let mut pairs = ours.iter().zip(theirs);
+                ours.len() == theirs.len() && pairs.all(|(ours, theirs)| self.says(ours, theirs))
             }
             _ => false,
         }
@@ -153,9 +135,8 @@ impl Real {
     pub fn set_time(&self, micros: i64) -> Result<(), String> {
         // In place: the server maps this file.
         let numbers = [0_i64.to_ne_bytes(), micros.to_ne_bytes()].concat();
-        self.clock
-            .write_all_at(&numbers, 0)
-            .map_err(|error| format!("the clock: {error}"))
+        let is_set = self.clock.write_all_at(&numbers, 0);
+        is_set.map_err(|error| format!("the clock: {error}"))
     }
 
     pub fn ask(&mut self, arguments: &[Bytes]) -> Result<Reply, String> {
@@ -165,9 +146,8 @@ impl Real {
             request.extend_from_slice(argument);
             request.extend(b"\r\n");
         }
-        self.stream
-            .write_all(&request)
-            .map_err(|error| format!("the server: {error}"))?;
+        let sent = self.stream.write_all(&request);
+        sent.map_err(|error| format!("the server: {error}"))?;
         let mut chunk = vec![0; 1 << 16];
         loop {
             if let Some((reply, length)) = reply(&self.arrived) {
@@ -190,11 +170,8 @@ fn fraction(text: &[u8]) -> Option<f64> {
 /// Reads a reply of version 2 of the protocol, if it is complete.
 fn reply(arrived: &[u8]) -> Option<(Reply, usize)> {
     let end = arrived.windows(2).position(|two| two == b"\r\n")?;
-    let (line, rest) = (
-        std::str::from_utf8(&arrived[1..end]).unwrap_or_default(),
-        end + 2,
-    );
-    let number = line.parse::<i64>().unwrap_or_default();
+    let line = std::str::from_utf8(&arrived[1..end]).unwrap_or_default();
+    let (number, rest) = (line.parse::<i64>().unwrap_or_default(), end + 2);
     let whole = |reply| Some((reply, rest));
     match arrived.first()? {
         b'+' => whole(Reply::Status(line.into())),
@@ -203,9 +180,8 @@ fn reply(arrived: &[u8]) -> Option<(Reply, usize)> {
         b'$' | b'*' if number < 0 => whole(Reply::Nil),
         b'$' => {
             let after = rest + number as usize;
-            arrived
-                .get(..after + 2)
-                .map(|all| (Reply::bulk(&all[rest..after]), after + 2))
+            let all = arrived.get(..after + 2)?;
+            Some((Reply::bulk(&all[rest..after]), after + 2))
         }
         _ => {
             let (mut all, mut at) = (Vec::new(), rest);

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::shape::{Fault, Servers};
 use super::{Process, World};
-use crate::server::Keeps;
+use crate::server::{Keeps, Server};
 
 /// What a user may not run for a while.
 const DENIED: [&str; 6] = ["EVALSHA", "EVAL", "FCALL", LOAD, "SUBSCRIBE", "PING"];
@@ -81,9 +81,8 @@ impl World {
             false => self.judges.is_uncertain(is_uncertain),
         };
         is_told(true);
-        Arc::clone(&self.network)
-            .fail_over(self.servers.clone())
-            .await;
+        let network = Arc::clone(&self.network);
+        network.fail_over(self.servers.clone()).await;
         // By then each client has heard of the new master.
         sleep(Duration::from_secs(3)).await;
         is_told(false);
@@ -93,17 +92,16 @@ impl World {
         let network = Arc::clone(&self.network);
         // The nodes of a quorum have faults as well, but for those of Sentinels and Clusters.
         let of_quorum = !self.nodes.is_empty() && fault != Fault::Move && network.happens(500);
-        let servers = if of_quorum {
-            &self.nodes
-        } else {
-            &self.servers
+        let servers = match of_quorum {
+            true => &self.nodes,
+            false => &self.servers,
         };
         let Some(address) = network.one(servers).cloned() else {
             return;
         };
         let span = |most: u64| Duration::from_millis(network.draw(most));
         if network.happens(500) {
-            network.save(&address);
+            network.with_server(&address, Server::save);
         }
         match fault {
             Fault::Cut => network.cut_one(),

@@ -91,10 +91,9 @@ impl State {
     fn forget_charges(&mut self) {
         for (key, budget) in &mut self.budgets {
             // Holds may come back, and be charged later.
-            if key.starts_with("h:") {
-                budget.forget()
-            } else {
-                budget.lose()
+            match key.starts_with("h:") {
+                true => budget.forget(),
+                false => budget.lose(),
             }
         }
         self.spent.clear();
@@ -172,11 +171,11 @@ impl Judges {
     /// The terms of some limits change, so that what was charged before says nothing about what comes after.
     pub fn forget_charges_of(&self, name: &str) {
         let mut state = lock(&self.0);
-        let of_name = state
-            .budgets
-            .iter_mut()
-            .filter(|(key, _)| key.starts_with(name));
-        of_name.for_each(|(_, budget)| budget.forget());
+        for (key, budget) in &mut state.budgets {
+            if key.starts_with(name) {
+                budget.forget();
+            }
+        }
     }
 
     /// From now on two servers may serve, or not any more.
@@ -223,10 +222,8 @@ impl Judges {
         state.next += 1;
         let all = state.holders.entry(key.into()).or_default();
         // A process hands a lock on to callers that asked after a loss; its fence is at least the time of the grant.
-        let was_before = is_exclusive
-            && handle
-                .fence()
-                .is_some_and(|fence| (fence as i64) < lost_micros);
+        let is_before = |fence| (fence as i64) < lost_micros;
+        let was_before = is_exclusive && handle.fence().is_some_and(is_before);
         let since = if was_before { u64::MAX } else { since };
         let is_certain = |handle: &LeaseHandle| handle.is_held() && handle.time_left() > SKEW;
         let is_held = is_certain(&handle) && since == losses;
@@ -237,17 +234,15 @@ impl Judges {
             losses: since,
             who,
         });
-        let held: Vec<_> = all
-            .iter()
-            .filter(|one| is_certain(&one.handle) && one.losses == losses)
-            .collect();
+        let is_current = |one: &&Holder| is_certain(&one.handle) && one.losses == losses;
+        let held: Vec<_> = all.iter().filter(is_current).collect();
         let sum: u32 = held.iter().map(|one| one.weight).sum();
         let is_shared = held.len() > 1 && held.iter().any(|one| one.is_exclusive);
         if is_held && (sum > limit || is_shared) {
-            let who: Vec<_> = held
+            let held = held
                 .iter()
-                .map(|one| (one.who, one.weight, one.is_exclusive))
-                .collect();
+                .map(|one| (one.who, one.weight, one.is_exclusive));
+            let who: Vec<_> = held.collect();
             state.condemn(format!("{key}: {sum} of {limit} are held, by {who:?}"));
         }
         who
@@ -293,33 +288,27 @@ impl Judges {
             since: Instant::now(),
             passed: None,
         };
-        state
-            .waiting
-            .entry(key.into())
-            .or_default()
-            .insert(number, waiter);
+        let waiting = state.waiting.entry(key.into()).or_default();
+        waiting.insert(number, waiter);
         number
     }
 
     /// It waits no more. `got`: it had its turn. Who came long before it has had one as well, and hears of it soon.
     pub fn waited(&self, key: &str, number: u64, got: bool) {
         let (mut state, now) = (lock(&self.0), Instant::now());
-        let Some(all) = state.waiting.get_mut(key) else {
-            return;
-        };
+        let all = state.waiting.entry(key.into()).or_default();
         let Some(own) = all.remove(&number) else {
             return;
         };
-        for other in all
-            .values_mut()
-            .filter(|other| got && other.since + LATEST < own.since)
-        {
-            other.passed.get_or_insert(now);
+        for other in all.values_mut() {
+            if got && other.since + LATEST < own.since {
+                other.passed.get_or_insert(now);
+            }
         }
         if let Some(passed) = own.passed.filter(|passed| *passed + LATEST < now) {
+            let late = now - passed;
             state.condemn(format!(
-                "{key}: who came later had the turn {:?} before",
-                now - passed
+                "{key}: who came later had the turn {late:?} before"
             ));
         }
     }
@@ -411,9 +400,8 @@ impl Judges {
         }
         let first = *state.agreed.entry(what).or_insert(value);
         if first != value {
-            state.condemn(format!(
-                "{what}: {first} in one process, {value} in another"
-            ));
+            let what = format!("{what}: {first} in one process, {value} in another");
+            state.condemn(what);
         }
     }
 
@@ -485,12 +473,8 @@ impl Budget {
     /// The most that was taken at any time since then.
     fn most_since(&mut self, began: Instant) -> f64 {
         self.take(0.0);
-        let freed: f64 = self
-            .freed
-            .iter()
-            .filter(|(at, _)| *at >= began)
-            .map(|(_, tokens)| tokens)
-            .sum();
+        let freed = self.freed.iter().filter(|(at, _)| *at >= began);
+        let freed: f64 = freed.map(|(_, tokens)| tokens).sum();
         self.taken + self.open + freed + self.per_second * began.elapsed().as_secs_f64()
     }
 

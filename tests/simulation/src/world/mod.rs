@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Handle, RngSeed};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tower_distributed::Store;
 
@@ -58,12 +58,8 @@ pub struct Process {
 impl Process {
     /// Its stores: one, and those of the nodes of a quorum.
     pub fn stores(&self) -> impl Iterator<Item = &Store> {
-        let nodes = self
-            .primitives
-            .quorum
-            .iter()
-            .flat_map(|quorum| &quorum.nodes);
-        std::iter::once(&self.store).chain(nodes)
+        let quorum = self.primitives.quorum.iter();
+        std::iter::once(&self.store).chain(quorum.flat_map(|quorum| &quorum.nodes))
     }
 }
 
@@ -118,8 +114,7 @@ pub fn play(seed: u64, how: Play) -> Outcome {
     let world = std::thread::Builder::new().spawn(move || {
         memory::enter();
         os::enter(seed);
-        let mut outcome = run(seed, how);
-        outcome.seed = seed;
+        let outcome = run(seed, how);
         os::leave();
         memory::leave();
         outcome
@@ -141,14 +136,7 @@ pub fn play(seed: u64, how: Play) -> Outcome {
 }
 
 fn run(seed: u64, how: Play) -> Outcome {
-    let seeds = RngSeed::from_bytes(&seed.to_le_bytes());
-    let mut builder = Builder::new_current_thread();
-    let runtime = builder
-        .enable_time()
-        .start_paused(true)
-        .rng_seed(seeds)
-        .build();
-    let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
+    let runtime = runtimes::runtime(seed).unwrap_or_else(|error| panic!("no runtime: {error}"));
     let world = runtime.block_on(async {
         os::start();
         Arc::new(World::new(seed, how))
@@ -162,10 +150,9 @@ fn run(seed: u64, how: Play) -> Outcome {
         }
         true => {
             while !life.is_finished() {
-                let turn = if world.has_callers.load(Ordering::Relaxed) {
-                    TURN
-                } else {
-                    LONG_TURN
+                let turn = match world.has_callers.load(Ordering::Relaxed) {
+                    true => TURN,
+                    false => LONG_TURN,
                 };
                 let now = runtime.block_on(async {
                     sleep(turn).await;
@@ -175,7 +162,7 @@ fn run(seed: u64, how: Play) -> Outcome {
             }
         }
     }
-    let outcome = runtime.block_on(async { world.outcome() });
+    let outcome = runtime.block_on(async { world.outcome(seed) });
     world.runtimes.end();
     outcome
 }
@@ -188,35 +175,26 @@ impl World {
             shape.servers = Servers::One;
             shape.has_foreign_keys = false;
             shape.kinds.retain(|kind| *kind != shape::Kind::Quorum);
-            shape.faults.retain(|fault| {
-                matches!(fault, Fault::Cut | Fault::Stall | Fault::Full | Fault::Kill)
-            });
+            use Fault::{Cut, Full, Kill, Stall};
+            let keeps = |fault: &Fault| matches!(fault, Cut | Stall | Full | Kill);
+            shape.faults.retain(keeps);
         }
         if how.is_printed {
             println!("{shape:#?}");
         }
-        let network = Arc::new(Network::new(
-            seed ^ 0x0ac7,
-            shape.weather,
-            shape.wakes(),
-            how,
-        ));
+        let network = Network::new(seed ^ 0x0ac7, shape.weather, shape.wakes(), how);
         let ends = Instant::now() + Duration::from_secs(how.seconds) * shape.times;
-        let judges = Judges::default();
-        let (servers, nodes, topology) = (vec![], vec![], None);
-        let (upstream, runtimes) = (Upstream::default(), Runtimes::default());
-        let has_callers = AtomicBool::new(true);
         let mut world = Self {
             shape,
-            network,
-            judges,
-            servers,
-            nodes,
-            topology,
-            upstream,
-            runtimes,
+            network: Arc::new(network),
+            judges: Judges::default(),
+            servers: vec![],
+            nodes: vec![],
+            topology: None,
+            upstream: Upstream::default(),
+            runtimes: Runtimes::default(),
             ends,
-            has_callers,
+            has_callers: AtomicBool::new(true),
         };
         world.build();
         world
@@ -246,14 +224,13 @@ impl World {
             }
             Servers::Cluster => {
                 let addresses = ["a:1", "b:1", "c:1"];
-                let topology = Arc::new(Mutex::new(Topology::new(
-                    addresses.map(str::to_owned).into(),
-                )));
+                let topology = Topology::new(addresses.map(str::to_owned).into());
+                let topology = Arc::new(Mutex::new(topology));
                 for (number, address) in addresses.into_iter().enumerate() {
                     self.add_server(address);
-                    self.network.with_server(address, |server| {
-                        server.join((Arc::clone(&topology), number))
-                    });
+                    let node = (Arc::clone(&topology), number);
+                    let join = |server: &mut Server| server.join(node);
+                    self.network.with_server(address, join);
                 }
                 self.topology = Some(topology);
             }
@@ -280,12 +257,10 @@ impl World {
     /// A new process with its store and its primitives.
     fn process(&self, number: usize) -> Option<Process> {
         let runtime = match self.shape.has_runtimes {
-            true => self
-                .runtimes
-                .add(number, self.network.draw(u64::MAX))
-                .unwrap_or_else(|_| Handle::current()),
-            false => Handle::current(),
+            true => self.runtimes.add(number, self.network.draw(u64::MAX)).ok(),
+            false => None,
         };
+        let runtime = runtime.unwrap_or_else(Handle::current);
         let dialer = Arc::new(Dialer {
             network: Arc::clone(&self.network),
             process: number,
@@ -295,19 +270,16 @@ impl World {
             .dial(Arc::clone(&dialer) as _);
         let builder = builder.functions(self.shape.setting(40, 6) > 0);
         // A queue that is full at times, which is told as an overload.
-        let builder = if self.shape.setting(41, 12) == 0 {
-            builder.max_queued(20)
-        } else {
-            builder
+        let builder = match self.shape.setting(41, 12) {
+            0 => builder.max_queued(20),
+            _ => builder,
         };
         let store = match self.shape.servers {
             Servers::One => builder.redis("redis://a:1"),
             Servers::Sentinel => {
-                let waits = self.shape.waits_for_replica();
-                let builder = if waits {
-                    builder.replicas(1, Duration::from_millis(200))
-                } else {
-                    builder
+                let builder = match self.shape.waits_for_replica() {
+                    true => builder.replicas(1, Duration::from_millis(200)),
+                    false => builder,
                 };
                 builder.sentinel(["redis://s:1", "redis://s:2"], "main")
             }
@@ -340,7 +312,7 @@ impl World {
         sleep(Duration::from_millis(self.network.draw(longest + 1))).await;
     }
 
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self, seed: u64) -> Outcome {
         let (digest, events) = self.network.trace.end();
         let mut commands = BTreeMap::new();
         for address in self.all_servers() {
@@ -356,15 +328,14 @@ impl World {
             counts.insert("woken", judged);
             broken.extend(late);
         }
-        let requests = self.network.recorded();
         Outcome {
-            seed: 0,
+            seed,
             digest,
             events,
             broken,
             counts,
             commands,
-            requests,
+            requests: self.network.recorded(),
         }
     }
 }

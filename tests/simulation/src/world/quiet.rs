@@ -35,14 +35,16 @@ const CONNECTIONS: f64 = 12.0;
 /// The renewals of what another caller holds in a ttl: three, some of them twice.
 const RENEWALS: f64 = 6.0;
 
+const KEY: &str = "quiet";
+type Held = Option<Box<dyn Any + Send>>;
+
 impl World {
     /// Who waits asks seldom.
     pub(super) fn nobody_hammers(&self) {
         let (busiest, most) = (self.network.busiest(), self.shape.busiest());
         if busiest > most {
-            self.condemn(format!(
-                "a process sent {busiest} requests in a second, at most {most}"
-            ));
+            let what = format!("a process sent {busiest} requests in a second, at most {most}");
+            self.condemn(what);
         }
     }
 
@@ -58,13 +60,11 @@ impl World {
     }
 
     pub(super) async fn who_is_idle_is_quiet(&self, processes: &[Arc<Process>]) {
-        let before: Vec<_> = processes
-            .iter()
-            .map(|process| self.network.requests(process.number))
-            .collect();
+        let sent = |process: &Arc<Process>| self.network.requests(process.number);
+        let before: Vec<_> = processes.iter().map(sent).collect();
         sleep(IDLE).await;
         for (process, before) in processes.iter().zip(before) {
-            let sent = self.network.requests(process.number) - before;
+            let sent = sent(process) - before;
             let is_cut = self.shape.weather.often_late > 0 || !self.shape.faults.is_empty();
             let connections = if is_cut { CONNECTIONS } else { 0.0 };
             if sent as f64 > self.besides(IDLE) + connections {
@@ -88,8 +88,8 @@ impl World {
         }
         for kind in &self.shape.kinds {
             let (free, is_free) = watch::channel(false);
-            let mut waits =
-                pin!(self.waits(*kind, &holder.primitives, &waiter.primitives, is_free));
+            let waits = self.waits(*kind, &holder.primitives, &waiter.primitives, is_free);
+            let mut waits = pin!(waits);
             let counted = async {
                 sleep(SUBSCRIBED).await;
                 let before = self.network.requests(waiter.number);
@@ -137,57 +137,47 @@ impl World {
         waiter: &Primitives,
         mut is_free: watch::Receiver<bool>,
     ) -> Result<(), Error> {
-        const KEY: &str = "quiet";
-        let longest = self.shape.max_wait;
-        // The end of the sender frees it as well.
-        let mut until_free = async |held: Box<dyn Any + Send>| {
-            drop(is_free.wait_for(|is_free| *is_free).await);
+        if kind == Kind::Flight {
+            let run = move || {
+                let mut is_free = is_free.clone();
+                async move {
+                    drop(is_free.wait_for(|is_free| *is_free).await);
+                    String::new()
+                }
+            };
+            let [first, second] = [holder, waiter].map(|all| all.flight.run(KEY, run.clone()));
+            return try_join!(first, second).map(drop);
+        }
+        let held = self.take(kind, holder, true).await?;
+        let until_free = async {
+            // The end of the sender frees it as well. What has no turns is not waited for.
+            if held.is_some() {
+                drop(is_free.wait_for(|is_free| *is_free).await);
+            }
             Ok::<_, Error>(drop(held))
         };
-        match kind {
-            Kind::Mutex | Kind::Mutexes => {
-                let held = holder.mutex.lock(KEY).await?;
-                try_join!(until_free(Box::new(held)), waiter.mutex.lock(KEY)).map(drop)
+        try_join!(until_free, self.take(kind, waiter, false)).map(drop)
+    }
+
+    /// Takes all of something, or what waits for that.
+    async fn take(&self, kind: Kind, all: &Primitives, takes_all: bool) -> Result<Held, Error> {
+        let claims = match kind {
+            Kind::FilterClaim => &all.filter_claims,
+            _ => &all.claims,
+        };
+        Ok(Some(match kind {
+            Kind::Mutex | Kind::Mutexes => Box::new(all.mutex.lock(KEY).await?),
+            Kind::Permit if takes_all => {
+                Box::new(all.permits.add_n(KEY, all.permits.limit()).await?)
             }
-            Kind::Permit => {
-                let held = holder.permits.add_n(KEY, holder.permits.limit()).await?;
-                try_join!(until_free(Box::new(held)), waiter.permits.add(KEY)).map(drop)
+            Kind::Permit => Box::new(all.permits.add(KEY).await?),
+            Kind::RwLock if takes_all => Box::new(all.lock.write(KEY).await?),
+            Kind::RwLock => Box::new(all.lock.read(KEY).await?),
+            Kind::Claim | Kind::FilterClaim if takes_all => Box::new(claims.try_claim(KEY).await?),
+            Kind::Claim | Kind::FilterClaim => {
+                Box::new(claims.claim(KEY, self.shape.max_wait).await?)
             }
-            Kind::RwLock => {
-                let held = holder.lock.write(KEY).await?;
-                try_join!(until_free(Box::new(held)), waiter.lock.read(KEY)).map(drop)
-            }
-            Kind::Claim => {
-                let held = holder.claims.try_claim(KEY).await?;
-                try_join!(
-                    until_free(Box::new(held)),
-                    waiter.claims.claim(KEY, longest)
-                )
-                .map(drop)
-            }
-            Kind::FilterClaim => {
-                let held = holder.filter_claims.try_claim(KEY).await?;
-                try_join!(
-                    until_free(Box::new(held)),
-                    waiter.filter_claims.claim(KEY, longest)
-                )
-                .map(drop)
-            }
-            Kind::Flight => {
-                let run = move || {
-                    let mut is_free = is_free.clone();
-                    async move {
-                        drop(is_free.wait_for(|is_free| *is_free).await);
-                        String::new()
-                    }
-                };
-                try_join!(
-                    holder.flight.run(KEY, run.clone()),
-                    waiter.flight.run(KEY, run)
-                )
-                .map(drop)
-            }
-            _ => Ok(()),
-        }
+            _ => return Ok(None),
+        }))
     }
 }

@@ -23,6 +23,14 @@ struct Own {
     behind: Duration,
 }
 
+/// A runtime whose clock and choices are those of a world.
+pub fn runtime(seed: u64) -> std::io::Result<Runtime> {
+    let seeds = RngSeed::from_bytes(&seed.to_le_bytes());
+    let mut builder = Builder::new_current_thread();
+    builder.enable_time().start_paused(true).rng_seed(seeds);
+    builder.build()
+}
+
 /// The runtimes of processes, apart from that of the world.
 #[derive(Default)]
 pub struct Runtimes(Mutex<Vec<Own>>);
@@ -30,12 +38,7 @@ pub struct Runtimes(Mutex<Vec<Own>>);
 impl Runtimes {
     /// Makes a runtime for a process.
     pub fn add(&self, process: usize, seed: u64) -> std::io::Result<Handle> {
-        let seeds = RngSeed::from_bytes(&seed.to_le_bytes());
-        let runtime = Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .rng_seed(seeds)
-            .build()?;
+        let runtime = runtime(seed)?;
         let handle = runtime.handle().clone();
         let own = Own {
             process,

@@ -11,21 +11,15 @@ pub fn count(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let Some(text) = database.text(&arguments[1])? else {
         return Ok(Reply::Int(0));
     };
-    let range = match &arguments[2..] {
-        [] => None,
-        [from, to] => Some((integer(from)?, integer(to)?)),
-        [from, to, unit] if option(unit) == "BYTE" => Some((integer(from)?, integer(to)?)),
+    let (from, to) = match &arguments[2..] {
+        [] => (0, -1),
+        [from, to] => (integer(from)?, integer(to)?),
+        [from, to, unit] if option(unit) == "BYTE" => (integer(from)?, integer(to)?),
         _ => return Err(SYNTAX.into()),
     };
-    let part = range.map_or(0..text.len(), |(from, to)| {
-        part_of_text(text.len(), from, to)
-    });
-    Ok(Reply::Int(
-        text[part]
-            .iter()
-            .map(|byte| i64::from(byte.count_ones()))
-            .sum(),
-    ))
+    let part = text[part_of_text(text.len(), from, to)].iter();
+    let ones = part.map(|byte| i64::from(byte.count_ones()));
+    Ok(Reply::Int(ones.sum()))
 }
 
 /// A number of some bits.
@@ -52,10 +46,8 @@ fn field_of(kind: &[u8], at: &[u8]) -> Result<Field, String> {
         return Err(BAD_TYPE.into());
     }
     let (times, at) = at.strip_prefix(b"#").map_or((1, at), |at| (bits, at));
-    let from = integer(at)
-        .ok()
-        .and_then(|at| at.checked_mul(times))
-        .ok_or(BAD_OFFSET)?;
+    let at = integer(at).map_err(|_| BAD_OFFSET)?;
+    let from = at.checked_mul(times).ok_or(BAD_OFFSET)?;
     if !(0..(1_i64 << 32)).contains(&from) {
         return Err(BAD_OFFSET.into());
     }
@@ -113,10 +105,8 @@ pub fn field(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 
 impl Field {
     fn read(self, text: &[u8]) -> i64 {
-        let bit = |at: usize| {
-            text.get(at / 8)
-                .map_or(0, |byte| u64::from(byte >> (7 - at % 8) & 1))
-        };
+        let byte = |at: usize| text.get(at / 8).copied().unwrap_or(0);
+        let bit = |at: usize| u64::from(byte(at) >> (7 - at % 8) & 1);
         let all = (self.from..self.from + self.bits as usize).fold(0, |all, at| all << 1 | bit(at));
         let unused = 64 - self.bits;
         if self.signed {

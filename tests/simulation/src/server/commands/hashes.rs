@@ -10,19 +10,18 @@ pub fn get(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 
 pub fn exists(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let hash = database.hash(&arguments[1])?;
-    Ok(Reply::flag(
-        hash.is_some_and(|hash| hash.contains_key(&arguments[2])),
-    ))
+    let exists = hash.is_some_and(|hash| hash.contains_key(&arguments[2]));
+    Ok(Reply::Int(exists.into()))
 }
 
 /// The fields of a server have no order. Here they have that of their names.
 pub fn get_all(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let hash = database.hash(&arguments[1])?;
-    let pair =
-        |(field, value): (&Bytes, &Bytes)| (Reply::Bulk(field.clone()), Reply::Bulk(value.clone()));
+    let pairs = hash.into_iter().flat_map(|hash| hash.iter());
     Ok(Reply::Map(
-        hash.map(|hash| hash.iter().map(pair).collect())
-            .unwrap_or_default(),
+        pairs
+            .map(|(field, value)| (Reply::bulk(&field[..]), Reply::bulk(&value[..])))
+            .collect(),
     ))
 }
 
@@ -42,10 +41,8 @@ pub fn del(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let Some(hash) = database.hash(&arguments[1])? else {
         return Ok(Reply::Int(0));
     };
-    let removed = arguments[2..]
-        .iter()
-        .filter(|field| hash.remove(*field).is_some())
-        .count();
+    let fields = arguments[2..].iter();
+    let removed = fields.filter(|field| hash.remove(*field).is_some()).count();
     database.drop_empty(&arguments[1]);
     Ok(Reply::count(removed))
 }

@@ -2,23 +2,19 @@
 
 use super::super::database::{Database, Item, Outcome, SYNTAX};
 use super::super::reply::{Bytes, Reply};
-use super::{integer, option};
+use super::{integer, option, readable};
 
 pub fn del(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let mut removes =
         |key: &&Bytes| database.get(key).is_some() && database.entries.remove(*key).is_some();
-    Ok(Reply::count(
-        arguments[1..].iter().filter(|key| removes(key)).count(),
-    ))
+    let removed = arguments[1..].iter().filter(|key| removes(key));
+    Ok(Reply::count(removed.count()))
 }
 
 pub fn exists(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    Ok(Reply::count(
-        arguments[1..]
-            .iter()
-            .filter(|key| database.get(key).is_some())
-            .count(),
-    ))
+    let keys = arguments[1..].iter();
+    let found = keys.filter(|key| database.get(key).is_some());
+    Ok(Reply::count(found.count()))
 }
 
 pub fn kind(database: &mut Database, arguments: &[Bytes]) -> Outcome {
@@ -34,15 +30,11 @@ pub fn kind(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 
 pub fn expire(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let (key, span, now) = (&arguments[1], integer(&arguments[2])?, database.millis());
-    if arguments.len() > 3 {
-        return Err(format!(
-            "ERR Unsupported option {}",
-            String::from_utf8_lossy(&arguments[3])
-        ));
+    if let Some(option) = arguments.get(3) {
+        return Err(format!("ERR Unsupported option {}", readable(option)));
     }
-    let until = now
-        .checked_add(span)
-        .ok_or("ERR invalid expire time in 'pexpire' command")?;
+    let until = now.checked_add(span);
+    let until = until.ok_or("ERR invalid expire time in 'pexpire' command")?;
     let Some(entry) = database.entry(key) else {
         return Ok(Reply::Int(0));
     };
@@ -62,15 +54,10 @@ pub fn ttl(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 }
 
 pub fn time(database: &mut Database, _: &[Bytes]) -> Outcome {
-    let (seconds, micros) = (
-        database.micros.div_euclid(1_000_000),
-        database.micros.rem_euclid(1_000_000),
-    );
-    Ok(Reply::Array(
-        [seconds, micros]
-            .map(|part| Reply::bulk(part.to_string()))
-            .into(),
-    ))
+    let (micros, second) = (database.micros, 1_000_000);
+    let parts = [micros.div_euclid(second), micros.rem_euclid(second)];
+    let parts = parts.map(|part| Reply::bulk(part.to_string()));
+    Ok(Reply::Array(parts.into()))
 }
 
 /// `PUBLISH` and `SPUBLISH`. The reply is the number of those who get it here.
@@ -95,26 +82,15 @@ pub fn scan(database: &mut Database, arguments: &[Bytes]) -> Outcome {
         }
     }
     database.sweep();
-    let (from, count) = (
-        usize::try_from(from).unwrap_or(0),
-        usize::try_from(count).unwrap_or(1).max(1),
-    );
-    let looked: Vec<_> = database.entries.keys().skip(from).take(count).collect();
-    let next = if from + looked.len() < database.entries.len() {
-        from + looked.len()
-    } else {
-        0
-    };
-    let fits = |key: &&&Bytes| pattern.is_none_or(|pattern| matches(pattern, key));
-    let found = looked
-        .iter()
-        .filter(fits)
-        .map(|key| Reply::Bulk((*key).clone()))
-        .collect();
-    Ok(Reply::Array(vec![
-        Reply::bulk(next.to_string()),
-        Reply::Array(found),
-    ]))
+    let from = usize::try_from(from).unwrap_or(0);
+    let count = usize::try_from(count).unwrap_or(1).max(1);
+    let has_more = database.entries.len().saturating_sub(from) > count;
+    let next = if has_more { from + count } else { 0 };
+    let looked = database.entries.keys().skip(from).take(count);
+    let found = looked.filter(|key| pattern.is_none_or(|pattern| matches(pattern, key)));
+    let found = found.cloned().map(Reply::Bulk).collect();
+    let next = Reply::bulk(next.to_string());
+    Ok(Reply::Array(vec![next, Reply::Array(found)]))
 }
 
 /// Whether a key matches a pattern of `*`, `?`, classes and escapes.

@@ -15,10 +15,8 @@ pub fn range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let Some(list) = database.list(&arguments[1])? else {
         return Ok(Reply::Array(vec![]));
     };
-    let part = part(list.len(), from, to);
-    Ok(Reply::Array(
-        list[part].iter().cloned().map(Reply::Bulk).collect(),
-    ))
+    let part = list[part(list.len(), from, to)].iter();
+    Ok(Reply::Array(part.cloned().map(Reply::Bulk).collect()))
 }
 
 pub fn trim(database: &mut Database, arguments: &[Bytes]) -> Outcome {

@@ -6,14 +6,11 @@ use super::super::sorted_set::{Bound, SortedSet};
 use super::{float, integer, option, part, score as score_of};
 
 fn bound(text: &[u8]) -> Result<Bound, String> {
-    let (is_open, text) = text
-        .strip_prefix(b"(")
-        .map_or((false, text), |text| (true, text));
-    // Here no text is a number.
-    let score = if text.is_empty() {
-        Some(0.0)
-    } else {
-        float(text)
+    let is_open = text.starts_with(b"(");
+    let score = match &text[usize::from(is_open)..] {
+        // Here no text is a number.
+        b"" => Some(0.0),
+        text => float(text),
     };
     let score = score.ok_or("ERR min or max is not a float")?;
     Ok(Bound { score, is_open })
@@ -40,10 +37,8 @@ pub fn add(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     if u8::from(only_new) + u8::from(greater) + u8::from(less) > 1 {
         return Err("ERR GT, LT, and/or NX options at the same time are not compatible".into());
     }
-    let scores: Vec<_> = pairs
-        .chunks(2)
-        .map(|pair| score_of(&pair[0]))
-        .collect::<Result<_, _>>()?;
+    let scores = pairs.chunks(2).map(|pair| score_of(&pair[0]));
+    let scores = scores.collect::<Result<Vec<_>, _>>()?;
     if database.sorted_set(&arguments[1])?.is_none() && only_old {
         return Ok(Reply::Int(0));
     }
@@ -64,11 +59,8 @@ pub fn add(database: &mut Database, arguments: &[Bytes]) -> Outcome {
         set.insert(&pair[1], score);
     }
     database.drop_empty(&arguments[1]);
-    Ok(Reply::Int(if counts_changes {
-        added + changed
-    } else {
-        added
-    }))
+    let changed = if counts_changes { changed } else { 0 };
+    Ok(Reply::Int(added + changed))
 }
 
 pub fn increase(database: &mut Database, arguments: &[Bytes]) -> Outcome {
@@ -86,10 +78,8 @@ pub fn remove(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let Some(set) = database.sorted_set(&arguments[1])? else {
         return Ok(Reply::Int(0));
     };
-    let removed = arguments[2..]
-        .iter()
-        .filter(|member| set.remove(member))
-        .count();
+    let members = arguments[2..].iter();
+    let removed = members.filter(|member| set.remove(member)).count();
     database.drop_empty(&arguments[1]);
     Ok(Reply::count(removed))
 }
@@ -106,26 +96,21 @@ pub fn scores(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 }
 
 pub fn card(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    Ok(Reply::count(
-        database
-            .sorted_set(&arguments[1])?
-            .map_or(0, |set| set.len()),
-    ))
+    let set = database.sorted_set(&arguments[1])?;
+    Ok(Reply::count(set.map_or(0, |set| set.len())))
 }
 
 pub fn rank(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let set = database.sorted_set(&arguments[1])?;
-    Ok(set
-        .and_then(|set| set.rank(&arguments[2]))
-        .map_or(Reply::Nil, Reply::count))
+    let rank = set.and_then(|set| set.rank(&arguments[2]));
+    Ok(rank.map_or(Reply::Nil, Reply::count))
 }
 
 pub fn count(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let (from, to) = (bound(&arguments[2])?, bound(&arguments[3])?);
     let set = database.sorted_set(&arguments[1])?;
-    Ok(Reply::count(
-        set.map_or(0, |set| set.between(from, to).count()),
-    ))
+    let count = set.map_or(0, |set| set.between(from, to).count());
+    Ok(Reply::count(count))
 }
 
 pub fn remove_by_score(database: &mut Database, arguments: &[Bytes]) -> Outcome {
@@ -133,13 +118,9 @@ pub fn remove_by_score(database: &mut Database, arguments: &[Bytes]) -> Outcome 
     let Some(set) = database.sorted_set(&arguments[1])? else {
         return Ok(Reply::Int(0));
     };
-    let members: Vec<_> = set
-        .between(from, to)
-        .map(|(member, _)| member.clone())
-        .collect();
-    for member in &members {
-        set.remove(member);
-    }
+    let members = set.between(from, to).map(|(member, _)| member.clone());
+    let members: Vec<_> = members.collect();
+    members.iter().for_each(|member| _ = set.remove(member));
     database.drop_empty(&arguments[1]);
     Ok(Reply::count(members.len()))
 }
@@ -168,34 +149,25 @@ pub fn range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
         );
     }
     let (first, last) = (&arguments[2], &arguments[3]);
-    let bounds = if by_score {
-        Some((bound(first)?, bound(last)?))
+    let (first, last) = if by_score && is_reversed {
+        (last, first)
     } else {
-        None
+        (first, last)
     };
-    let positions = if by_score {
-        (0, -1)
-    } else {
-        (integer(first)?, integer(last)?)
-    };
-    let empty = SortedSet::default();
-    let set = database
-        .sorted_set(&arguments[1])?
-        .map_or(&empty, |set| set);
-    let (all, skip, most): (Box<dyn DoubleEndedIterator<Item = _>>, _, _) = match bounds {
-        Some((first, last)) => {
-            let (from, to) = if is_reversed {
-                (last, first)
-            } else {
-                (first, last)
-            };
+    let empty = &mut SortedSet::default();
+    let (all, skip, most): (Box<dyn DoubleEndedIterator<Item = _>>, _, _) = match by_score {
+        true => {
+            let (from, to) = (bound(first)?, bound(last)?);
             // A negative position skips all, and a negative count takes all.
             let [skip, most] = <[i64; 2]>::from(limit.unwrap_or((0, -1)))
                 .map(|one| usize::try_from(one).unwrap_or(usize::MAX));
+            let set = database.sorted_set(&arguments[1])?.unwrap_or(empty);
             (Box::new(set.between(from, to)), skip, most)
         }
-        None => {
-            let part = part(set.len(), positions.0, positions.1);
+        false => {
+            let (from, to) = (integer(first)?, integer(last)?);
+            let set = database.sorted_set(&arguments[1])?.unwrap_or(empty);
+            let part = part(set.len(), from, to);
             (Box::new(set.iter()), part.start, part.len())
         }
     };

@@ -19,9 +19,8 @@ pub fn get_all(database: &mut Database, arguments: &[Bytes]) -> Outcome {
 }
 
 pub fn len(database: &mut Database, arguments: &[Bytes]) -> Outcome {
-    Ok(Reply::count(
-        database.text(&arguments[1])?.map_or(0, |text| text.len()),
-    ))
+    let text = database.text(&arguments[1])?;
+    Ok(Reply::count(text.map_or(0, |text| text.len())))
 }
 
 pub fn get_range(database: &mut Database, arguments: &[Bytes]) -> Outcome {
@@ -56,9 +55,7 @@ fn until(now: i64, word: &str, span: i64) -> Result<i64, String> {
     let until = match word {
         _ if span <= 0 => None,
         "PX" => now.checked_add(span),
-        "EX" => span
-            .checked_mul(1000)
-            .and_then(|span| now.checked_add(span)),
+        "EX" => until(now, "PX", span.checked_mul(1000).unwrap_or(0)).ok(),
         _ => Some(span),
     };
     until.ok_or_else(|| "ERR invalid expire time in 'set' command".into())
@@ -82,25 +79,18 @@ pub fn set(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     if only_new && only_old || keeps && given.is_some() {
         return Err(SYNTAX.into());
     }
-    let given = given
-        .map(|(word, span)| until(now, &word, integer(span)?))
-        .transpose()?;
-    let before = if gets {
-        database.text(key)?.cloned()
-    } else {
-        None
+    let given = given.map(|(word, span)| until(now, &word, integer(span)?));
+    let given = given.transpose()?;
+    let before = match gets {
+        true => database.text(key)?.cloned(),
+        false => None,
     };
     let old = database.entry(key).map(|entry| entry.until);
     let is_refused = only_new && old.is_some() || only_old && old.is_none();
     if !is_refused {
         let until = if keeps { old.flatten() } else { given };
-        database.entries.insert(
-            key.clone(),
-            Entry {
-                item: Item::Text(arguments[2].clone()),
-                until,
-            },
-        );
+        let item = Item::Text(arguments[2].clone());
+        database.entries.insert(key.clone(), Entry { item, until });
     }
     Ok(match (gets, is_refused) {
         (true, _) => Reply::of(before.as_ref()),

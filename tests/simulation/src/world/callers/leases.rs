@@ -34,16 +34,15 @@ impl World {
     }
 
     /// Ends what was held, by a call or by a drop.
-    pub(super) async fn end_of<T>(
+    pub(super) async fn end_of(
         &self,
         what: &'static str,
-        held: T,
-        release: impl AsyncFnOnce(T) -> Result<bool, Error>,
+        release: impl Future<Output = Result<bool, Error>>,
     ) -> Option<()> {
         if self.network.happens(500) {
             return None;
         }
-        self.ask(what, release(held)).await.map(drop)
+        self.ask(what, release).await.map(drop)
     }
 
     /// The holder of a lock does not believe longer in it than the server does.
@@ -95,8 +94,7 @@ impl World {
         self.hold_as(&name, (guard.handle(), 1, true), 1, since)
             .await;
         self.is_held_there(key, &guard.handle());
-        self.end_of("unlock", guard, async |guard| guard.unlock().await)
-            .await
+        self.end_of("unlock", guard.unlock()).await
     }
 
     pub(super) async fn lock_all(&self, all: &Primitives) -> Option<()> {
@@ -108,24 +106,19 @@ impl World {
         keys.truncate(3);
         let call = all.mutex.lock_all(keys.clone());
         let guards = self.call_that_waits("lock_all", call).await?;
-        let held: Vec<_> = keys
-            .iter()
-            .map(|key| format!("m:{key}"))
-            .zip(guards.iter())
-            .collect();
-        let acquired = held.iter().map(|(name, guard)| {
+        let acquired = keys.iter().zip(guards.iter()).map(|(key, guard)| {
+            let name = format!("m:{key}");
             self.judges
-                .fence(name, guard.fence(), guard.is_held(), (since, turns));
-            let who = self.acquired(name, (guard.handle(), 1, true), 1, since);
-            (name.clone(), who)
+                .fence(&name, guard.fence(), guard.is_held(), (since, turns));
+            let who = self.acquired(&name, (guard.handle(), 1, true), 1, since);
+            (name, who)
         });
         let acquired: Vec<_> = acquired.collect();
         self.hold(guards.lost()).await;
-        acquired
-            .iter()
-            .for_each(|(name, who)| self.judges.released(name, *who));
-        self.end_of("unlock all", guards, async |guards| guards.unlock().await)
-            .await
+        for (name, who) in acquired {
+            self.judges.released(&name, who);
+        }
+        self.end_of("unlock all", guards.unlock()).await
     }
 
     pub(super) async fn permit(&self, all: &Primitives, key: &str) -> Option<()> {
@@ -140,12 +133,10 @@ impl World {
                 .flow(format!("flow{}", self.network.draw(3)))
                 .share(1 + self.network.draw(3) as u32);
         }
-        let group: &WaitGroup = if all.is_fair && !has_flow {
-            &all.plain
-        } else {
-            &all.permits
+        let group = match all.is_fair && !has_flow {
+            true => self.in_turn_of(&all.plain, turn)?,
+            false => self.in_turn_of(&all.permits, turn)?,
         };
-        let group = self.in_turn_of(group, turn)?;
         let name = format!("g:{key}");
         let limit = group.limit();
         let weight = 1 + self.network.draw(u64::from(limit)) as u32;
@@ -162,8 +153,7 @@ impl World {
         };
         self.hold_as(&name, (permit.handle(), weight, false), limit, since)
             .await;
-        self.end_of("done", permit, async |permit| permit.done().await)
-            .await
+        self.end_of("done", permit.done()).await
     }
 
     /// These permits for who waits with this turn.
@@ -181,21 +171,14 @@ impl World {
             let guard = self.call_that_waits("read", lock.read(key)).await?;
             self.hold_as(&name, (guard.handle(), 1, false), ALL, since)
                 .await;
-            return self
-                .end_of("release a reader", guard, async |guard| {
-                    guard.release().await
-                })
-                .await;
+            return self.end_of("release a reader", guard.release()).await;
         }
         let guard = self.call_that_waits("write", lock.write(key)).await?;
         self.judges
             .fence(&name, guard.fence(), guard.is_held(), (since, turns));
         self.hold_as(&name, (guard.handle(), 1, true), ALL, since)
             .await;
-        self.end_of("release a writer", guard, async |guard| {
-            guard.release().await
-        })
-        .await
+        self.end_of("release a writer", guard.release()).await
     }
 
     pub(super) async fn claim(&self, all: &Primitives, dedupe: &Dedupe, key: &str) -> Option<()> {
@@ -205,9 +188,8 @@ impl World {
         let claimed = match self.network.happens(500) {
             true => self.ask("try_claim", dedupe.try_claim(&item)).await?,
             false => {
-                let claimed = self
-                    .call_that_waits("claim", dedupe.claim(&item, self.shape.max_wait))
-                    .await;
+                let call = dedupe.claim(&item, self.shape.max_wait);
+                let claimed = self.call_that_waits("claim", call).await;
                 // The items of a filter share a name.
                 self.waits_no_more(all, &format!("{}:", dedupe.name()));
                 claimed?
@@ -225,11 +207,7 @@ impl World {
         self.hold_as(&name, (claim.handle(), 1, true), 1, since)
             .await;
         if self.network.happens(300) {
-            return self
-                .end_of("give up a claim", claim, async |claim| {
-                    claim.release().await
-                })
-                .await;
+            return self.end_of("give up a claim", claim.release()).await;
         }
         if self.ask("confirm", claim.confirm()).await? {
             self.judges.handled(&name, since);

@@ -76,12 +76,11 @@ impl World {
         let since = self.judges.losses();
         let items = [key.to_owned(), format!("{key}-{}", self.network.draw(5))];
         let inserted = self.ask("insert all", filter.insert_all(&items)).await;
-        let contained = self
-            .ask("contains all", filter.contains_all(&items))
-            .await?;
+        let call = filter.contains_all(&items);
+        let contained = self.ask("contains all", call).await?;
         if inserted.is_some() && contained.contains(&false) && self.has_all(since) {
             self.condemn(format!(
-                "a filter does not contain what was inserted: {items:?}"
+                "a filter does not contain what is in it: {items:?}"
             ));
         }
         Some(())
@@ -89,29 +88,25 @@ impl World {
 
     async fn correct(&self, bucket: &TokenBucket, key: &str) -> Option<()> {
         self.ask("allow to be corrected", bucket.allow(key)).await;
-        match self.network.happens(500) {
-            true => self.ask("charge", bucket.charge(key, 2)).await.map(drop),
-            false => self
-                .ask("give back", bucket.give_back(key, 1))
-                .await
-                .map(drop),
-        }
+        let corrected = match self.network.happens(500) {
+            true => self.ask("charge", bucket.charge(key, 2)).await,
+            false => self.ask("give back", bucket.give_back(key, 1)).await,
+        };
+        corrected.map(drop)
     }
 
     /// Revokes what it and others hold.
     async fn revoke(&self, looks: &Looks, key: &str) -> Option<()> {
         let (Looks { mutex, permits, .. }, wait) = (looks, self.shape.max_wait);
         if self.network.happens(500) {
-            let _guard = self
-                .get("lock to be revoked", wait, mutex.lock(key))
-                .await?;
+            let call = mutex.lock(key);
+            let _guard = self.get("lock to be revoked", wait, call).await?;
             for holder in self.ask("look", mutex.inspect(key)).await?.holders {
                 self.ask("revoke", mutex.revoke(key, &holder)).await;
             }
         } else {
-            let _permit = self
-                .call("permit to be revoked", wait, permits.add(key))
-                .await;
+            let call = permits.add(key);
+            let _permit = self.call("permit to be revoked", wait, call).await;
             for holder in self.ask("look", permits.inspect(key)).await?.holders {
                 self.ask("revoke", permits.revoke(key, &holder)).await;
             }

@@ -50,14 +50,12 @@ impl World {
     pub(super) async fn lock_by_quorum(&self, quorum: &Quorum, key: &str) -> Option<()> {
         let (since, turns) = (self.judges.losses(), self.judges.turns());
         let name = format!("qm:{key}");
-        let guard = self
-            .get("quorum", self.shape.max_wait, quorum.mutex.lock(key))
-            .await?;
+        let call = quorum.mutex.lock(key);
+        let guard = self.get("quorum", self.shape.max_wait, call).await?;
         self.judges
             .fence(&name, guard.fence(), guard.is_held(), (since, turns));
         self.hold_as(&name, (guard.handle(), 1, true), 1, since)
             .await;
-        self.end_of("unlock a quorum", guard, async |guard| guard.unlock().await)
-            .await
+        self.end_of("unlock a quorum", guard.unlock()).await
     }
 }
