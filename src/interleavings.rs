@@ -10,7 +10,7 @@ macro_rules! tests {
 }
 
 tests! {
-    crate::single_flight::interleavings:
+    crate::single_flight::tests::interleavings:
         a_follower_gets_the_outcome
         the_follower_that_stays_leads
         a_run_that_others_wait_for_becomes_a_task
