@@ -14,7 +14,15 @@ pub fn count(database: &mut Database, arguments: &[Bytes]) -> Outcome {
     let (from, to) = match &arguments[2..] {
         [] => (0, -1),
         [from, to] => (integer(from)?, integer(to)?),
-        [from, to, unit] if option(unit) == "BYTE" => (integer(from)?, integer(to)?),
+        [from, to, unit] => {
+            let (from, to) = (integer(from)?, integer(to)?);
+            // A server looks at the unit only if the range may have bits.
+            let is_empty = from < 0 && to < 0 && from > to;
+            if !is_empty && option(unit) != "BYTE" {
+                return Err(SYNTAX.into());
+            }
+            (from, to)
+        }
         _ => return Err(SYNTAX.into()),
     };
     let part = text[part_of_text(text.len(), from, to)].iter();
