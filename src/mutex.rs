@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::clock as random;
+use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Subject, Why};
 use crate::key::Key;
@@ -83,7 +83,7 @@ impl Default for Settings {
             wait: Wait::FOR_EVER,
             tries: None,
             retry_delay: Arc::new(|_| {
-                Duration::from_millis(50) + Duration::from_millis(200).mul_f64(random::fraction())
+                Duration::from_millis(50) + Duration::from_millis(200).mul_f64(clock::fraction())
             }),
             value: None,
             exact_names: false,

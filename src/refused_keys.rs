@@ -14,8 +14,7 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::error::Error;
-use crate::key::Key;
-use crate::key::{digest_text, text_of};
+use crate::key::{Key, digest_text, text_of};
 use crate::refused_keys::list::{List, STORED};
 use crate::refused_keys::operations::Put;
 use crate::refused_keys::sketch::Sketch;

@@ -9,8 +9,7 @@ use crate::adaptive::table::AdaptiveLimits;
 use crate::adaptive::{Adaptive, Classify, Signal};
 use crate::error::Error;
 use crate::key::Key;
-use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
-use crate::layers::concurrency_limit::RequestPermits;
+use crate::layers::concurrency_limit::{ConcurrencyLimitLayer, RequestPermits};
 use crate::layers::lease::{Leased, Observe, Observes};
 use crate::lease::handle::Lease;
 

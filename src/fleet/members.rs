@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::clock as random;
+use crate::clock;
 use crate::error::Error;
 use crate::key::Key;
 use crate::store::Store;
@@ -172,7 +172,7 @@ impl Members {
         {
             let (mut state, now) = (lock(&self.state), Instant::now());
             // Not all at the same time.
-            let next = now + state.every.mul_f64(1.0 - random::fraction() / 10.0);
+            let next = now + state.every.mul_f64(1.0 - clock::fraction() / 10.0);
             match &mut state.due {
                 Some(due) if *due <= now => *due = next,
                 _ => return,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use derive_where::derive_where;
 
-use crate::clock as random;
+use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::Cause;
 use crate::fleet::value::Sealed;
@@ -182,7 +182,7 @@ impl<T> Set<T> {
     ) -> Self {
         Self {
             expected: i64::try_from(expected).unwrap_or(i64::MAX),
-            id: format!("{:016x}", random::bits()).into(),
+            id: format!("{:016x}", clock::bits()).into(),
             who: who.into(),
             value: value.map_or_else(Default::default, |text| format!("+{text}").into()),
             channel: Arc::clone(channel),

@@ -30,9 +30,7 @@ use crate::layers::budget::{BudgetLayer, Estimate};
 #[cfg(feature = "concurrency-limit")]
 use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 #[cfg(feature = "dedupe")]
-use crate::layers::dedupe::DedupeLayer;
-#[cfg(feature = "dedupe")]
-use crate::layers::dedupe::{DuplicateAction, Evidence};
+use crate::layers::dedupe::{DedupeLayer, DuplicateAction, Evidence};
 #[cfg(feature = "rate-limit")]
 use crate::layers::key::Cost;
 use crate::layers::key::KeyExtractor;

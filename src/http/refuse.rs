@@ -7,7 +7,7 @@ use http::{HeaderValue, Response, StatusCode};
 
 #[cfg(feature = "rate-limit")]
 use crate::bucket::decision::Decision;
-use crate::clock as random;
+use crate::clock;
 use crate::http::message::seconds;
 use crate::layers::refusal::{Refusal, RefusalKind, Reject};
 
@@ -108,7 +108,7 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
             HeaderValue::from_static("application/problem+json"),
         );
         if let Some(after) = refusal.retry_after() {
-            let after = after.saturating_add(self.jitter.mul_f64(random::fraction()));
+            let after = after.saturating_add(self.jitter.mul_f64(clock::fraction()));
             headers.insert(RETRY_AFTER, seconds(after).max(1).into());
         }
         Ok(response)

@@ -22,8 +22,7 @@ use crate::layers::key::DynKey;
 use crate::macros::{in_range, setters};
 use crate::store::Store;
 use crate::store::detach::{AFTER_CALLER, Detach};
-use crate::store::failure::Away;
-use crate::store::failure::StoreFailure;
+use crate::store::failure::{Away, StoreFailure};
 
 /// Builds an [`IdempotencyLayer`]. See [`idempotency`](super::idempotency()).
 ///

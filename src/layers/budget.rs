@@ -23,8 +23,7 @@ use crate::token_bucket::TokenBucket;
 use crate::token_bucket::hold::{Hold, Usage};
 use crate::token_bucket::hold_all::HoldSet;
 use crate::token_bucket::limiter::Limiter;
-use crate::token_bucket::limits::TokenBuckets;
-use crate::token_bucket::limits::keys_of;
+use crate::token_bucket::limits::{TokenBuckets, keys_of};
 #[cfg(feature = "http")]
 use crate::token_bucket::upstream::UpstreamEvents;
 

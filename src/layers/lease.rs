@@ -20,8 +20,7 @@ use crate::key::Key;
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::layers::refusal::AsError;
 use crate::layers::{Layered, at_once};
-use crate::lease::handle::Slot;
-use crate::lease::handle::{Lease, LeaseHandle, LeaseState};
+use crate::lease::handle::{Lease, LeaseHandle, LeaseState, Slot};
 use crate::telemetry::decisions::Decisions;
 
 /// A [`Layer`] that handles each request under a lease: a [permit](crate::ConcurrencyLimitLayer), a lock of a

@@ -4,10 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::bucket::decision::Decision;
-use crate::bucket::quota::Limit;
-use crate::bucket::quota::Quota;
-use crate::bucket::quotas::Quotas;
-use crate::bucket::quotas::repeated;
+use crate::bucket::quota::{Limit, Quota};
+use crate::bucket::quotas::{Quotas, repeated};
 use crate::layers::rate_limit::hooks::Block;
 use crate::learn::{Learned, Policy};
 

@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::Error;
-use crate::key::Key;
-use crate::key::{bytes_of, is_digest, text_of};
+use crate::key::{Key, bytes_of, is_digest, text_of};
 use crate::store::inspect::Found;
 use crate::store::redis::names::{Stem, check_name};
 

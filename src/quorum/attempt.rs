@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
-use crate::clock as random;
+use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::Subject;
 use crate::key::Key;
@@ -47,7 +47,7 @@ impl Attempt {
         let quorum = Arc::clone(&self.quorum);
         let mut order: Vec<_> = (0..quorum.nodes.len()).collect();
         if quorum.settings.shuffle_nodes {
-            order.sort_by_cached_key(|_| random::bits());
+            order.sort_by_cached_key(|_| clock::bits());
         }
         let (key, token) = (&self.key, &self.token);
         let ask = Ask::new((), Subject::Lock, Default::default(), 0, None);

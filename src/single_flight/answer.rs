@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lease::holders::{Holder, Kept};
-use crate::lease::kind::Kind;
-use crate::lease::kind::{Completing, Entered, Look, Outcome};
+use crate::lease::kind::{Completing, Entered, Kind, Look, Outcome};
 use crate::single_flight::outcome::ANSWER;
 use crate::store::operation::{Arguments, Field, Garbled};
 

@@ -8,7 +8,7 @@ use futures_util::future::Either;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::clock as random;
+use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Subject, Why};
 use crate::key::Key;
@@ -331,7 +331,7 @@ impl Drop for GoesOn<'_> {
 /// Cache Stampede Prevention", 2015).
 pub(super) fn ahead(beta: f64, run: Duration) -> Duration {
     // The fraction is never 0, so its logarithm is finite.
-    run.mul_f64(beta * -random::fraction().ln())
+    run.mul_f64(beta * -clock::fraction().ln())
 }
 
 #[cfg(test)]

@@ -19,8 +19,7 @@ use crate::store::credentials::{ProvideCredentials, password_in};
 use crate::store::memory::bound::Bounds;
 use crate::store::memory::clock::Clock;
 use crate::store::redis::endpoint::Access;
-use crate::store::redis::limits::Durability;
-use crate::store::redis::limits::Limits;
+use crate::store::redis::limits::{Durability, Limits};
 
 /// Settings of a [`Store`].
 ///

@@ -16,8 +16,7 @@ use crate::store::operation::{Cell, Operation};
 use crate::store::redis::RedisStore;
 use crate::store::redis::names::{KeySpace, check_name};
 pub(crate) use crate::store::redis::queue::OperationFuture;
-use crate::store::redis::queue::RedisClient;
-use crate::store::redis::queue::Step;
+use crate::store::redis::queue::{RedisClient, Step};
 use crate::store::{Backend, Store};
 use crate::sync::lock;
 

@@ -20,7 +20,6 @@ use crate::bucket::Bucket;
 use crate::bucket::decision::micros as span;
 use crate::bucket::hold::{HoldStep, Outcome, Verb};
 use crate::clock;
-use crate::clock as random;
 use crate::error::Error;
 use crate::key::Key;
 use crate::store::Store;
@@ -160,7 +159,7 @@ impl Renewals {
             table: Mutex::default(),
             joined: OnceLock::new(),
             began: clock::now(),
-            process: random::bits(),
+            process: clock::bits(),
             count: AtomicU64::new(0),
         })
     }

@@ -3,8 +3,7 @@
 use std::convert::Infallible;
 
 use crate::lease::holders::Ends;
-use crate::lease::kind::{At, Holders, Kind};
-use crate::lease::kind::{Completing, Entered, Look, Outcome};
+use crate::lease::kind::{At, Completing, Entered, Holders, Kind, Look, Outcome};
 use crate::lease::order::{Flow, Order};
 use crate::lease::queue::Queue;
 use crate::lease::settings::Told;

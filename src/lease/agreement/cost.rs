@@ -8,8 +8,7 @@ use support::redis_server::RedisServer;
 use support::{eventually, patient};
 
 use crate::bloom_filter::BloomFilter;
-use crate::dedupe::Claimed;
-use crate::dedupe::Dedupe;
+use crate::dedupe::{Claimed, Dedupe};
 use crate::lease::agreement::{Side, TTLS};
 use crate::lease::holders::Exclusive;
 use crate::lease::key_state::{Standing, Terms};

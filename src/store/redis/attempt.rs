@@ -12,16 +12,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::error::reasons::{Cause, Outage};
-use crate::store::redis::RedisStore;
 use crate::store::redis::batch::{Call, Reply};
 use crate::store::redis::connection::Connection;
 use crate::store::redis::errors::Redirect;
-use crate::store::redis::functions;
 use crate::store::redis::functions::Loading;
 use crate::store::redis::library::{Form, Loaded};
-use crate::store::redis::limits as durability;
 use crate::store::redis::link::{Ready, Route, RuntimeLinks};
-use crate::store::redis::{errors, slots};
+use crate::store::redis::{RedisStore, errors, functions, limits, slots};
 use crate::sync::lock;
 
 /// How often the library is loaded for one call: again if it is flushed meanwhile, or the connection is lost. After that the
@@ -256,7 +253,7 @@ impl RedisStore {
         // WAIT is for what its connection has written. A call that finds the lease held writes nothing, although another
         // connection wrote it. So each call is followed by a write.
         let after =
-            durability.map(|durability| (durability::mark(command, asking), durability.command()));
+            durability.map(|durability| (limits::mark(command, asking), durability.command()));
         if let Some((mark, wait)) = &after {
             together.extend(asking.then_some(&ask));
             together.extend([mark, wait]);
@@ -300,7 +297,7 @@ impl RedisStore {
         asking: bool,
     ) -> Vec<(bool, redis::Cmd)> {
         if errors::is_out_of_memory(error) {
-            return vec![(asking, durability::mark_when_full(command, asking))];
+            return vec![(asking, limits::mark_when_full(command, asking))];
         }
         // A node that passes on the slot has the keys of the call, but takes no new one.
         let is_moving = errors::redirect(error).is_some();
@@ -317,7 +314,7 @@ impl RedisStore {
         let master = self.source.master(slot);
         slots::prefixes(&prefix)
             .filter(|(_, other)| Some(*other) != slot && self.source.master(Some(*other)) == master)
-            .map(|(prefix, _)| durability::mark_at(prefix.as_bytes(), "wait"))
+            .map(|(prefix, _)| limits::mark_at(prefix.as_bytes(), "wait"))
             .take(3)
             .collect()
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::clock as random;
+use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::redis::errors::is_outage;
@@ -194,7 +194,7 @@ fn pause_after(took: Duration, failures: u32) -> Duration {
         .saturating_mul(1 << failures.min(10))
         .max(took)
         .min(LONGEST_PAUSE);
-    span / 8 + (span * 7 / 8).mul_f64(random::fraction())
+    span / 8 + (span * 7 / 8).mul_f64(clock::fraction())
 }
 
 /// One failure is forgotten for each such time. So a server that closes each subscription at once gets about four new
@@ -255,7 +255,7 @@ impl Failures {
             }
             Attempt::Refused => {
                 self.refused = (2 * refused).clamp(REFUSED, LONGEST_REFUSED);
-                return self.refused.mul_f64(1.0 - random::fraction() / 4.0);
+                return self.refused.mul_f64(1.0 - clock::fraction() / 4.0);
             }
             Attempt::Lasted(_) => {}
         }

@@ -12,13 +12,12 @@ use tokio::time::{Instant, sleep_until};
 use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::operation::Repeat;
-use crate::store::redis::RedisStore;
 use crate::store::redis::attempt::{Failed, Outgoing};
 use crate::store::redis::batch::{Call, Reply};
-use crate::store::redis::errors;
 use crate::store::redis::library::Loaded;
 use crate::store::redis::link::{Link, Ready, Route, RuntimeLinks};
 use crate::store::redis::retry::Copies;
+use crate::store::redis::{RedisStore, errors};
 use crate::sync::lock;
 
 /// After this time without a reply, the connection may have been closed because it was idle.

@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClientBuilder;
 use tokio::time::timeout;
 
-use crate::clock as random;
+use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::Outage;
 use crate::store::redis::connection::Connection;
@@ -91,7 +91,7 @@ impl Cluster {
             .map(|address| self.node(&address));
         let named = self.urls.infos.iter().map(|info| self.endpoint(info));
         let mut nodes: Vec<_> = known.chain(named).collect();
-        let first = random::bits() as usize % nodes.len();
+        let first = clock::bits() as usize % nodes.len();
         nodes.rotate_left(first);
         let ask = |node: Endpoint| async move {
             let mut connection = Connection::Server(node.connect().await?);

@@ -13,11 +13,10 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::Store;
-use crate::store::redis::RedisStore;
 use crate::store::redis::attempt::Failed;
 use crate::store::redis::call::{IDLE, UnderWay};
-use crate::store::redis::errors;
 use crate::store::redis::link::{Link, Route, RuntimeLinks};
+use crate::store::redis::{RedisStore, errors};
 
 impl RedisStore {
     /// Tries a connection that was idle, so that a call that is sent at most once is not lost with it. If there is none, it

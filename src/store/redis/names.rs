@@ -5,8 +5,7 @@ use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use crate::error::Error;
-use crate::key::Key;
-use crate::key::{parts, split};
+use crate::key::{Key, parts, split};
 
 /// Builds the names of a namespace's keys in Redis.
 #[derive(Clone, Debug)]

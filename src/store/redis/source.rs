@@ -15,7 +15,6 @@ use crate::store::redis::connection::{Connection, NODE_TIMEOUT};
 #[cfg(feature = "cluster")]
 use crate::store::redis::endpoint::is_tls;
 use crate::store::redis::endpoint::{Access, Endpoint, prepare_tls};
-use crate::store::redis::errors;
 use crate::store::redis::errors::connecting::no_connection;
 use crate::store::redis::errors::is_outage;
 use crate::store::redis::names::RedisKey;
@@ -26,8 +25,8 @@ use crate::store::redis::pool::OF_SENTINELS;
 use crate::store::redis::pool::Pool;
 #[cfg(feature = "sentinel")]
 use crate::store::redis::sentinel::Sentinels;
-use crate::store::redis::slots;
 use crate::store::redis::slots::{Masters, Topology};
+use crate::store::redis::{errors, slots};
 
 /// Makes connections.
 #[derive(Clone)]

@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::bloom_filter::BloomFilter;
-use crate::dedupe::Claimed;
-use crate::dedupe::Dedupe;
+use crate::dedupe::{Claimed, Dedupe};
 use crate::single_flight::SingleFlight;
 use crate::single_flight::outcome::Postcard;
 use crate::tests::days::{DAY, World, days, in_both};

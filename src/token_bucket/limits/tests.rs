@@ -16,8 +16,7 @@ use crate::store::Store;
 use crate::store::builder::StoreBuilder;
 use crate::store::operation::Operation as _;
 use crate::token_bucket::TokenBucket;
-use crate::token_bucket::limits::terms_of;
-use crate::token_bucket::limits::{Several, TokenBuckets};
+use crate::token_bucket::limits::{Several, TokenBuckets, terms_of};
 use support::patient;
 use support::redis_server::RedisServer;
 

@@ -14,8 +14,7 @@ use crate::store::timer::sleep;
 use crate::sync::atomic::Ordering;
 use crate::token_bucket::calls::Clients;
 use crate::token_bucket::local::Table;
-use crate::token_bucket::local::entry::Entry;
-use crate::token_bucket::local::entry::{MOST, SLOTS};
+use crate::token_bucket::local::entry::{Entry, MOST, SLOTS};
 
 pub(super) struct PrefetchTask {
     entry: Arc<Entry>,
