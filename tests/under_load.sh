@@ -23,7 +23,6 @@ tests=(
   "layers stacks::upstream_limits"
   "layers leases::away::a_mutex_keeps"
   "layers contract::dropped::after_each_number_of_polls::redis::SeveralLimits"
-  "suite settings_are_those_of_each_lock"
   "suite who_cannot_be_served_in_time_is_refused"
   "suite turns_come_sooner_with_more_permits"
   "suite a_hold_is_renewed_and_lost"

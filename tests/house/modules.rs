@@ -23,14 +23,7 @@ pub(crate) fn sources() -> Vec<(String, String)> {
             .to_string_lossy()
             .into_owned()
     };
-    let tests = [
-        "tests",
-        "agreement",
-        "model",
-        "simulation",
-        "days",
-        "set_back",
-    ];
+    let tests = ["tests", "agreement", "model"];
     let is_test = |name: &str| {
         name.trim_end_matches(".rs")
             .split('/')
