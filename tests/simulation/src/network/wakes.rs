@@ -63,6 +63,30 @@ impl State {
         self.broken.push(format!("{at:.3} ms: {what}"));
     }
 
+    /// Those who wait no more have to hear of it, unless the request names them.
+    fn tell(
+        &mut self,
+        name: &[u8],
+        before: &Line,
+        after: &Line,
+        values: &[Bytes],
+        listens: impl Fn(&[u8]) -> Option<usize>,
+    ) {
+        let gone = before.waiters.difference(&after.waiters);
+        for token in gone.filter(|token| !values.contains(token)) {
+            let Some(process) = token.get(..PROCESS).and_then(&listens) else {
+                continue;
+            };
+            let told = Told {
+                process,
+                name: name.to_vec(),
+                at: Instant::now(),
+                is_granted: after.holders.contains(token),
+            };
+            self.told.insert(token.clone(), told);
+        }
+    }
+
     /// All of these know.
     fn all_know(&mut self, know: impl Fn(&Told) -> bool, within: Duration) {
         let known = self.told.iter().filter(|(_, told)| know(told));
@@ -187,10 +211,10 @@ impl Wakes {
                 state.knows(token, self.within);
             }
         }
-        for three in keys
+        let waiters = keys
             .windows(3)
-            .filter(|keys| keys[2].ends_with(b":waiters"))
-        {
+            .filter(|keys| keys[2].ends_with(b":waiters"));
+        for three in waiters {
             let (holders, key) = (&three[0], &three[2]);
             let Some(name) = name(key) else { continue };
             if self.besides.iter().any(|other| name.starts_with(other)) {
@@ -204,27 +228,8 @@ impl Wakes {
                 let asks =
                     |told: &Told| !told.is_granted && told.process == process && told.name == name;
                 state.all_know(asks, self.within);
-                let gone = before.waiters.difference(&after.waiters);
-                for token in gone.filter(|token| !values.contains(token)) {
-                    let Some(process) = token.get(..PROCESS).and_then(&listens) else {
-                        continue;
-                    };
-                    let told = Told {
-                        process,
-                        name: name.to_vec(),
-                        at: Instant::now(),
-                        is_granted: after.holders.contains(token),
-                    };
-                    state.told.insert(token.clone(), told);
-                }
-                // What fits now did so before.
-                let first = before.first.as_ref();
-                let is_first = first.is_some_and(|first| after.holders.contains(first));
-                let is_in_order = self.in_order.iter().any(|other| name.starts_with(other));
-                if is_first && is_in_order && before.holders.is_subset(&after.holders) {
-                    let name = name.escape_ascii();
-                    state.condemn(format!("{name}: the first one was left to wait"));
-                }
+                state.tell(name, before, &after, values, &listens);
+                self.judge_order(state, name, before, &after);
             }
             // A lease that ends by itself wakes nobody: who is first asks then.
             let has_lapsed = before.is_some_and(|before| before.ends <= database.micros as f64);
@@ -235,6 +240,17 @@ impl Wakes {
             if !after.waiters.is_empty() {
                 state.lines.insert(place, after);
             }
+        }
+    }
+
+    /// The first waiter is not granted by a request that freed nothing: what fits now did so before.
+    fn judge_order(&self, state: &mut State, name: &[u8], before: &Line, after: &Line) {
+        let first = before.first.as_ref();
+        let is_first = first.is_some_and(|first| after.holders.contains(first));
+        let is_in_order = self.in_order.iter().any(|other| name.starts_with(other));
+        if is_first && is_in_order && before.holders.is_subset(&after.holders) {
+            let name = name.escape_ascii();
+            state.condemn(format!("{name}: the first one was left to wait"));
         }
     }
 }
