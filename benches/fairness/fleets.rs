@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tower_distributed::wait_group::{FleetLimit, Turn, WaitGroupBuilder};
+use tower_distributed::fleet::FleetLimit;
+use tower_distributed::wait_group::{Turn, WaitGroupBuilder};
 use tower_distributed::{Store, WaitGroup};
 
 use crate::common::Bench;

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tower_distributed::token_bucket::FleetTable;
-use tower_distributed::wait_group::FleetLimit;
+use tower_distributed::fleet::FleetLimit;
+use tower_distributed::fleet::FleetTable;
 use tower_distributed::{BreakerState, FleetQuotas, Mutex, Quota, Store, TokenBucket, WaitGroup};
 
 use crate::common::Bench;

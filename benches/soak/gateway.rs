@@ -24,6 +24,7 @@ use tower_distributed::{
 use crate::child::{self, Role, tell};
 use crate::deploys::presence::Presences;
 use crate::deploys::terms;
+use crate::deploys::visit::VISIT;
 use crate::routes::MESSAGE;
 use crate::{CLUSTER, DEPLOYS, common};
 
@@ -132,6 +133,11 @@ fn app(store: &Store, terms: Terms, presences: Option<&Presences>) -> Result<Rou
         .build(store, &name("events"))?;
     let events = Dedupe::builder().ttl(ttl).build(&events)?;
     let key = |_: &Request| "all";
+    // No report depends on the fields that callers and the referee add. Any other field makes a request private.
+    let shared = extract::shared_get()
+        .ignore_field(USER)?
+        .ignore_field(MESSAGE)?
+        .ignore_field(VISIT)?;
     let unsure = |path: &'static str| {
         let presences = presences.cloned();
         move |unsure: &dedupe::Unsure| {
@@ -161,10 +167,7 @@ fn app(store: &Store, terms: Terms, presences: Option<&Presences>) -> Result<Rou
         )
         .route(
             "/report/{id}",
-            get(report).layer(
-                web::single_flight(reports, extract::shared_get().ignore_field(USER)?)
-                    .on_lease(web::InsertLease),
-            ),
+            get(report).layer(web::single_flight(reports, shared).on_lease(web::InsertLease)),
         )
         .route(
             "/webhook",

@@ -143,17 +143,19 @@ impl Network {
         }
     }
 
-    /// Another program writes a hash to a key, on each server. It expires after 3 s.
-    pub fn put_foreign(&self, addresses: &[String], key: &[u8]) {
+    /// Another program writes a hash to a key, on each server. Returns after how long it expires.
+    pub fn put_foreign(&self, addresses: &[String], key: &[u8]) -> Duration {
+        const LIFE: Duration = Duration::from_secs(3);
         self.note("foreign", key);
         for address in addresses {
             self.with_server(address, |server| {
                 let mut database = lock(&server.database);
-                let until = Some(database.micros / 1000 + 3000);
+                let until = Some(database.micros / 1000 + LIFE.as_millis() as i64);
                 let item = Item::Hash([(b"other".to_vec(), b"1".to_vec())].into());
                 database.entries.insert(key.to_vec(), Entry { item, until });
             });
         }
+        LIFE
     }
 
     /// The numbers of the flows in the queues of a server are nearly used up.

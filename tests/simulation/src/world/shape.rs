@@ -256,7 +256,9 @@ impl Shape {
     /// The judge of those that wait, where nothing keeps them from being woken.
     pub fn wakes(&self) -> Option<Wakes> {
         let is_well = self.faults.iter().all(|fault| *fault == Fault::Age);
-        if !is_well || self.weather.often_late > 0 || self.neglected > 0 {
+        // Calls that wait for a replica leave one after the other: who is woken may have to wait behind many.
+        let is_busy = self.waits_for_replica() && self.weather.often_slow > 0;
+        if !is_well || is_busy || self.weather.often_late > 0 || self.neglected > 0 {
             return None;
         }
         // Layers show no leases. Who locks several keys shows none of them before it has all.

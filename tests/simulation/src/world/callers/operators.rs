@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
+use tokio::time::Instant;
 use tower_distributed::dedupe::Claimed;
 use tower_distributed::fleet::RefusedKeys;
 use tower_distributed::operator::{Entry, Kind, Operator, State};
@@ -354,7 +355,8 @@ impl World {
         let which = self.network.draw(PARTS.len() as u64) as usize;
         let (name, part) = PARTS[which];
         let since = self.judges.losses();
-        self.network.put_foreign(
+        let put = Instant::now();
+        let life = self.network.put_foreign(
             &self.servers,
             format!("td:{{{name}:{key}}}:{part}").as_bytes(),
         );
@@ -377,7 +379,8 @@ impl World {
             .count(if is_foreign { "foreign" } else { "errors" });
         let is_told =
             matches!(&outcome, Err(error) if error.is_unavailable() || error.is_overloaded());
-        if !is_told && self.has_all(since) {
+        let is_there = put.elapsed() < life;
+        if !is_told && is_there && self.has_all(since) {
             self.condemn(format!("{name} meets a foreign key: {outcome:?}"));
         }
         Some(())

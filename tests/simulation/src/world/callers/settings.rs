@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tower_distributed::fleet::FleetLimit;
 use tower_distributed::fleet::FleetSetting;
-use tower_distributed::wait_group::FleetLimit;
 use tower_distributed::{Error, FleetQuotas, Quota, Quotas, Store, TokenBucket, WaitGroup};
 
 use super::super::World;
