@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tower_distributed::{BreakerState, Credentials, Quota, Store, TokenBucket};
@@ -12,6 +12,7 @@ use support::cluster::RedisCluster;
 use support::eventually;
 use support::program::since_7_0;
 use support::proxy::FaultProxy;
+use support::redis_server::RedisServer;
 use support::replicated::ReplicatedCluster;
 use support::requires;
 use support::slot_move::SlotMove;
@@ -55,6 +56,33 @@ async fn a_replica_takes_the_place_of_its_master() {
     // Waiters are woken from there, too.
     let elsewhere = Store::builder().cluster([replica.url()]).unwrap();
     a_waiter_is_woken(&store, &elsewhere, key, &replica).await;
+}
+
+/// All masters are asked at the same time, so that a readiness probe is answered in the time of one call.
+#[tokio::test]
+async fn a_ping_takes_no_longer_where_more_masters_are_away() {
+    requires!(since_7_0());
+    const TIMEOUT: Duration = Duration::from_secs(4);
+    let cluster = RedisCluster::start().await;
+    let builder = Store::builder().timeout(TIMEOUT);
+    let store = builder.cluster(cluster.urls()).unwrap();
+    let bucket = TokenBucket::new(&store, "x", Quota::per_hour(1).burst(100_000)).unwrap();
+    for key in 0..32_u64 {
+        assert!(
+            bucket.allow(key).await.is_ok(),
+            "connections to all masters"
+        );
+    }
+    cluster.nodes().iter().for_each(RedisServer::pause);
+    let began = Instant::now();
+    assert!(store.ping().await.unwrap_err().is_unavailable());
+    assert!(began.elapsed() < 2 * TIMEOUT, "{:?}", began.elapsed());
+    cluster.nodes()[2].resume();
+    eventually("one master to be enough", SOON, async || {
+        store.ping().await.is_ok()
+    })
+    .await;
+    cluster.nodes().iter().for_each(RedisServer::resume);
 }
 
 /// A replica takes over from a master that lives on, and keeps no connection: each failover would leave another one. Calls

@@ -18,7 +18,9 @@ const ASKS: &str = "tls-auth-clients yes";
 const DOES_NOT_ASK: &str = "tls-auth-clients no";
 
 fn trusting(authority: &Authority) -> StoreBuilder {
-    Store::builder().root_certificates(authority.pem())
+    // A handshake takes long where many tests run.
+    let builder = Store::builder().connect_timeout(SOON).timeout(SOON);
+    builder.root_certificates(authority.pem())
 }
 
 /// A call, and a waiter that is woken over the subscription.

@@ -50,10 +50,23 @@ fn module(file: &str) -> String {
     path.trim_end_matches("/mod").replace('/', "::")
 }
 
-/// The paths behind each `crate::` of a text: groups in braces are taken apart.
+/// A text without its public re-exports: a page names what belongs to it, and needs nothing of that.
+fn without_reexports(code: &str) -> String {
+    let mut parts = code.split("pub use ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        let rest = part.split_once(';').map_or("", |(_, rest)| rest);
+        text + rest
+    })
+}
+
+/// The paths behind each `crate::` of a text, but for those of visibilities: groups in braces are taken apart.
 fn paths(code: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for (at, start) in code.match_indices("crate::") {
+        if code[..at].ends_with("(in ") {
+            continue;
+        }
         let rest = &code[at + start.len()..];
         let end = rest
             .find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':')
@@ -63,13 +76,14 @@ fn paths(code: &str) -> Vec<String> {
             let group = group.split('}').next().unwrap_or_default();
             let names = group.split([',', '{']).map(str::trim);
             paths.extend(names.map(|name| format!("{path}::{name}")));
+        } else {
+            paths.push(path);
         }
-        paths.push(path);
     }
     paths
 }
 
-/// For each file the files from which it imports, without its own parents: what a module shares with its children is one thing.
+/// For each file the files from which it imports.
 fn arrows() -> BTreeMap<String, BTreeSet<String>> {
     let sources = sources();
     let modules: BTreeMap<String, &str> = sources
@@ -86,7 +100,9 @@ fn arrows() -> BTreeMap<String, BTreeSet<String>> {
         }
     };
     let imports = |file: &str, code: &str| {
-        let owners = paths(code).into_iter().filter_map(|path| owner(&path));
+        let owners = paths(&without_reexports(code))
+            .into_iter()
+            .filter_map(|path| owner(&path));
         owners.filter(|owner| owner != file).collect()
     };
     sources

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
+use tower_distributed::fleet::FleetLimit;
 use tower_distributed::fleet::RefusedKeys;
 use tower_distributed::operator::Operator;
-use tower_distributed::wait_group::FleetLimit;
 use tower_distributed::{FleetQuotas, Mutex, Quota, Store, TokenBucket, WaitGroup};
 
 use support::patient;

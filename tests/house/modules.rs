@@ -31,10 +31,7 @@ pub(crate) fn sources() -> Vec<(String, String)> {
     };
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).unwrap();
-        let own = text
-            .split("\n#[cfg(test)]\nmod tests {")
-            .next()
-            .unwrap_or_default();
+        let own = text.split("\nmod tests {").next().unwrap_or_default();
         let code = own
             .lines()
             .filter(|line| !line.trim_start().starts_with("//"));

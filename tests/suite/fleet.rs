@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
+use tower_distributed::fleet::FleetLimit;
+use tower_distributed::fleet::FleetTable;
 use tower_distributed::operator::{Entry, Kind};
-use tower_distributed::token_bucket::FleetTable;
-use tower_distributed::wait_group::FleetLimit;
 use tower_distributed::{FleetQuotas, Quota, RateLimitLayer, Store, TokenBucket};
 
 use crate::operators::shown;

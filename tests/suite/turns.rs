@@ -5,7 +5,8 @@ use std::time::Duration;
 use support::eventually;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tower_distributed::wait_group::{FleetLimit, Turn, WaitGroupBuilder};
+use tower_distributed::fleet::FleetLimit;
+use tower_distributed::wait_group::{Turn, WaitGroupBuilder};
 use tower_distributed::{Error, Permit, Store, WaitGroup};
 
 use crate::line::Line;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures::future::{FutureExt as _, LocalBoxFuture, join_all};
 use http::{Request, Response};
 use tower::{Layer as _, ServiceExt as _, service_fn};
+use tower_distributed::fleet::FleetLimit;
+use tower_distributed::fleet::FleetTable;
 use tower_distributed::response::UpstreamLimits;
-use tower_distributed::token_bucket::FleetTable;
-use tower_distributed::wait_group::{Adaptive, FleetLimit, Signal};
+use tower_distributed::wait_group::{Adaptive, Signal};
 use tower_distributed::{
     ConcurrencyLimitLayer, FleetQuotas, Quota, RateLimitLayer, Store, StoreFailure, TokenBucket,
     WaitGroup,

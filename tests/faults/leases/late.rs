@@ -12,6 +12,11 @@ use support::redis_server::RedisServer;
 /// How long who is far waits for an answer: less than the 500 ms after which a line sends a copy in the background.
 const TIMEOUT: u64 = 250;
 
+/// A store that does not wait for long.
+fn soon(url: &str) -> Store {
+    hasty(url, TIMEOUT)
+}
+
 /// A server, a store near to it, and one behind a proxy.
 struct Scene {
     server: RedisServer,
@@ -21,9 +26,9 @@ struct Scene {
 }
 
 impl Scene {
-    async fn set() -> Self {
+    async fn set(far: fn(&str) -> Store) -> Self {
         let (server, proxy) = with_proxy().await;
-        let (near, far) = (open(&server.url()), hasty(&proxy.url(), TIMEOUT));
+        let (near, far) = (open(&server.url()), far(&proxy.url()));
         Self {
             server,
             proxy,
@@ -46,10 +51,10 @@ impl Scene {
 }
 
 /// Each family from near and far, once it has a connection and its scripts are known. All wait to be idle at the same time.
-async fn each(check: impl AsyncFn(&Scene, &Family, &Family)) {
+async fn each(way: fn(&str) -> Store, check: impl AsyncFn(&Scene, &Family, &Family)) {
     let check = &check;
     join_all((0..3).map(async |kind| {
-        let scene = &Scene::set().await;
+        let scene = &Scene::set(way).await;
         let [near, far] =
             [&scene.near, &scene.far].map(|store| Family::each(store, LONG)[kind].clone());
         eventually("a connection", SOON, async || {
@@ -70,7 +75,7 @@ async fn each(check: impl AsyncFn(&Scene, &Family, &Family)) {
 /// read from it by then, and may run at any time.
 #[tokio::test]
 async fn an_acquire_that_was_sent_twice_makes_no_holder_after_its_release() {
-    each(async |scene, near, far| {
+    each(open, async |scene, near, far| {
         let dropped = scene.proxy.replies_dropped();
         scene.proxy.drop_next_reply_after(b"acquire");
         let holder = far.take("k").await.unwrap();
@@ -94,7 +99,7 @@ async fn an_acquire_that_was_sent_twice_makes_no_holder_after_its_release() {
 #[tokio::test]
 async fn an_acquire_whose_second_copy_was_not_sent_makes_no_holder() {
     for waits in [false, true] {
-        each(async |scene, _, far| {
+        each(soon, async |scene, _, far| {
             scene.proxy.cut_after(b"acquire");
             let outcome = if waits {
                 far.take("k").await
@@ -110,7 +115,7 @@ async fn an_acquire_whose_second_copy_was_not_sent_makes_no_holder() {
         })
         .await;
     }
-    let scene = Scene::set().await;
+    let scene = Scene::set(soon).await;
     // Nor of locks that are asked for together.
     let mutex = Mutex::builder().ttl(LONG).build(&scene.far, "all").unwrap();
     let is_had = async || mutex.try_lock_all(["a", "b"]).await.is_ok();
@@ -134,7 +139,7 @@ async fn an_acquire_whose_second_copy_was_not_sent_makes_no_holder() {
 
 #[tokio::test]
 async fn a_permit_that_was_asked_for_twice_is_left_to_others() {
-    let scene = Scene::set().await;
+    let scene = Scene::set(open).await;
     let group = WaitGroup::new(&scene.far, "left", 1).unwrap();
     assert!(group.add("k").await.unwrap().done().await.unwrap());
     scene.idle().await;

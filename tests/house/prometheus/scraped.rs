@@ -1,6 +1,6 @@
 //! The example as a process: what it serves at `/metrics`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use reqwest::{Client, StatusCode};
 
@@ -11,7 +11,8 @@ use support::redis_server::RedisServer;
 /// Names of series, each with its labels, and its value.
 type Series = BTreeMap<String, f64>;
 
-async fn scrape(example: &ServingExample) -> Series {
+/// The series, and the names of metrics that are described.
+async fn scrape(example: &ServingExample) -> (Series, BTreeSet<String>) {
     let response = Client::new()
         .get(format!("{}/metrics", example.base))
         .send()
@@ -22,16 +23,20 @@ async fn scrape(example: &ServingExample) -> Series {
         "text/plain; version=0.0.4; charset=utf-8"
     );
     let text = response.text().await.unwrap();
+    let described = text.lines().filter_map(|line| {
+        let (name, help) = line.strip_prefix("# HELP ")?.split_once(' ')?;
+        (!help.is_empty()).then(|| name.to_owned())
+    });
+    let described = described.collect();
     let series = text
         .lines()
         .filter(|line| !line.starts_with('#') && !line.is_empty());
-    series
-        .map(|line| {
-            line.rsplit_once(' ')
-                .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
-                .unwrap()
-        })
-        .collect()
+    let series = series.map(|line| {
+        line.rsplit_once(' ')
+            .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
+            .unwrap()
+    });
+    (series.collect(), described)
 }
 
 /// The sum of all series that have these parts.
@@ -78,7 +83,7 @@ async fn the_metrics_of_the_dashboard_are_served_with_the_documented_labels() {
     assert_eq!(post(&example, "webhook").await, StatusCode::OK);
     assert_eq!(post(&example, "webhook").await, StatusCode::CONFLICT);
 
-    let series = scrape(&example).await;
+    let (series, described) = scrape(&example).await;
     let names = Names::documented();
     for name in series.keys() {
         let (metric, labels) = name
@@ -86,6 +91,10 @@ async fn the_metrics_of_the_dashboard_are_served_with_the_documented_labels() {
             .and_then(|name| name.split_once('{'))
             .unwrap();
         assert!(names.has(metric), "{name} is not documented");
+        // A histogram is described once, without the ends of its series.
+        let of = ["_bucket", "_sum", "_count"].map(|end| metric.strip_suffix(end));
+        let of = of.into_iter().flatten().next().unwrap_or(metric);
+        assert!(described.contains(of), "{of} is not described");
         for label in labels
             .split("\",")
             .map(|label| label.split_once('=').unwrap().0)

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio_test::{assert_pending, task};
 use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
-use tower_distributed::wait_group::FleetLimit;
+use tower_distributed::fleet::FleetLimit;
 use tower_distributed::{
     ConcurrencyLimitLayer, LeaseHandle, Refusal, RefusalKind, Store, WaitGroup,
 };

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tower::{BoxError, Layer as _, Service, ServiceExt as _};
-use tower_distributed::token_bucket::{Ban, FleetTable};
+use tower_distributed::fleet::FleetTable;
+use tower_distributed::token_bucket::Ban;
 use tower_distributed::{
     BudgetLayer, FleetQuotas, Quota, QuotaTable, Quotas, RateLimitLayer, Refusal, RefusalKind,
     TokenBucket, TokenBuckets,

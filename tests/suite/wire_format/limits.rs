@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use tower_distributed::fleet::FleetLimit;
+use tower_distributed::fleet::FleetTable;
 use tower_distributed::fleet::RefusedKeys;
-use tower_distributed::token_bucket::FleetTable;
-use tower_distributed::wait_group::FleetLimit;
 use tower_distributed::{FleetQuotas, Quota, RateLimitLayer, StoreFailure, TokenBucket};
 
 use super::{MINUTE, Scene};
