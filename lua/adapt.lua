@@ -1,11 +1,11 @@
--- adapt: limits of permits that follow what the processes see.
--- Keys       for each run: string, sixteen whole numbers, which `names` lists:
---           limit (thousandths); base, the latency without a queue (ns, 0: unknown); age, windows since it was measured;
---           probe, 1 to 3 while it is measured; since when the window lasts (µs); in the window: ok, overloads, the sum
---           of the latencies (µs), busy (permits in flight · ms); before the window: in_flight, the permits in flight
---           (thousandths, smoothed); the mean latency of the last window (µs); usual, the share of overloads that does
---           not depend on the load, and tried, the one before a probe (millionths); sure, windows for which usual counts
---           as measured; cuts, how often the limit was lowered of late; sampled, when a sample was reported (µs)
+-- adapt: limits of permits that adapt to the measurements of the processes.
+-- Keys       for each run: string, sixteen whole numbers, which `names` lists: limit (thousandths); base, the latency
+--           without a queue (ns, 0: unknown); age, windows since it was measured; probe, 1 to 3 while it is measured;
+--           since when the window lasts (µs); in the window: ok, overloads, the sum of the latencies (µs), busy
+--           (permits in flight · ms); before the window: in_flight, the permits in flight (thousandths, smoothed); the
+--           mean latency of the last window (µs); usual, the share of overloads that does not depend on the load, and
+--           tried, the share before a probe (millionths); sure, windows for which usual counts as measured; cuts, how
+--           often the limit was lowered recently; sampled, when a sample was reported (µs)
 local names = {'limit', 'base', 'age', 'probe', 'since', 'ok', 'overloads', 'latency', 'busy', 'in_flight', 'mean',
   'usual', 'tried', 'sure', 'cuts', 'sampled'}
 local kept, quiet, longest = 3600000000, 60000000, 3600000000 -- µs
@@ -15,10 +15,10 @@ local full, drain, half = 1, 2, 3 -- the steps of a probe
 local all, free, many, nearly_all = 1000000, 10000, 100000, 750000 -- shares in millionths
 local cut, too_many, low_limit = 6, 14, 8000
 
--- Returns the state of a key, without one that of the limit `known`.
+-- Returns the state of a key. If none is stored, its limit is `known`.
 local function stored(key, known, now)
   local raw, s, n = attempt('GET', key), {}, 0
-  -- A key of another type, and text in another form, were forged: they are replaced.
+  -- A key of another type, and text in another form, were written by another program: they are replaced.
   raw = type(raw) == 'string' and match(raw, '^[%d ]+$') or ''
   for digits in string.gmatch(raw, '%d+') do
     n = n + 1
@@ -53,7 +53,7 @@ local function noise(share, samples, factor)
   return floor(math.sqrt(floor(factor * share * (all - share) / samples)))
 end
 
--- Takes in what was measured at half of the load. `Adapted::learn` in src/wait_group/adaptive/step.rs says why.
+-- Updates the state from a measurement at half of the load. `Adapted::learn` in src/adaptive/step.rs gives the reasons.
 local function learn(s, share, samples, follows)
   if follows == 1 then
     local short = max(1, s.mean * 1000)
@@ -70,7 +70,7 @@ local function learn(s, share, samples, follows)
   end
 end
 
--- Moves the limit by a window without overload.
+-- Changes the limit after a window without overload.
 local function grow(s, share, follows)
   local used, short = s.in_flight * 2 >= s.limit, max(1, s.mean * 1000)
   if follows == 0 then
@@ -88,7 +88,7 @@ local function grow(s, share, follows)
   end
 end
 
--- Moves the limit by a window that is over. `Adapted::adjust` says why.
+-- Changes the limit at the end of a window. `Adapted::adjust` gives the reasons.
 local function adjust(s, follows)
   local samples, usual = s.ok + s.overloads, max(s.usual, free)
   local share = floor(s.overloads * all / samples)
@@ -113,14 +113,15 @@ local function adjust(s, follows)
   end
 end
 
--- A limit shows its effect after the latency: so long is the `shortest` window.
+-- Returns whether the window is over. A limit shows its effect only after the latency, which gives the `shortest`
+-- window.
 local function is_over(s, lasts, shortest)
   local samples, measures = s.ok + s.overloads, s.probe == full or s.probe == half and s.tried > free
   return lasts >= shortest and samples >= min(few, max(1, floor(s.limit / 1000)))
     and (not measures or samples >= measured or lasts >= shortest * longer)
 end
 
--- Adds what a process saw.
+-- Adds the measurements of a process.
 local function add(s, follows, window, ok, overloads, latency, peak, span, now)
   local lasts = now - s.since
   if ok + overloads > 0 then s.sampled = now end
@@ -138,7 +139,7 @@ local function add(s, follows, window, ok, overloads, latency, peak, span, now)
   s.since, s.ok, s.overloads, s.latency, s.busy = now, 0, 0, 0, 0
 end
 
--- Runs one key: adds what a process saw, and moves the limit when the window is over. Returns the state.
+-- Runs one key: adds the measurements of a process, and changes the limit at the end of a window. Returns the state.
 local function adapt(key, args, at, now)
   local a = {}
   for i = 1, 11 do a[i] = number(args[at + i]) end
@@ -157,12 +158,13 @@ local function adapt(key, args, at, now)
   return s, s.probe >= drain and max(low, floor(used / 2000)) or floor(s.limit / 1000)
 end
 
--- Adds what a process saw to the window of a key, and moves the limit when the window is over.
--- Arguments  for each run: 1: follow the latency, 0: do not; the lowest limit; the highest; the one if none is stored; the
---            one after a pause; the length of a window (µs); successes; overloads; the sum of the latencies of the
---            successes (µs); the most permits in flight in the process; since when (µs ago)
+-- Adds the measurements of a process to the window of a key, and changes the limit at the end of a window.
+-- Arguments  for each run: 1: follow the latency, 0: do not; the lowest limit; the highest; the limit if none is
+--            stored; the limit after a pause; the length of a window (µs); successes; overloads; the sum of the
+--            latencies of the successes (µs); the maximum number of permits in flight in the process; since when (µs
+--            ago)
 -- Returns    now (µs); for each run: the limit, permits in flight, the mean latency of the last window (µs)
--- Writes     SET with PXAT: 1 hour, if the process saw something
+-- Writes     SET with PXAT: 1 hour, if the process has samples
 function operations.adapt(keys, args)
   local now = clock()
   local reply = {now}

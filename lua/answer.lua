@@ -1,18 +1,19 @@
--- answer: the answer of a flight, kept for a while beside the lock. The mark is `entered fresh stale codec bytes`: when
--- the answer was entered, how long from then on it is fresh, how long it is served stale while a caller makes a fresh one
--- (all µs), the name of the codec that encoded the bytes, and the bytes. A caller that asked while the answer was fresh
--- may get it as long as it is kept. An answer that is fresh for no time is only for callers that wait when it is entered.
--- An answer that was entered later than now is not served: the clock was set back, so its age is unknown.
--- Bytes that begin with `+` are an answer; others say that the work failed, or is not shared.
--- Arguments  for all runs: the codec; to look: `since stale ahead`: when the caller first asked (µs, 0: now), whether it takes
---            a stale answer (0, 1), and how long before its end (µs) an answer counts as stale, and is taken, if it begins
---            with `+`; to enter: `fresh stale` (see the mark; stale is at least fresh), how long the answer is kept (ms),
---            its bytes
-local small = 1024 -- bytes: what is entered also if the server is out of memory
+-- answer: the answer of a flight, stored beside the lock for a while. The mark is `entered fresh stale codec bytes`:
+-- when the answer was stored, how long it is fresh after that, how long it is served stale while a caller computes a
+-- fresh one (all µs), the name of the codec that encoded the bytes, and the bytes. A caller that first sent a query
+-- while the answer was fresh may get it as long as it is kept. An answer whose fresh time is zero is only for the
+-- callers that wait when it is stored. An answer that was stored later than now is not served: the clock was set back,
+-- so its age is unknown.
+-- Bytes that begin with `+` are an answer; other bytes record that the work failed, or that nothing is shared.
+-- Arguments  for all runs: the codec; to look: `since stale ahead`: when the caller first sent a query (µs, 0: now),
+--            whether it accepts a stale answer (0, 1), and how long before its end (µs) an answer counts as stale, and
+--            is accepted, if it begins with `+`; to enter: `fresh stale` (see the mark; stale is at least fresh), how
+--            long the answer is kept (ms), its bytes
+local small = 1024 -- bytes: such answers are stored even if the server is out of memory
 local published = 8192 -- bytes: larger answers are not part of the message: the waiters read them
 
 -- Finds `fresh stale bytes`, with the times counted from now, or `other` if another codec wrote the answer. If the
--- answer was fresh at any time since the caller asked, nothing is left to do.
+-- answer was fresh at any time since the caller's first query, the work is done.
 function answer.look(keys, first, args, at, now, bypass)
   local stored = call('GET', keys[first + 1])
   if not stored then return nil end
@@ -44,7 +45,7 @@ end
 
 kinds.flight = {holders = mutex, outcome = answer, keys = 4, ttl = 5, looks = 1, enters = 3}
 
--- Returns what is known of the answer to a key.
+-- Returns the state of the answer to a key.
 -- Keys       those of the lease; the mark is the answer
 -- Arguments  how many bytes to return
 -- Returns    now (µs); the length of the stored string (0: there is none; -1: it is of another type); the time until
@@ -55,7 +56,7 @@ function operations.look_at_answer(keys, args)
   return {now, length, call('PTTL', keys[2]), call('GETRANGE', keys[2], 0, args[2] - 1)}
 end
 
--- Removes the answer to a key, also while a run is in progress, and notifies all processes.
+-- Removes the answer to a key, even while a run is in progress, and notifies all processes.
 -- Keys       those of the lease; the mark is the answer
 -- Arguments  the channel of all processes; the message
 -- Returns    now (µs)

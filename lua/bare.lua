@@ -1,10 +1,11 @@
--- bare: states as one number instead of a table: the time from now to the TAT, in den-ths of a µs; 0 if the bucket is full.
--- Nearly all states are such: one quota, which refills; one level, neither blocked, nor with holds or a cancelled
--- reservation; and less than 2^53 den-ths, so that the number is exact. It is stored with the time at which it was written if
--- it is more than the burst; see bucket.
+-- bare: states as one number instead of a table: the time from now to the TAT, in den-ths of a µs; 0 if the bucket is
+-- full. Nearly all states are bare: one quota, which refills; one level, not blocked, without holds or a cancelled
+-- reservation; and less than 2^53 den-ths, so that the number is exact. If the number exceeds the burst, it is stored
+-- with the time of the write; see bucket.
 
--- Reads what a key stores (see `stored` in bucket). `text`, `den` and `full`: of the limit, see level. Nil if it is not bare.
--- The second value is whether the clock was set back since it was written, the third one the second in which the key expires.
+-- Reads what a key stores (see `stored` in bucket). `text`, `den` and `full` belong to the limit, see level. Returns
+-- nil if the state is not bare; otherwise the number, whether the clock was set back since the write, and the second in
+-- which the key expires.
 function bare.read(raw, now, text, den, full)
   if not full or raw == nil then return nil end
   if not raw then return 0, false, false end
@@ -26,7 +27,7 @@ function bare.read(raw, now, text, den, full)
   return ahead, from > now, ends
 end
 
--- The value that is stored for a bare state, and the second in which its key expires.
+-- Returns the stored value of a bare state, and the second in which its key expires.
 function bare.value(ahead, now, text, den, full)
   local part = ahead % den
   local whole = now + (ahead - part) / den
@@ -36,7 +37,7 @@ function bare.value(ahead, now, text, den, full)
   return value, whole - whole % second
 end
 
--- The number of `count` equal requests that fit. Nil if the state may not be bare after them.
+-- Returns the number of `count` equal requests that fit; nil if the state may not be bare after them.
 function bare.admitted(ahead, num, den, full, cost, wait, count)
   local price, top = cost * num, wait * den + full
   if top >= 2 * lift and ahead + count * price >= 2 * lift then return nil end
@@ -45,8 +46,9 @@ function bare.admitted(ahead, num, den, full, cost, wait, count)
   return free >= price and floor(free / price) or 0
 end
 
--- Writes a value whose key expires at the end of the second `ends`. `was`: that of the stored value, if known: to set an
--- expiry again costs more than all the rest. `expiry`: the text of the expiry, if it is there. Returns it.
+-- Writes a value whose key expires at the end of the second `ends`. `was`: the second in which the stored value
+-- expires, if known: setting an expiry again costs more than the rest. `expiry`: the text of the expiry, if already
+-- computed. Returns that text.
 function bare.write(key, value, ends, was, expiry)
   local saved
   if was == ends then

@@ -45,7 +45,7 @@ function bloom.open(config, bits0, bits1, args, at, now)
   if forget > 0 then f.forget, f.current = forget, floor(now / forget) end
   if stored then
     local newest = forget > 0 and sub(stored, 1, #want) == want and number(sub(stored, #want + 1))
-    -- Loops over generations end only where numbers are exact.
+    -- Loops over generations end only if numbers are exact.
     local is_exact = newest and newest % 1 == 0 and newest >= 0 and newest < 2 * lift
     if not is_exact then return nil, sub(stored, 1, 200) end
     f.stored, f.newest = newest, newest
@@ -58,7 +58,7 @@ function bloom.open(config, bits0, bits1, args, at, now)
   return f
 end
 
--- Begins the current generation, and deletes those that are forgotten. Returns the problem.
+-- Begins the current generation, and deletes forgotten generations. Returns the problem.
 local function begin(f, bits, other, lasts)
   local problem = inspect(f)
   if problem then return problem end
@@ -83,17 +83,17 @@ function bloom.enter(f)
     if problem then return problem end
   end
   if attempt('EXISTS', bits) == 0 then
-    -- The whole array, also if it was evicted: growing it later takes more memory, and a shorter one would be that of another
-    -- filter, should the configuration go as well.
+    -- The array is created in full, even if it was evicted: growing it later takes more memory. If the configuration
+    -- were evicted too, a shorter array would belong to another filter.
     local made = attempt('SETRANGE', bits, f.last, '\0')
     if type(made) == 'table' then return made end
-    -- The configuration, which was written when the generation began, outlives it.
+    -- The configuration was written when the generation began, and outlives the array.
     if lasts then attempt('PEXPIRE', bits, format('%d', 4 * lasts + 3600000)) end
   end
   f.entered = true
 end
 
--- The words of a command on the bits of so many items.
+-- Returns the words of a command on the bits of `count` items.
 local function words_for(verb, width, count)
   local words = {}
   for i = 1, count * width, width do
@@ -135,7 +135,7 @@ local function ask(f, command, verb, width, bits, seen, from, items)
   end
 end
 
--- The oldest generation that is not forgotten.
+-- Returns the oldest generation that is not forgotten.
 local function oldest(f)
   return f.forget and f.current - 1 or f.current
 end
@@ -185,7 +185,7 @@ function bloom.sample(f, generation)
   return ones
 end
 
--- Deletes a filter that was opened. Returns the problem.
+-- Deletes an opened filter. Returns the problem.
 function bloom.clear(f)
   local problem = inspect(f)
   if problem then return problem end
@@ -193,7 +193,7 @@ function bloom.clear(f)
   if type(gone) == 'table' then return gone end
 end
 
--- Returns a list with the number of set bits in the current generation and in the one before.
+-- Returns a list with the number of set bits in the current generation and in the previous one.
 function bloom.count(f)
   local counts = {0, 0}
   for generation = f.newest, oldest(f), -1 do

@@ -1,13 +1,15 @@
--- bucket: the state of a token bucket. It is a table: `levels`, first those of the quotas of the call (`ours`: how many),
--- then those of the quotas of other calls; `blocked`: until when it is blocked (µs, 0: not blocked); `holds`: see holds, or
--- nil; `now`; `is_new`: whether a quota is new to it, or the clock was set back since it was written; `is_swept`: whether
--- holds have ended; `change`: nil: it is not to be written; else whether tokens were taken from it.
--- The stored value is all numbers, separated by spaces: blocked, then per level tat, part, last, rest, num, den, burst; for
--- one level and no other information only `tat part num den burst`; see also bare. What is held stands behind the numbers, see
--- holds. A key expires at the end of the second in which its bucket is full and unblocked. A state that owed more than its
--- bursts when it was written ends with that time (µs): it was blocked, reserved ahead, or charged without a check. States with
--- holds have it among these. If the clock is behind that time, it was set back: all times of the state move back by as much.
--- The other states never owe more than their bursts, which bounds them after the clock was set back.
+-- bucket: the state of a token bucket. It is a table: `levels`, first the levels of the quotas of the call (`ours`: how
+-- many), then those of the quotas of other calls; `blocked`: until when it is blocked (µs, 0: not blocked); `holds`:
+-- see holds, or nil; `now`; `is_new`: whether a quota is new to it, or the clock was set back since the write;
+-- `is_swept`: whether holds have ended; `change`: nil: it need not be written; otherwise whether tokens were taken from
+-- it.
+-- The stored value is a text of numbers, separated by spaces: blocked, then per level tat, part, last, rest, num, den,
+-- burst; for one level and no other information only `tat part num den burst`; see also bare. The holds follow the
+-- numbers, see holds. A key expires at the end of the second in which its bucket is full and unblocked. A state ends
+-- with the time of its write (µs) if its debt exceeded its bursts then: it was blocked, reserved ahead, or charged
+-- without a check. In states with holds, that time is among the numbers of the holds. If the clock is behind that time,
+-- it was set back: all times of the state move back by the same span. The debt of other states never exceeds their
+-- bursts, which bounds them after the clock was set back.
 
 -- The expiry (PXAT, ms) at the end of a second (µs).
 function bucket.pxat(ends)
@@ -22,12 +24,12 @@ function bucket.stored(key)
   return nil
 end
 
--- The levels of a full bucket of a limit.
+-- Returns the levels of a full bucket of a limit.
 local function full(limit)
   return limit.text and {level.own(limit, 0, 0)} or {}
 end
 
--- The time from which a state is idle, so that deleting it changes nothing; nil if never.
+-- Returns the time from which a state is idle, so that deleting it changes nothing; nil if never.
 local function idle_from(s)
   local idle, h = s.blocked, s.holds
   if h and h.last > idle then idle = h.last end
@@ -39,15 +41,16 @@ local function idle_from(s)
   return idle
 end
 
--- Adds a level to a state, of 16 at most. Returns whether it is one, and whether it was limited since the clock was set back.
+-- Adds a level to a state, which has at most 16. Returns whether it is valid, and whether it was limited because the
+-- clock was set back.
 local function add(s, ...)
   local l, is_limited = level.read(s.now, ...)
   s.levels[#s.levels + 1] = l
   return l ~= nil and #s.levels <= 16, is_limited
 end
 
--- Reads the numbers of a state. Returns whether they are such; when they were written, if they tell; and whether the clock
--- was set back since.
+-- Reads the numbers of a state. Returns whether they are valid; when they were written, if stored; and whether the
+-- clock was set back since.
 local function read_numbers(s, raw)
   local tat, part, num, den, burst, seen = match(raw, '^(%d+) (%-?%d+) (%d+) (%d+) (%d+)%f[%D] ?(%d*)$')
   if tat then
@@ -69,8 +72,8 @@ local function read_numbers(s, raw)
   return at > #raw or seen and seen + 0 < 2 * lift, number(seen or ''), is_limited
 end
 
--- Reads a stored state. Returns it, or nil if it is none; when it was written, if it tells; and whether the clock was set
--- back since.
+-- Reads a stored state. Returns it, or nil if it is invalid; when it was written, if stored; and whether the clock was
+-- set back since.
 local function read(s, raw, limit)
   local bar, written = find(raw, '|', 1, true), nil
   if bar then
@@ -88,7 +91,8 @@ local function read(s, raw, limit)
   return s, written or seen, is_limited
 end
 
--- Moves the times of a state that was written at `seen`, before the clock was set back. Returns whether its holds are valid.
+-- Moves the times of a state that was written at `seen`, before the clock was set back. Returns whether its holds are
+-- valid.
 local function move(s, seen)
   local now = s.now
   local function moved(at)
@@ -101,7 +105,7 @@ local function move(s, seen)
   return not s.holds or holds.shift(s.holds, now, seen)
 end
 
--- Lowers what a state owes to its bursts: it owed no more when it was written, so the clock was set back since. Returns
+-- Lowers the debt of a state to its bursts: it was not higher at the write, so the clock was set back since. Returns
 -- whether it was.
 local function lower(s)
   local was_set_back = false
@@ -151,12 +155,12 @@ function bucket.load(raw, limit, now)
   return s
 end
 
--- Notes that a state has changed. `takes`: tokens were taken from it.
+-- Records that a state has changed. `takes`: tokens were taken from it.
 function bucket.change(s, takes)
   s.change = s.change or takes
 end
 
--- Notes a change if a state is not as it was stored.
+-- Records a change if a state differs from the stored state.
 function bucket.renew(s)
   if s.is_new or s.is_swept then bucket.change(s, false) end
 end
@@ -186,8 +190,8 @@ local function set(key, value, expiry)
   return attempt('SET', key, value)
 end
 
--- Writes a state that has changed; if nothing was taken, also if the server is out of memory. That refuses SET as the first
--- write of a script, and allows it after a write that frees memory.
+-- Writes a state that has changed. If no tokens were taken, this works even if the server is out of memory: the server
+-- refuses SET as the first write of a script, but allows it after a write that frees memory.
 function bucket.save(key, s)
   if s.change == nil then return end
   local idle = idle_from(s)
@@ -205,13 +209,13 @@ function bucket.save(key, s)
   if saved.err then error(saved.err, 0) end
 end
 
--- Appends what is held, if anything is: tokens, earliest end (µs).
+-- Appends the holds, if there are any: the held tokens, the earliest end (µs).
 local function with_held(s, numbers)
   if s.holds then numbers[#numbers + 1], numbers[#numbers + 2] = s.holds.held, s.holds.next end
   return numbers
 end
 
--- The part of a state that is returned: blocked until, then four numbers per quota of the call, then what is held.
+-- Returns the part of a state for replies: blocked until, then four numbers per quota of the call, then the holds.
 function bucket.told(s)
   local l = s.levels[1]
   local numbers = {s.blocked, l.tat, l.part, l.last, l.rest}
@@ -223,7 +227,7 @@ function bucket.told(s)
   return with_held(s, numbers)
 end
 
--- The whole state: seven numbers per level.
+-- Returns the whole state: seven numbers per level.
 function bucket.all(s)
   local numbers = {s.blocked}
   for _, l in ipairs(s.levels) do
@@ -232,7 +236,7 @@ function bucket.all(s)
   return with_held(s, numbers)
 end
 
--- The number of tokens available from `at` on for a request that may wait for `wait` µs, apart from those that are held;
+-- Returns the number of tokens available from `at` on for a request that may wait for `wait` µs, without held tokens;
 -- negative if tokens are already reserved ahead of time. For calendar quotas, the request acts at `acts`.
 function bucket.free(s, at, wait, acts)
   local least = level.free(s.levels[1], s.now, at, wait, acts)
@@ -247,7 +251,7 @@ function bucket.charge(s, at, tokens, acts)
   for q = ours + 1, #levels do level.charge_up_to_burst(levels[q], at, tokens, at) end
 end
 
--- When a request acts that is charged from `at` on. See src/bucket.rs.
+-- Returns when a request acts that is charged from `at` on. See src/bucket.rs.
 function bucket.acts(s, at, tokens)
   local acts, held, has_windows = at, s.holds and s.holds.held or 0, false
   for q = 1, s.ours do has_windows = has_windows or s.levels[q].of end

@@ -1,6 +1,7 @@
--- buckets: the buckets of a call of 1 to n limits. The keys are those of run 1 in the order of the limits, then those of run
--- 2, ... A key may belong to many runs, and is once in each. Each is read once, before anything is written, and written once.
--- The opened buckets are a table: per key its state, see bucket; false: the key does not hold one, or it is written.
+-- buckets: the buckets of a call of 1 to n limits. The keys are those of run 1 in the order of the limits, then those
+-- of run 2, ... A key may belong to many runs, and occurs once in each. Each key is read once, before anything is
+-- written, and written once. The opened buckets are a table from keys to states, see bucket. False: the key does not
+-- hold a bucket, or was written.
 
 -- Returns the state of a key under a limit; false if the key does not hold a bucket.
 function buckets.open(opened, key, limit, now)
@@ -15,7 +16,7 @@ function buckets.open(opened, key, limit, now)
   return s
 end
 
--- Writes what has changed.
+-- Writes the changed states.
 function buckets.save(opened, keys)
   for i = 1, #keys do
     local key = keys[i]
@@ -24,8 +25,8 @@ function buckets.save(opened, keys)
   end
 end
 
--- Calls step(s, run) for each run and limit, and returns the reply: the time, and what it returns for each; -1 for a key that
--- does not hold a bucket.
+-- Calls step(s, run) for each run and limit, and returns the reply: the time, and the result of each step; -1 for a key
+-- that does not hold a bucket.
 function buckets.each(keys, limits, now, step)
   local opened, reply = {}, {now}
   for i = 1, #keys do

@@ -1,13 +1,13 @@
--- calendar: the levels of calendar quotas, whose tokens all come back at the start of a day, week, month or year. They have
--- the fields of other levels (see level), with other numbers:
+-- calendar: the levels of calendar quotas, whose tokens are all refilled at the start of a day, week, month or year.
+-- They have the fields of other levels (see level), with other meanings:
 --   tat     used tokens, of the current window and, if more than the burst, of later ones; part is -1
 --   last    the number of the window, which is positive; rest is 0
 --   num     0
 --   den     the code of the calendar: (start + 100 if tokens can be reserved ahead)·2880 + 1440 + offset from UTC (minutes).
 --           start: 1 a day; 11 to 17 a week from that weekday on (11: Monday); 21 to 51 a month from that day on, or its last
 --           day; 61 to 72 a year from that month on
--- If the clock was set back, a later window stays, but not one after the next. Dates as in Howard Hinnant, "chrono-Compatible
--- Low-Level Date Algorithms": day 0 and month 0 begin 0000-03-01.
+-- If the clock was set back, a later window is kept, but not one after the next window. Dates follow Howard Hinnant,
+-- "chrono-Compatible Low-Level Date Algorithms": day 0 and month 0 begin 0000-03-01.
 local epoch = 719468 -- days from day 0 to 1970-01-01
 local of_day, minute = 86400000000, 60000000 -- µs
 
@@ -65,27 +65,27 @@ local function start(of, nth)
   return (today - epoch) * of_day - of.offset
 end
 
--- The used tokens for a request that acts at `at` or later.
+-- Returns the used tokens for a request that acts at `at` or later.
 local function used_by(l, at)
   return max(l.tat, max(0, window(l.of, at) - l.last) * l.burst)
 end
 
--- The tokens that come back within 35 years from `from` on.
+-- Returns the number of tokens that are refilled within 35 years from `from` on.
 local function most_used(of, nth, from, burst)
   return (1 + window(of, from + horizon) - nth) * burst
 end
 
--- The used tokens after the charge of a request that acts at `at` or later.
+-- Returns the used tokens after the charge of a request that acts at `at` or later.
 local function charged(l, at, tokens)
   local used, burst = used_by(l, at), l.burst
-  -- The tokens of a request are all of one window, if they can be.
+  -- The tokens of a request are from one window, if possible.
   local left = (burst - used % burst) % burst
   if left < tokens and tokens <= burst then used = used + left end
   return used + tokens
 end
 
--- Moves a stored level on to the current window. Returns whether its window was limited, because the clock was set back; nil
--- if there is no such level.
+-- Moves a stored level on to the current window. Returns whether its window was limited, because the clock was set
+-- back; nil if the level is invalid.
 function calendar.read(l, now)
   if not l.of or l.last < 1 or l.rest ~= 0 or l.tat > 16384 * l.burst then return nil end
   local current = window(l.of, now)
@@ -115,40 +115,40 @@ function calendar.charge_up_to_burst(l, at, tokens)
   l.tat = max(l.tat, min(used_by(l, at) + tokens, most))
 end
 
--- Charges at most as many tokens as come back within 35 years.
+-- Charges at most as many tokens as are refilled within 35 years.
 function calendar.overdraw(l, now, at, tokens)
   l.tat = max(l.tat, min(used_by(l, at) + tokens, most_used(l.of, l.last, now, l.burst)))
 end
 
--- When a request acts that is charged from `at` on, as far as this level knows. See src/bucket/level.rs.
+-- Returns when a request acts under this level that is charged from `at` on. See src/bucket/level.rs.
 function calendar.acts(l, at, tokens)
   local used = charged(l, at, tokens)
   return used > l.burst and max(at, start(l.of, l.last + floor((used - 1) / l.burst))) or at
 end
 
--- Whether the tokens of a charge can be given back, which led to `used` tokens in the window `nth`: it was in the current
--- window, and all charges act now; or nothing was charged after it.
+-- Returns whether the tokens of a charge can be given back. The charge resulted in `used` tokens in the window `nth`.
+-- They can if that window is the current one and all charges act now, or if nothing was charged after it.
 function calendar.can_give_back(l, used, nth)
   local passed = l.last - nth
   return (passed == 0 and l.tat <= l.burst) or (passed >= 0 and l.tat == used - passed * l.burst)
 end
 
--- The time from which a level is idle, at the latest, if the holds `h` end (nil: there are none). The state is kept for a day
--- after its last window, in case the clock is set back.
+-- Returns an upper bound for the time from which a level is idle, if the holds `h` end (nil: there are none). The state
+-- is kept for a day after its last window, in case the clock is set back.
 function calendar.idle_from(l, h)
   local used = l.tat
-  -- What is held is charged as at most 1024 bursts.
+  -- Holds are charged as at most 1024 bursts.
   if h and h.captures > 0 then used = used_by(l, h.last) + min(h.captures, 1024 * l.burst) end
   return start(l.of, l.last + floor((used + l.burst - 1) / l.burst)) + of_day
 end
 
--- The average time between two tokens (µs).
+-- Returns the average time between two tokens (µs).
 function calendar.interval(quota)
   return (quota.of.days and quota.of.days * of_day or quota.of.months * 2629746000000) / quota.burst
 end
 
--- The window of a level that is new: the current one; or, after the clock was set back, that of the level `from` (nil: none),
--- from which `used` tokens are taken over. The second value is the used tokens, at most those of 35 years.
+-- Returns the window of a new level: the current one; or, after the clock was set back, that of the level `from` (nil:
+-- none), from which `used` tokens are taken over. The second value is the used tokens, at most those of 35 years.
 function calendar.taken_over(quota, now, used, from)
   local of = quota.of
   local at = from and from.of and max(now, start(from.of, from.last)) or now

@@ -2,11 +2,11 @@
 -- Keys       see buckets
 -- Arguments  quotas (see level); then per run and limit:
 --   cost    tokens
---   at, age µs; which tokens come back:
+--   at, age µs; the rule for the tokens that are given back:
 --           at, -since: those on which no later charge depends (as CancelAt of Go's x/time/rate), until the time `at`;
 --                    none if the clock is before `since`: it was set back after the charge
 --           -1, -1:  all if nothing was charged after them, otherwise none. The request never acts
---           at, age: all minus those that came back since the charge, which was made at the time `at` by the server's
+--           at, age: all minus those that were refilled since the charge, which was made at the time `at` by the server's
 --                    clock, and was `age` old by the client's; none while a reservation is pending
 --   then per quota: the TAT after the charge (whole, part), and the latest TAT of the reservations that were pending
 --   before the charge (last, rest), or the window of a calendar quota; -1, -1 as the TAT of a quota that never refills or is
@@ -14,7 +14,7 @@
 -- Returns    now (µs); then per run and limit: 1 if anything was given back, else 0; -1 if the key does not hold a bucket
 -- Writes     changed buckets, SET with PXAT (see bucket; no PXAT if a quota never refills); DEL when idle
 
--- What is known of a charge of one level: {tat, part, last, rest}.
+-- Returns the traces of a charge: {tat, part, last, rest} of each level.
 local function traces_of(args, at, count)
   local traces = {}
   for q = 1, count do
@@ -29,16 +29,16 @@ local function at_least(l, whole, part)
   if level.later(whole, part, l.last, l.rest) then l.last, l.rest = whole, part end
 end
 
--- What comes back of a charge that is not used: (µs, den-ths).
+-- Returns the unused part of a charge: (µs, den-ths).
 local function unused(l, now, held, cost, at, age, whole, part)
   local span = level.span(l) - level.advance(l, 0, 0, held)
-  -- The bucket was not reset since, and no reservation is pending.
+  -- Zero if the bucket was reset since, or if a reservation is pending.
   if level.later(whole, part, l.tat, l.part) or max(l.tat, l.last) > now + span then return 0, 0 end
   local back, over = level.advance(l, 0, 0, cost)
   return back - max(age, now - at), over
 end
 
--- What comes back of a charge on which no later one depends. Forgets its reservation.
+-- Returns the part of a charge on which no later charge depends. Removes its reservation.
 local function undone(l, cost, whole, part, last, rest)
   local charge, crumb = level.advance(l, 0, 0, cost)
   local built, built_part = level.minus(l, l.last, l.rest, whole, part)
@@ -70,8 +70,8 @@ local function give_back(l, now, held, cost, at, age, trace)
   return true
 end
 
--- Whether nothing is given back: nothing is known of the charge, because the bucket was reset since, or has no
--- level for these quotas; or it is too late.
+-- Returns whether nothing can be given back: the charge is unknown, because the bucket was reset since, or has no level
+-- for these quotas; or it is too late.
 local function is_over(s, at, age, traces)
   if s.is_new or age < 0 and at >= 0 and (s.now > at or s.now < -age) then return true end
   for q = 1, age < 0 and s.ours or 0 do

@@ -1,4 +1,4 @@
--- care: what else is done with leases: they are renewed, their waiters are kept, holders are listed, and revoked.
+-- care: other operations on leases: renewals, heartbeats of waiters, lists of holders, and revocations.
 
 -- Renews leases. It never revives an expired lease, and never makes a lease shorter.
 -- Arguments  per run: token, ttl (µs), fence (the next fence will be higher than this; 0: no condition)
@@ -24,7 +24,7 @@ end
 
 -- Marks waiters of one process as alive, grants what is free, and returns the state of each.
 -- Keys       one run
--- Arguments  see queue; what the process tells of the limit, for kinds with settings; then the tokens
+-- Arguments  see queue; the limit that the process knows, for kinds with settings; then the tokens
 -- Returns    now (µs); when the next lease ends (µs, 0: unknown; -1: a key is of another type); a list, for each token:
 --            1, expiry (µs), fence: it holds; 2, 0, 0: it waits; 0, 0, 0: neither; what was granted to this process (0,
 --            or a list of messages, see grants)
@@ -65,8 +65,8 @@ function operations.holders(keys, args)
   return state.each(keys, args, 3, list)
 end
 
--- Releases a lease or a place in the queue of any process, and grants what becomes free. It tells the
--- process of a holder, which then looks after its lease.
+-- Releases a lease or a place in the queue of any process, and grants what becomes free. Notifies the process of a
+-- holder, which then checks its lease.
 -- Arguments  see queue; then per run: the token
 -- Returns    now (µs); then per run: 1: it held; 2: it waited; 0: neither; -1: a key is of another type
 -- Writes     deletes the lease; what is granted, with a ttl

@@ -1,5 +1,5 @@
 -- change: the state of a bucket whose calls have different quotas; see src/bucket/change.rs. It has a level for each
--- quota of the calls that it has seen, of 16 at most.
+-- quota of earlier calls, at most 16.
 
 -- Converts a TAT of a level to a quota, so that the same number of tokens is missing.
 local function convert(l, now, whole, part, quota)
@@ -30,8 +30,8 @@ local function interval(quota)
   return quota.num > 0 and quota.num / quota.den or math.huge
 end
 
--- Returns the level whose interval is nearest to that of a quota: the shortest one that is not shorter, else the longest; of
--- equal ones the one of which most is missing. Nil if there is none.
+-- Returns the level whose interval is nearest to that of a quota: the shortest one that is not shorter, otherwise the
+-- longest; of equal ones, the level with the most missing tokens. Nil if there is none.
 local function nearest(levels, quota)
   local wanted, found, best = interval(quota), nil, nil
   for _, l in ipairs(levels) do

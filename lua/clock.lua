@@ -1,6 +1,6 @@
 -- clock: the built-ins of Redis and Lua that the library calls most, and the server's time.
--- Redis shows none of them to a library while it loads, so the first call binds them. Nothing else at the top
--- of a file changes after the load: what one call left behind would be seen by the next.
+-- Redis does not expose them while a library loads, so the first call binds them. Nothing else at the top of a file
+-- changes after the load: a change by one call would be visible to the next.
 local call, attempt, protected, number, format, match, find, sub, floor, ceil, min, max, decode
 
 local function bind(_)

@@ -1,15 +1,15 @@
--- correct: corrects buckets, reads them, and takes tokens in advance. Keys: see buckets. Arguments: quotas (see level), but
--- for `peek` and `reset`; then per run, or once for all runs, their own.
+-- correct: corrects buckets, reads them, and prefetches tokens. Keys: see buckets. Arguments: quotas (see level),
+-- except for `peek` and `reset`; then those of each run, or one set for all runs.
 -- Returns    now (µs); then per run its answer, or -1 if the key does not hold a bucket
 -- Writes     changed buckets, SET with PXAT (see bucket; no PXAT if a quota never refills); DEL when idle
 
--- Returns how many arguments there are from `at` on for each run; 0: they are once for all.
+-- Returns the number of arguments per run from `at` on; 0: one set for all runs.
 local function stride(args, at, each)
   return #args < at + each and 0 or each
 end
 
 -- Charges tokens without a check, or adds tokens; and blocks the bucket.
--- Arguments  tokens to charge, negative to add; how long to block (µs; a longer block that exists is kept), 0: not at all
+-- Arguments  tokens to charge, negative to add; how long to block (µs; an existing longer block is kept), 0: no block
 -- Answer     the state after it
 function operations.adjust(keys, args)
   local now, limits, first = clock(), level.limits(args, 2)

@@ -4,14 +4,13 @@
 -- Keys       the mark, the fifth and the sixth are the three hashes of the bucket
 -- Arguments  for all runs: the length of a slice (µs); for `look` and `enter`: the shift (µs), the digest
 
-local hashes = {[0] = 1, 4, 5} -- where the hash of a slice is, behind the first key
+local hashes = {[0] = 1, 4, 5} -- the offset of a slice's hash from the first key
 
 local function slice_at(args, at, now)
   return floor((now + args[at]) / args[4])
 end
 
--- Finds 1 if the item was handled, in which case there is nothing to do. A later slice, from before the clock was set
--- back, counts.
+-- Finds 1 if the item was handled; then the work is done. A later slice, from before the clock was set back, counts.
 function exact.look(keys, first, args, at, now, bypass)
   local digest = args[at + 1]
   for which = 0, 2 do
@@ -26,7 +25,7 @@ function exact.is_small()
   return true
 end
 
--- Stores the digest even if the claim was lost, since the item was handled. The waiters must look again.
+-- Stores the digest even if the claim was lost, because the item was handled. The waiters must look again.
 function exact.enter(keys, first, args, at, now)
   local slice, digest = slice_at(args, at, now), args[at + 1]
   local hash = keys[first + hashes[slice % 3]]
@@ -44,7 +43,7 @@ end
 
 kinds.exact = {holders = mutex, outcome = exact, keys = 6, ttl = 5, looks = 2, enters = 2}
 
--- Makes sure that all processes use the same layout for a name.
+-- Checks that all processes use the same layout for a name.
 -- Keys       string, the layout
 -- Arguments  the layout; its time to live (ms); or none: the stored layout is only read
 -- Returns    now (µs); then 1, or -1 if the key has another type, or the stored layout if it differs; nothing changes

@@ -1,7 +1,8 @@
--- filter: the operations on a Bloom filter. Keys: the configuration, the bits of even generations, and of odd ones. Arguments:
--- the four of bloom; then per item its positions. On a problem, each field of the reply is the problem, see bloom.
+-- filter: the operations on a Bloom filter. Keys: the configuration, the bits of even generations, and of odd ones.
+-- Arguments: the four of bloom; then the positions of each item. If there is a problem, each field of the reply is the
+-- problem, see bloom.
 
--- Opens the filter, and runs `step`, which returns a list of as many `fields`, or a problem. Returns the reply.
+-- Opens the filter, and runs `step`, which returns a list of this number of `fields`, or a problem. Returns the reply.
 function filter.reply(keys, args, fields, step)
   local now = clock()
   local f, problem = bloom.open(keys[1], keys[2], keys[3], args, 2, now)
@@ -54,7 +55,7 @@ function operations.clear_filter(keys, args)
   return filter.reply(keys, args, 1, clear)
 end
 
--- Makes sure that a filter with this configuration exists. Returns now (µs); 1.
+-- Creates the filter with this configuration if it does not exist. Returns now (µs); 1.
 function operations.open_filter(keys, args)
   return filter.reply(keys, args, 1, enter)
 end

@@ -10,14 +10,14 @@ function operations.read_setting(keys, args)
   return {now, 1, versions}
 end
 
--- Returns the number, the time and the value of a version that has less than `most` of both.
+-- Returns the number, the time and the value of a version whose number and time are less than `most`.
 local function parts(version, most)
   local nth, at, text = match(version, '^(%d+) (%d+) %x+\n[^\n]*\n([-+].*)$')
   nth, at = number(nth or '') or most, number(at or '') or most
   if nth < most and at < most then return nth, at, text end
 end
 
--- Adds a version of a setting if the last one is the expected one, and tells all processes.
+-- Adds a version of a setting if the last one is the expected one, and notifies all processes.
 -- Keys       list, the versions, the oldest first: `number at id`, who, and `+text` or `-`, separated by line feeds
 -- Arguments  the number of the expected version, 0: none; the id of this call; who sets it; the value, `+text`, or
 --            empty: that of the version before the last, `-` if there is none; how many versions are kept; the channel
@@ -44,12 +44,12 @@ function operations.set_setting(keys, args)
   local saved = attempt('RPUSH', keys[1], added)
   if type(saved) == 'table' then return saved end
   call('LTRIM', keys[1], -kept, -1)
-  -- A user may lack the permission: the other processes then find the version by their next read.
+  -- The user may lack the permission: the other processes then find the version at their next read.
   attempt('PUBLISH', args[7], args[8] .. added)
   return {now, 1, added}
 end
 
--- Notes that a process is alive or leaves, and counts the processes that are alive.
+-- Records that a process is alive or leaves, and counts the processes that are alive.
 -- Keys       ZSET: process -> when it was alive last (µs)
 -- Arguments  the process; 1: it leaves, 0: it is alive; how long a process counts after it was alive (µs); how many are kept
 -- Returns    now (µs); how many processes are alive, or -1 if the key is of another type
@@ -58,7 +58,7 @@ function operations.count_members(keys, args)
   local now, process, leaves, ttl, most = clock(), args[2], args[3] == '1', number(args[4]), number(args[5])
   local ended = attempt('ZREMRANGEBYSCORE', keys[1], '-inf', format('(%.0f', now - ttl))
   if type(ended) == 'table' then return state.refused(now, ended) end
-  -- The clock was set back, or the time is not one of ours.
+  -- The clock was set back, or another program wrote the time.
   call('ZREMRANGEBYSCORE', keys[1], format('(%.0f', now + ttl), '+inf')
   local count = call('ZCARD', keys[1])
   if leaves then return {now, count - call('ZREM', keys[1], process)} end

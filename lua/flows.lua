@@ -1,22 +1,22 @@
--- flows: fair shares among the waiters for permits. The rank of a waiter is its class; callers that say nothing of classes have
--- the last one, 7. Each flow has a tag: the virtual time at which it may be served next. The lowest tag of a rank is served
--- first, and is its virtual time from then on. What was served raises the tag of its flow by its cost: 1024 times its weight,
--- divided by the share that the newest waiter of the flow has (start-time fair queueing, Goyal et al. 1996). A flow that comes
--- anew pays for its first waiter in advance, so that new flows are not served before all others. Its tag is fresh until it is
--- served: if that waiter goes away, it pays for the next one instead, or is forgotten. Virtual times count halves of a cost. A
--- fresh tag is odd, all others are even.
--- The waiters of a rank without a flow are one flow together, with as many shares as the rank has other flows with waiters:
--- they get half of the permits at most, and the others as much. Their scores are the rank times 2^49, plus a ticket.
--- The first waiter of a flow is its head: its score is its rank times 2^49, plus 2^47, plus the tag. So the lowest score is
--- served first; of equal ones, the lowest token. The score of those behind it is its rank times 2^49, plus 2^48, plus the
--- number of its flow times 2^26, plus a ticket: that without the ticket is the line of the flow. Numbers are handed out by
--- the state. The mark is a ZSET. It has the settings (see settings), and in each rank R:
---   R:flow   rank * 2^49 + tag. A flow without waiters: rank * 2^49 + 2^48 + tag. It is forgotten once the virtual time has
---            passed its tag
---   #R:flow  -1 - (rank * 2^45 + how many wait behind its head * 2^22 + its number)
---   vR       the virtual time of the rank -> rank * 2^49 + tag
+-- flows: fair shares among the waiters for permits. The rank of a waiter is its class; callers without a class have the
+-- last one, 7. Each flow has a tag: the virtual time at which it may be served next. The lowest tag of a rank is served
+-- first, and becomes the virtual time of the rank. Serving a waiter raises the tag of its flow by its cost: 1024 times
+-- its weight, divided by the share that the newest waiter of the flow has (start-time fair queueing, Goyal et al.
+-- 1996). A flow that is new to the rank pays for its first waiter in advance, so that new flows are not served before
+-- all others. Its tag is fresh until the flow is served: if that waiter leaves, the flow pays for its next waiter
+-- instead, or is removed. Virtual times count halves of a cost. A fresh tag is odd, all others are even.
+-- The waiters of a rank without a flow count as one flow, with as many shares as the rank has other flows with waiters:
+-- they get at most half of the permits, and the other flows get the other half. Their scores are the rank times 2^49,
+-- plus a ticket.
+-- The first waiter of a flow is its head: its score is its rank times 2^49, plus 2^47, plus the tag. So the lowest
+-- score is served first; among equal scores, the lowest token. The score of a waiter after the head is its rank times
+-- 2^49, plus 2^48, plus the number of its flow times 2^26, plus a ticket. Without the ticket, that is the line of the
+-- flow. The state assigns the numbers. The mark is a ZSET. It has the settings (see settings), and in each rank R:
+--   R:flow   rank * 2^49 + tag. A flow without waiters: rank * 2^49 + 2^48 + tag. It is removed once the virtual time
+--            has passed its tag
+--   #R:flow  -1 - (rank * 2^45 + how many wait after its head * 2^22 + its number)
 --   NR       2^52 + the next number of a flow. It is missing if the mark was evicted
---   sR       2^52 + the tag of those without a flow
+--   sR       2^52 + the tag of the waiters without a flow
 --   tR       2^52 + when the rank was served last, or got its first waiter (µs)
 --   nR       2^52 + since when it has waiters without a flow (µs)
 flows = {lines = 281474976710656} -- 2^48 (`plain` is 2^47)
@@ -58,7 +58,7 @@ local function base_of(rank, nth)
   return rank * ranks + flows.lines + nth * width
 end
 
--- Returns the score of its tag, how many wait behind the head of the flow and its number, the virtual time, and the next
+-- Returns the score of its tag, how many wait after the head of the flow and its number, the virtual time, and the next
 -- number.
 local function look(c, rank, name)
   local at = call('ZMSCORE', c.mark, name, '#' .. name, 'v' .. rank, 'N' .. rank)
@@ -76,7 +76,7 @@ local function add(c, all)
   for i = 1, #all, 4000 do call('ZADD', c.mark, unpack(all, i, min(i + 3999, #all))) end
 end
 
--- Returns the lines of a rank: flow -> how many wait behind its head, and its number; and the next number.
+-- Returns the lines of a rank: flow -> how many wait after its head, and its number; and the next number.
 local function lines_of(c, rank)
   local of, next, from = {}, 0, rank * ranks
   local at, above = from + flows.lines, '(' .. whole(from + ranks)
@@ -92,8 +92,7 @@ local function lines_of(c, rank)
   end
 end
 
--- Begins a rank anew, or brings back what Redis has evicted of it: the virtual time, and the tags and numbers of flows with
--- waiters.
+-- Starts a rank afresh, or restores evicted data: the virtual time, and the tags and numbers of flows with waiters.
 local function restore(c, rank)
   local from, all = rank * ranks, {}
   call('ZREMRANGEBYSCORE', c.mark, whole(from), '(' .. whole(from + ranks))
@@ -116,7 +115,7 @@ local function restore(c, rank)
   call('PEXPIRE', c.mark, ceil(queue.tombstone / 1000))
 end
 
--- Hands out the numbers of a rank anew, from 0 on. Returns the next one.
+-- Assigns new numbers to the flows of a rank, from 0 on. Returns the next one.
 local function renumber(c, rank)
   local all, from, to = {}, indexes(rank)
   local members = call('ZRANGE', c.mark, from, to, 'BYSCORE', 'WITHSCORES')
@@ -131,7 +130,7 @@ local function renumber(c, rank)
   return #all
 end
 
--- Forgets the flows without waiters whose tag the virtual time has passed.
+-- Removes the flows without waiters whose tags the virtual time has passed.
 local function pass(c, rank, reached)
   local from, to = whole(rank * ranks + flows.lines), '(' .. whole(reached + flows.lines)
   local passed = call('ZRANGE', c.mark, from, to, 'BYSCORE')
@@ -158,7 +157,7 @@ local function fit(c, rank, tag, reached)
   return tag - by, from + 2
 end
 
--- Returns the ticket for a waiter behind the one with this score. Tickets begin again before they would leave the line.
+-- Returns the ticket for a waiter after the one with this score. Tickets start again before they would exceed the line.
 local function behind(c, base, last)
   if not last then return base end
   if last + 1 < base + width then return last + 1 end
@@ -207,7 +206,8 @@ function flows.line_up(c, text, of, rank, placed)
   return score, begins, min(queue.ahead(c, rank), below + (before + 1) * max(leads, 1) - 1)
 end
 
--- Finds the line of a flow whose members of the mark were evicted. Its tag stays. Returns what `look` does, but for the tag.
+-- Finds the line of a flow whose members of the mark were evicted. Its tag is kept. Returns the results of `look`
+-- without the tag.
 local function find_line(c, of, rank, name)
   local from = rank * ranks
   restore(c, rank)
@@ -224,7 +224,7 @@ local function find_line(c, of, rank, name)
   return many, nth, reached, next
 end
 
--- The head of a flow has left the queue. `granted`: it is granted a lease. The first one behind it becomes the head.
+-- The head of a flow has left the queue. `granted`: it is granted a lease. The waiter after it becomes the head.
 function flows.drop(c, text, of, rank, score, granted)
   local from, name, tag = rank * ranks, name_of(rank, of.flow), score - plain
   local tagged, many, nth, reached, next = look(c, rank, name)
@@ -236,7 +236,7 @@ function flows.drop(c, text, of, rank, score, granted)
     newest = granted and last_of(c, base)[1]
   end
   if granted then
-    -- No tag is below the virtual time, but for a fresh one.
+    -- No tag is below the virtual time, except a fresh one.
     reached = tag + tag % 2
     tag = reached + cost(weight_of(text), settings.order(newest or text).share or 1)
     tag, reached = fit(c, rank, tag, reached)
@@ -257,7 +257,7 @@ function flows.drop(c, text, of, rank, score, granted)
   end
 end
 
--- A waiter behind the head of its flow has left the queue.
+-- A waiter after the head of its flow has left the queue.
 function flows.leave(c, of, rank)
   local name = name_of(rank, of.flow)
   local _, many, nth = look(c, rank, name)

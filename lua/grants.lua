@@ -1,8 +1,8 @@
--- grants: free leases go to the waiters, who are told.
+-- grants: grants free leases to waiters, and notifies them.
 
--- Publishes a message to a process. If the prefix of the channel names ends in a hash tag, the channel
--- may be one of this node of a Cluster alone. If it is not, or nobody listens there, the message goes to all nodes.
--- If it is denied, the process asks in time.
+-- Publishes a message to a process. If the prefix of the channel names ends in a hash tag, the channel may exist only
+-- on this node of a Cluster. Otherwise, or if it has no subscriber there, the message goes to all nodes. If publishing
+-- is denied, the process detects the change by polling.
 function grants.publish(c, process, text)
   local all, heard_by = match(c.channels, '^(.*){%d+}:$'), nil
   if all then heard_by = attempt('SPUBLISH', c.channels .. process, text) end
@@ -10,10 +10,10 @@ function grants.publish(c, process, text)
   attempt('PUBLISH', (all or c.channels) .. process, text)
 end
 
--- Sends a message to a process: in the reply if the asker is of that process, else published. The message is
--- `expiry fence id` of a waiter that holds now (expiry in µs); or `0 0` and the ids of waiters that must ask
--- again, perhaps with a second line that tells them the outcome; or `0 1 id` of a waiter that is refused, since the queue
--- is full, or `0 2 id`, since the limit is 0. Ids are hexadecimal, as in tokens: they exceed 2^53.
+-- Sends a message to a process: in the reply if the caller is of that process, otherwise published. The message is
+-- `expiry fence id` of a waiter that holds now (expiry in µs); or `0 0` and the ids of waiters that must acquire again,
+-- optionally with the outcome in a second line; or `0 1 id` of a waiter that is refused because the queue is full, or
+-- `0 2 id`, because the limit is 0. Ids are hexadecimal, as in tokens: they exceed 2^53.
 function grants.tell(c, process, text)
   if process ~= sub(c.asker, 1, 16) then return grants.publish(c, process, text) end
   local heard = c.heard
@@ -44,7 +44,7 @@ local function give(c, text)
   if id then grants.tell(c, sub(text, 1, 16), format('%d %d ', expiry, fence) .. id) end
 end
 
--- Grants leases while the first waiter in the queue fits. Returns whether any waits behind all others since then.
+-- Grants leases while the first waiter in the queue fits. Returns whether waiters were put behind all others.
 local function serve_queue(c)
   local holders, now, turn, have_lapsed = c.holders, c.now, nil, nil
   c.tail = nil
@@ -80,7 +80,7 @@ function grants.serve(c)
   queue.drop_behind(c)
 end
 
--- Empties the queue. Tells the waiters to ask again, or sends them the outcome if `told` is a text.
+-- Empties the queue. Notifies the waiters to acquire again, or sends them the outcome if `told` is a text.
 function grants.dismiss(c, told)
   local processes, ids, tokens = {}, {}, call('ZRANGE', c.queue, 0, -1)
   if #tokens == 0 then return end

@@ -1,26 +1,26 @@
 -- hold: holds tokens of buckets, raises and renews holds, and captures or releases them.
 -- Keys       see buckets
--- Arguments  quotas (see level); then per run: 1 if it is done in all buckets or in none, 0 if it is done in each by itself;
---            then per limit the step, see hold_step
--- Returns    now (µs); then per run and limit a list: the outcome, the tokens of each hold (see hold_step), the state after
---            it (see `told` in bucket). Of a run that is done in none, the states are those without it. -1 if the key does
---            not hold a bucket
+-- Arguments  quotas (see level); then per run: 1 if it is done in all buckets or in none, 0 if it is done in each
+--            bucket alone; then per limit the step, see hold_step
+-- Returns    now (µs); then per run and limit a list: the outcome, the tokens of each hold (see hold_step), the state
+--            after it (see `told` in bucket). If a run is done in none, the states are those without it. -1 if the key
+--            does not hold a bucket
 -- Writes     changed buckets, SET with PXAT (see bucket; no PXAT if a quota never refills); DEL when idle
 
--- Returns what hold_step does on the holds `h` of a bucket.
+-- Runs hold_step on the holds `h` of a bucket. Returns its results.
 local function run(s, h, text)
   local free = s.blocked > s.now and -1 or bucket.free(s, s.now, 0, s.now)
   return hold_step.run(h, s.now, free, text)
 end
 
--- Does a step that left the holds `h`.
+-- Completes a step that resulted in the holds `h`.
 local function finish(s, text, h, tokens, changes)
   s.holds = h.count > 0 and h or nil
   if tokens > 0 then holds.capture(s, tokens) end
   if changes then bucket.change(s, hold_step.authorizes(text)) end
 end
 
--- Does a step in one bucket by itself. Returns its answer.
+-- Runs a step in one bucket alone. Returns its result.
 local function alone(s, text)
   local h = s.holds or holds.none()
   local outcome, amount, tokens, changes = run(s, h, text)
@@ -28,8 +28,8 @@ local function alone(s, text)
   return {outcome, amount, bucket.told(s)}
 end
 
--- Does the steps of a run in all its buckets, or in none. Appends its answers to the reply. `at`: the argument before the
--- first step.
+-- Runs the steps of a run in all its buckets, or in none. Appends the results to the reply. `at`: the argument before
+-- the first step.
 local function together(each, args, at, reply)
   local steps, are_done, n = {}, true, #each
   for p = 1, n do

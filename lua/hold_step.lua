@@ -1,10 +1,10 @@
--- hold_step: the step on holds, see holds.
+-- hold_step: a step on holds, see holds.
 local authorize, capture = 0, 2 -- and 1: extend
 local refused, done, gone, too_many = 0, 1, 2, 3
 local record, width = holds.record, holds.width
 
--- Returns the records of a block, {charged at the end, tokens, end, mask} each; where they stand in the text, and what is
--- behind them.
+-- Returns the records of a block, {charged at the end, tokens, end, mask} each; the position of the first one in the
+-- text, and the position after the last one.
 local function read(h, block)
   local text, records = h.text, {}
   local at = find(text, block, h.from, true)
@@ -18,7 +18,7 @@ local function read(h, block)
   return records, at, behind
 end
 
--- Writes the records of a block in place of those that stood there.
+-- Writes the records of a block in place of the earlier ones.
 local function write(h, block, records, at, behind)
   local text = sub(h.text, h.from, at - 1)
   for i = 1, #records do
@@ -28,7 +28,8 @@ local function write(h, block, records, at, behind)
   h.text, h.from = text .. sub(h.text, behind), 1
 end
 
--- Returns the position of the record that has holds of a mask. The second value is whether it has not all of them.
+-- Returns the position of the record that has holds of a mask. The second value is whether that record lacks holds of
+-- the mask.
 local function seek(records, mask)
   for i = 1, #records do
     local both = bit.band(records[i][4], mask)
@@ -36,13 +37,13 @@ local function seek(records, mask)
   end
 end
 
--- Takes holds of a mask out of the record at `at`.
+-- Removes holds of a mask from the record at `at`.
 local function take_out(records, at, mask)
   records[at][4] = records[at][4] - mask
   if records[at][4] == 0 then table.remove(records, at) end
 end
 
--- Captures `some` holds of the record at `at`. Returns the tokens that each of them had.
+-- Captures `some` holds of the record at `at`. Returns the number of tokens of each of them.
 local function remove(h, records, at, mask, some)
   local captured, has = records[at][1], records[at][2]
   take_out(records, at, mask)
@@ -51,7 +52,7 @@ local function remove(h, records, at, mask, some)
   return has
 end
 
--- Puts `some` holds into a record. `more`: the tokens that they have more than before.
+-- Adds `some` holds to a record. `more`: the number of additional tokens.
 local function put(h, records, on_end, amount, ending, mask, some, more)
   h.next = h.count == 0 and ending or min(h.next, ending)
   h.last, h.count = max(h.last, ending), h.count + some
@@ -64,8 +65,8 @@ local function put(h, records, on_end, amount, ending, mask, some, more)
   end
 end
 
--- A step on `some` holds of a block, those of a mask. Returns the outcome, the amount of each hold, the tokens to charge, and
--- whether anything changed. Nil if they may have different answers.
+-- Runs a step on `some` holds of a block, which are in a mask. Returns the outcome, the amount of each hold, the tokens
+-- to charge, and whether anything changed. Returns nil if the results may differ between the holds.
 local function step_on(h, now, free, verb, on_end, records, mask, some, amount, other)
   local at, are_split = seek(records, mask)
   if are_split then return nil end
@@ -99,7 +100,7 @@ local function step_on(h, now, free, verb, on_end, records, mask, some, amount, 
   return done, max(amount, has), 0, true
 end
 
--- Captures holds that stand in several records, if all are there and have the same amount. Returns that, or nil.
+-- Captures holds from several records, if all exist and have the same amount. Returns that amount, or nil.
 local function capture_all(h, records, mask)
   local left, has = mask, nil
   for _, r in ipairs(records) do
@@ -117,7 +118,7 @@ local function capture_all(h, records, mask)
   return has
 end
 
--- A step on the holds of a mask one after the other. Captures have their own numbers in the text, from `from` on.
+-- Runs a step on the holds of a mask one after the other. Captures have separate numbers in the text, from `from` on.
 local function one_by_one(h, now, free, verb, on_end, records, mask, amount, other, text, from)
   local answers, tokens, has_changed = {}, 0, false
   for n = 0, 31 do
@@ -134,19 +135,19 @@ local function one_by_one(h, now, free, verb, on_end, records, mask, amount, oth
   return table.concat(answers), 0, tokens, has_changed
 end
 
--- Whether a step authorizes holds.
+-- Returns whether a step authorizes holds.
 function hold_step.authorizes(text)
   return string.byte(text) == authorize
 end
 
--- A step on up to 32 holds of a block, of a bucket that has `free` tokens besides its holds `h`. The text: step (1 byte; 0:
--- authorize, 1: extend or renew, 2: capture or release), 1 if the holds are charged when they end by themselves (1 byte),
--- block (16 bytes), mask (4 bytes), number of holds (1 byte), tokens of each, or to charge for all (8 bytes), ttl (µs), or
--- tokens to charge if none of the holds to capture is left (8 bytes); to capture several also, for each in the order of the
--- mask, tokens to charge, and if it is gone (4 bytes each). Returns the outcome: 0 refused, 1 done, 2 there is no such hold,
--- 3 the bucket has too many holds; the tokens of each hold, before a capture or after another step; the tokens to charge; and
--- whether anything changed. If the holds may have different answers, the outcome is a text of 5 bytes per hold of the block:
--- outcome, amount (4 bytes).
+-- Runs a step on up to 32 holds of a block, of a bucket that has `free` tokens besides its holds `h`. The text: step (1
+-- byte; 0: authorize, 1: extend or renew, 2: capture or release), 1 if the holds are charged when they end by
+-- themselves (1 byte), block (16 bytes), mask (4 bytes), number of holds (1 byte), tokens of each, or to charge for all
+-- (8 bytes), ttl (µs), or tokens to charge if none of the holds to capture exists (8 bytes); for several captures also,
+-- for each in the order of the mask, tokens to charge, and tokens to charge if the hold does not exist (4 bytes each).
+-- Returns the outcome: 0 refused, 1 done, 2 there is no such hold, 3 the bucket has too many holds; the tokens of each
+-- hold, before a capture or after another step; the tokens to charge; and whether anything changed. If the results may
+-- differ between the holds, the outcome is a text of 5 bytes per hold of the block: outcome, amount (4 bytes).
 function hold_step.run(h, now, free, text)
   local verb, on_end, block, mask, some, amount, other, from = decode('>BBc16I4BI8I8', text)
   local records, at, behind = read(h, block)

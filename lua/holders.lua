@@ -1,5 +1,5 @@
--- holders: what permits and reader-writer locks have in common: the holders are a ZSET, token -> expiry (µs); plus a half if
--- the lease was granted to a waiter, and not renewed since.
+-- holders: the common part of permits and reader-writer locks. The holders are a ZSET, token -> expiry (µs); plus a
+-- half if the lease was granted to a waiter, and not renewed since.
 local none = {}
 
 function holders.expires(c, text)
@@ -7,12 +7,12 @@ function holders.expires(c, text)
   return expiry > c.now and expiry or nil
 end
 
--- Returns the score of a holder. One that was granted its lease has to renew it.
+-- Returns the score of a holder. A waiter that was granted its lease still has to renew it.
 function holders.score(expiry, granted)
   return format(granted and '%d.5' or '%d', expiry)
 end
 
--- A lease that was granted is renewed.
+-- Records the renewal of a granted lease.
 function holders.confirm(c, text, expiry)
   call('ZADD', c.lock, 'XX', format('%d', expiry), text)
 end
@@ -24,7 +24,7 @@ function holders.expired(lock, now)
   return call('ZRANGEBYSCORE', lock, '-inf', last, 'WITHSCORES')
 end
 
--- A grant has expired. Its process counts as one that stopped sending heartbeats until it sends the next one.
+-- A granted lease has expired. Its process counts as one that stopped sending heartbeats until its next heartbeat.
 function holders.lapse(c, text, score)
   if score % 1 == 0 or call('EXISTS', c.queue) == 0 then return end
   call('ZADD', c.beats, 'GT', format('%d', lift + floor(score) + queue.alive), token.process(text))

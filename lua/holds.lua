@@ -1,10 +1,11 @@
--- holds: what is held of a bucket. It is stored behind the numbers of the state and a bar: a head of 34 bytes, big-endian:
--- when the state was written (8 bytes, µs), the number of holds (2 bytes), the held tokens, those of them that are charged
--- when their holds end (4 bytes each), when the first hold ends at the earliest, and the last one at the latest (8 bytes
--- each, µs). Then records of 33 bytes. A record is of up to 32 equal holds: the upper bits of their ids, their block (16
--- bytes), 1 if they are charged at their end, tokens of each (4 bytes), end (8 bytes, µs), and a mask of the lower 5 bits of
--- their ids (4 bytes). The records of a block stand together. The holds of a state, or nil, are {count, held, captures, next,
--- last, text, from} by name; the records are in `text`, from the position `from` on.
+-- holds: the holds of a bucket. They are stored after the numbers of the state and a bar. First a head of 34 bytes,
+-- big-endian: when the state was written (8 bytes, µs), the number of holds (2 bytes), the held tokens, the held tokens
+-- that are charged when their holds end (4 bytes each), a lower bound for the first end, and an upper bound for the
+-- last end (8 bytes each, µs). Then records of 33 bytes. A record contains up to 32 equal holds: the upper bits of
+-- their ids, their block (16 bytes), 1 if they are charged at their end, tokens of each (4 bytes), end (8 bytes, µs),
+-- and a mask of the lower 5 bits of their ids (4 bytes). The records of a block are adjacent. The holds of a state, or
+-- nil, are {count, held, captures, next, last, text, from} by name; the records are in `text`, from the position `from`
+-- on.
 local head, record, width, most = '>I8I2I4I4I8I8', '>c16BI4I8I4', 33, 1024
 holds.record, holds.width, holds.most = record, width, most
 
@@ -16,7 +17,7 @@ function holds.in_mask(mask)
   return band(mask + shift(mask, 4), 0x0f0f0f0f) % 255
 end
 
--- Reads the text from `at` on. Returns the holds, and when they were written; nil if it cannot be that of holds.
+-- Reads the text from `at` on. Returns the holds, and when they were written; nil if the text is invalid.
 function holds.read(text, at)
   local size = (#text + 1 - at - 34) / width
   if size % 1 ~= 0 or size < 1 then return nil end
@@ -35,7 +36,7 @@ function holds.none()
   return {count = 0, held = 0, captures = 0, next = 0, last = 0, text = '', from = 1}
 end
 
--- Returns holds that may change without these.
+-- Returns a copy of holds, which can change independently.
 function holds.copy(h)
   return {
     count = h.count, held = h.held, captures = h.captures, next = h.next, last = h.last, text = h.text, from = h.from,
@@ -58,8 +59,8 @@ function holds.shift(h, now, seen)
   return true
 end
 
--- Charges what was captured. It is sent in full, also if the bucket owes it then: less than 2^32 tokens at a time, so that
--- all products are exact.
+-- Charges captured tokens: all of them, even if the bucket goes into debt. It charges less than 2^32 tokens at a time,
+-- so that all products are exact.
 function holds.capture(s, tokens)
   tokens = min(tokens, 2 ^ 37) -- of 32 holds
   while tokens > 0 do
@@ -70,7 +71,8 @@ function holds.capture(s, tokens)
   end
 end
 
--- Charges a hold that ended by itself at the time `at`. A calendar quota is charged in the window in which the end is found.
+-- Charges a hold that ended by itself at the time `at`. A calendar quota is charged in the window in which the end is
+-- detected.
 local function settle(s, at, tokens)
   for _, l in ipairs(s.levels) do
     if tokens <= l.burst then
@@ -81,7 +83,7 @@ local function settle(s, at, tokens)
   end
 end
 
--- Ends the holds whose time has come, in the order of their ends. Returns whether the records are valid.
+-- Ends the holds that are due, in the order of their ends. Returns whether the records are valid.
 function holds.sweep(s)
   local stored, ended, left, all = s.holds.text, {}, {}, 0
   local h = {count = 0, held = 0, captures = 0, next = 2 * lift, last = 0, from = 1}

@@ -1,8 +1,8 @@
--- learn: remembers the quotas that an upstream told, and grants a correction of a level.
--- Keys       string, what is remembered: when the request was charged that the quotas are from (µs); until when requests must
---            have been charged (µs) whose answers correct no level; the quotas (text)
--- Arguments  when the request was charged whose response told the news (µs; 0: only read); the quotas (empty: none were
---            told); 1: a level is above what the upstream told, 0: it is not
+-- learn: stores the quotas that an upstream sent, and grants a correction of a level.
+-- Keys       string: when the request was charged whose response brought the quotas (µs); responses to requests that
+--            were charged until this time (µs) correct no level; the quotas (text)
+-- Arguments  when the request was charged whose response brought the new data (µs; 0: only read); the quotas (empty:
+--            none were sent); 1: a level is above the upstream's, 0: it is not
 -- Returns    now (µs); 1: correct the level, 0: do not, -1: the key is of another type; the quotas (empty: none)
 -- Writes     SET with PXAT: 7 days
 local remembered, settling = 604800000000, 100000 -- µs

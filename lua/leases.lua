@@ -1,10 +1,11 @@
--- leases: takes a lease, or a place in the queue for one.
--- Arguments, from `kind.ttl` on: the ttl of the lease (µs); the same in ms, rounded up; 32 times the most waiters in the
--- queue (max_waiters; 0: do not wait), plus the rank: waiters of lower ranks are served first; plus 16: the place in the
--- queue is told in the order in which waiters are served. Without it, that is the order of arrival.
--- The state has, since free leases were granted: `length`, how many waiters there are; `before`, how many of them are ahead of
--- this rank; `ends`, when the next lease ends, if known; `settled`, whether none has become free since. `owed`: whether a lease
--- was released in this call, and not granted yet.
+-- leases: acquires a lease, or takes a place in the queue for one.
+-- Arguments, from `kind.ttl` on: the ttl of the lease (µs); the same in ms, rounded up; 32 times the maximum number of
+-- waiters in the queue (max_waiters; 0: do not wait), plus the rank: waiters of lower ranks are served first; plus 16:
+-- the returned place in the queue follows the order in which waiters are served. Without it, the place follows the
+-- order of arrival.
+-- The state has, since free leases were granted: `length`, the number of waiters; `before`, how many of them are ahead
+-- of this rank; `ends`, when the next lease ends, if known; `settled`, whether none has become free since. `owed`:
+-- whether a lease was released in this call, and is not granted yet.
 
 -- Grants free leases, if there are waiters.
 function leases.settle(c)
@@ -12,7 +13,7 @@ function leases.settle(c)
   c.length, c.before, c.ends, c.settled = nil, nil, nil, not c.holders.turns
 end
 
--- Returns the ttl of the lease, max_waiters, the rank, and whether the place is told in the order of service.
+-- Returns the ttl of the lease, max_waiters, the rank, and whether the place follows the order of service.
 local function terms(c)
   local args, ttl = c.args, c.kind.ttl
   local most = args[ttl + 2]
@@ -20,7 +21,7 @@ local function terms(c)
   return c.now + args[ttl], floor(most / 32), rank % 16, rank >= 16
 end
 
--- Lines up a token. `entered`: its heartbeat is there already.
+-- Adds a token to the queue. `entered`: its heartbeat is already stored.
 local function wait(c, text, told, entered)
   local holders, _, _, rank, placed = c.holders, terms(c)
   if c.before == 0 and holders.tell_first then holders.tell_first(c, told) end
@@ -29,7 +30,7 @@ local function wait(c, text, told, entered)
   c.length, c.before = c.length + (rank <= leases.counted(c, rank) and 1 or 0), c.before + 1
   c.settled = c.settled and c.before > 1 -- the first one of a rank may change which rank is due
   local at_end, ahead = c.ends, placed and place or c.before - 1
-  -- It may come before one that does not fit, of another flow or of a lower class.
+  -- It may be served before a waiter of another flow or of a lower class that does not fit.
   if holders.drop and holders.fits(c, text, rank) then
     leases.settle(c)
     local held = holders.expires(c, text)
@@ -56,7 +57,7 @@ local function count(c, rank, most)
   c.before = (c.holders.one or counted == rank) and c.length or queue.ahead(c, rank)
 end
 
--- Finds a token among the waiters. Returns the four numbers of the reply, if it is there already.
+-- Finds a token among the waiters. Returns the four numbers of the reply, if it is already there.
 local function look_up(c, text)
   local holders = c.holders
   local waits, withdrawn = queue.look_up(c, text)
@@ -68,7 +69,7 @@ local function look_up(c, text)
   if place then return 2, holders.soonest(c), 0, place end
 end
 
--- Acquires where a lease is not surely free. `done`: see `look` in exact. `told`: what the caller tells, see settings.
+-- Acquires a lease that may not be free. `done`: see `look` in exact. `told`: the caller's settings, see settings.
 function leases.acquire_busy(c, text, done, told)
   local holders, expiry, most, rank = c.holders, terms(c)
   queue.open(c)
@@ -82,7 +83,8 @@ function leases.acquire_busy(c, text, done, told)
   end
   local is_full = before and c.length >= most
   local is_closed = holders.is_closed and holders.is_closed(c, text, rank)
-  -- Where callers tell settings, those of the first waiter of a queue may close it: it is judged before the next one lines up.
+  -- If callers send settings, those of the first waiter of a queue may close it: the waiter is checked before the next
+  -- one is added.
   local is_next = before and before > 0 and (c.settled or not holders.tell)
   if is_next and not (is_full or is_closed) and done == nil and queue.enter(c, text) then
     return wait(c, text, told, true)
@@ -108,8 +110,9 @@ function leases.acquire_busy(c, text, done, told)
   return wait(c, text, told)
 end
 
--- Releases the lease of a token, or its place in the queue. `withdraw`: an acquire of the token that runs later is refused,
--- also a second copy of one that ran. `more`: the next run is a release of the same key, which then grants for both.
+-- Releases the lease of a token, or its place in the queue. `withdraw`: later acquires of the token are refused,
+-- including copies of an acquire that already ran. `more`: the next run is a release of the same key, which then grants
+-- for both.
 function leases.release(c, text, verb, more)
   local forget = c.holders.forget
   local was = forget(c, c.lock, c.mark, text, c.now) and 1 or 0

@@ -1,15 +1,16 @@
--- level: one level of a bucket: what is missing under one quota (GCRA, in exact integers). The fields of a level:
---   tat, part         TAT: µs and den-ths of a µs; or if tokens never come back by themselves: used tokens, -1
+-- level: one level of a bucket: the missing tokens under one quota (GCRA, in exact integers). The fields of a level:
+--   tat, part         TAT: µs and den-ths of a µs; or if tokens do not refill one by one: used tokens, -1
 --   last, rest        the latest TAT of pending reservations (not acted yet); above the TAT only after a cancellation
---   num, den, burst   the quota: `burst` tokens; one comes back every num/den µs. num = 0: they never come back if den is 1,
---                     else at the start of a window, see calendar
+--   num, den, burst   the quota: `burst` tokens; one is refilled every num/den µs. num = 0: they never refill if den is 1,
+--                     otherwise at the start of a window, see calendar
 --   of                ? the calendar
 
--- Reads the limits of a call. Arguments, from `at` on: how many they are; then per limit: its quota as it is stored, `num den
--- burst`, if it has one; and packed numbers, per quota: num, den, burst. Packed numbers are a zero byte and big-endian
--- doubles, which are read in a third of the time of a text. A server that does not know a command tells its arguments, each
--- up to a zero byte, and clients read errors as text. Returns the limits, and the position behind them. A limit with one
--- quota has its numbers; and if that refills, `text`, and `full`, the burst in den-ths, unless its states are never bare.
+-- Reads the limits of a call. Arguments, from `at` on: the number of limits; then per limit: its quota in the stored
+-- form, `num den burst`, if it has only one quota; and packed numbers, per quota: num, den, burst. Packed numbers are a
+-- zero byte and big-endian doubles, which can be read in a third of the time of a text. A server that does not know a
+-- command returns its arguments in the error, each up to a zero byte, and clients read errors as text. Returns the
+-- limits, and the position after them. A limit with one quota has its numbers; and if that quota refills, `text`, and
+-- `full`, the burst in den-ths, unless its states are never bare.
 function level.limits(args, at)
   local limits = {level.limit(args, at + 1)}
   for p = 2, args[at] do limits[p] = level.limit(args, at + 2 * p - 1) end
@@ -47,7 +48,7 @@ function level.quotas(limit)
   return quotas
 end
 
--- Makes a level of a limit's one quota, of which no reservation was cancelled. Returns nil if it is none.
+-- Creates a level of a limit's only quota, with no cancelled reservation. Returns nil if it is invalid.
 function level.own(limit, tat, part)
   if tat >= 2 * lift or part < 0 or part >= limit.den then return nil end
   return {
@@ -55,8 +56,8 @@ function level.own(limit, tat, part)
   }
 end
 
--- Makes a level of seven numbers, as texts. Returns nil if it is none, and whether it was limited since the clock was set
--- back.
+-- Creates a level from seven numbers, as texts. Returns nil if it is invalid, and whether it was limited because the
+-- clock was set back.
 function level.read(now, tat, part, last, rest, num, den, burst)
   tat, part, last, rest = tat + 0, part + 0, last + 0, rest + 0
   num, den, burst = num + 0, den + 0, burst + 0
@@ -70,7 +71,7 @@ function level.read(now, tat, part, last, rest, num, den, burst)
   return l, is_limited
 end
 
--- Moves a TAT by `tokens` tokens. All quotients of whole numbers are exact: of that without its remainder.
+-- Moves a TAT by `tokens` tokens. Quotients are exact, because the remainder is subtracted before the division.
 function level.advance(l, whole, part, tokens)
   local den, crumb = l.den, l.num % l.den
   local parts = part + tokens * crumb
@@ -93,7 +94,8 @@ function level.span(l)
   return (level.advance(l, 0, 0, l.burst))
 end
 
--- The number of whole tokens that come back in `span` µs minus `part` den-ths of a µs. A negative span counts backwards.
+-- Returns the number of whole tokens that are refilled in `span` µs minus `part` den-ths of a µs. A negative span
+-- counts backwards.
 local function tokens_in(l, span, part)
   local num, den = l.num, l.den
   local rest = span % num
@@ -101,15 +103,15 @@ local function tokens_in(l, span, part)
   return (span - rest) / num * den + (parts - parts % num) / num
 end
 
--- Returns the TAT of a level that is empty, if this one owes more.
+-- Returns the TAT of an empty level, if the debt of this level is higher.
 function level.owes(l, now)
   if l.num == 0 or l.tat < now and l.last < now then return nil end
   local most, rest = level.advance(l, now, 0, l.burst)
   if level.later(l.tat, l.part, most, rest) or level.later(l.last, l.rest, most, rest) then return most, rest end
 end
 
--- The number of tokens available from `at` on for a request that may wait for `wait` µs; negative if tokens are already
--- reserved ahead of time. For calendar quotas, the request acts at `acts`.
+-- Returns the number of tokens available from `at` on for a request that may wait for `wait` µs; negative if tokens are
+-- already reserved ahead of time. For calendar quotas, the request acts at `acts`.
 function level.free(l, now, at, wait, acts)
   if l.of then return calendar.free(l, now, acts, wait) end
   if l.num == 0 then return l.burst - l.tat end
@@ -141,7 +143,7 @@ function level.charge(l, now, at, tokens, acts)
   set(l, whole, part, is_pending)
 end
 
--- Charges for a request to which the quota does not apply: at most until the level is empty. `acts`: as for `charge`.
+-- Charges a request to which the quota does not apply: at most until the level is empty. `acts`: as for `charge`.
 function level.charge_up_to_burst(l, at, tokens, acts)
   tokens = min(tokens, l.burst)
   if l.of then return calendar.charge_up_to_burst(l, acts, tokens) end
@@ -158,8 +160,8 @@ function level.charge_up_to_burst(l, at, tokens, acts)
   set(l, whole, part, true)
 end
 
--- Charges without a check, at most so much that all comes back within 35 years. `keeps`: the latest TAT of the pending
--- reservations is not lowered.
+-- Charges without a check, at most as many tokens as are refilled within 35 years. `keeps`: the latest TAT of the
+-- pending reservations is not lowered.
 function level.overdraw(l, now, at, tokens, acts, keeps)
   if l.of then return calendar.overdraw(l, now, acts, tokens) end
   if l.num == 0 then
@@ -194,8 +196,8 @@ function level.give(l, now, tokens)
   end
 end
 
--- The time from which a level is full and without pending reservations, at the latest, if the holds `h` end (nil: there are
--- none); nil if never; 0 if it is unused.
+-- Returns an upper bound for the time from which a level is full and without pending reservations, if the holds `h` end
+-- (nil: there are none); nil if never; 0 if it is unused.
 function level.idle_from(l, h)
   if l.num == 0 then
     if l.tat == 0 and not (h and h.captures > 0) then return 0 end

@@ -1,20 +1,20 @@
 -- mutex: one holder at a time. The lock is a string with a ttl, as SET NX PX writes it, so locks of other libraries
--- count. It holds the token. If the token contains `:`, it holds only the value after the `:`, which other holders
--- may use too; the whole token is then stored behind the fence in the mark. After the lock has expired, this token may
--- stand beside the lock of another library, which has another value.
+-- count. It contains the token. If the token contains `:`, the lock contains only the value after the `:`, which other
+-- holders may use too; the whole token is then stored after the fence in the mark. After the lock has expired, this
+-- token may remain while another library holds the lock, with another value.
 -- The mark is the first fence of the last grant. Each grant has 32 fences: a process hands the lock on to its own
--- waiters, each time with the next fence. The mark is kept for at least a week after the last grant or renewal, or
--- for the fence_ttl in the token of the holder. In the first case its number tells on which day its ttl was set. In
--- the second case, and if its number is ahead of the clock, a space is behind it, so that the next grant sets the ttl.
--- A kind that stores something else in the mark is not fenced: its fence is the time of the grant.
--- The rules of all holders, which acquire, runs and care call (`?`: some have none):
+-- waiters, each time with the next fence. The mark is kept for at least a week after the last grant or renewal, or for
+-- the fence_ttl in the token of the holder. In the first case its number shows on which day its ttl was set. In the
+-- second case, and if its number is ahead of the clock, a space follows it, so that the next grant sets the ttl. A kind
+-- that stores other data in the mark is not fenced: its fence is the time of the grant.
+-- The rules of all holders, which acquire, runs and care call (`?`: not all kinds have it):
 --   one, timed        whether there is one holder at most; whether a release needs the time
 --   counts            the highest rank whose waiters count as waiting for a lease
---   classes           ? whether only the waiters of the same rank and of those before it count for `max_waiters`
---   take(c, kind, lock, mark, token, now, ttl, px)   makes the token a holder if there surely is room; returns its fence, or
+--   classes           ? whether only the waiters of the same rank and of lower ranks count for `max_waiters`
+--   take(c, kind, lock, mark, token, now, ttl, px)   makes the token a holder if it certainly fits; returns its fence, or
 --                     nil. `ttl`: of the lease (µs), `px`: the same in ms. c: the state, if there is one already
 --   hold(c, token, expiry, granted)   makes it a holder; returns its fence. `granted`: it was a waiter
---   free(c), fits(c, token, rank)     whether there is no holder; whether the token can hold in addition to the holders
+--   free(c), fits(c, token, rank)     whether there is no holder; whether the token can hold beside the current holders
 --   forget(c, lock, mark, token, now, batch)   removes it from the holders; returns whether it was one. c: as for `take`;
 --                     `batch`: see runs
 --   sweep(c)          ? removes the holders whose leases have expired
@@ -23,25 +23,26 @@
 --   extend(c, token, expiry)   sets the expiry of its lease
 --   confirm(c, token, expiry)  ? its lease is renewed, and not extended
 --   raise(c, fence, token, expiry)   ? makes the next fence higher than this one; the token and its expiry: of the holder
---   list(c, most)     returns the sum of the weights that are held, and the token, expiry and fence of each holder, at most of
---                     so many. Changes nothing
+--   list(c, most)     returns the sum of the held weights, and the token, expiry and fence of each holder, at most `most`
+--                     holders. Changes nothing
 --   soonest(c)        returns when the next lease ends; 0: unknown. No lease lasts longer than the ttl in its token. A
 --                     longer one was granted before the server's clock was set back: it is cut to the ttl
---   head(c, turn)     ? returns the token that is served first, whether the second rank has its turn now, and its rank.
---                     Without this rule, that is the token with the lowest score
---   turns             ? whether grants change which rank has its turn
--- For holders whose waiters may have another order, and what may change while they wait: see turns and settings.
+--   head(c, turn)     ? returns the token that is served first, whether the second rank is served now, and its rank.
+--                     Without this rule, the token with the lowest score is served first
+--   turns             ? whether grants change which rank is served next
+-- For holders whose waiters may have another order, and settings that may change while they wait: see turns and
+-- settings.
 mutex = {one = true, counts = 1}
 local day = 86400000000 -- µs
 
--- Returns what a lock holds; false: nothing, or it is a key of another type, which cannot be set.
+-- Returns the content of a lock; false: nothing, or it is a key of another type, which cannot be set.
 function mutex.read(lock)
   local value = attempt('GET', lock)
   if not value or not value.err then return value end
   return state.failure(value) and error(value.err, 0)
 end
 
--- The state has `value`, what the lock holds (false: nothing), and `last`, the mark.
+-- The state has `value`, the content of the lock (false: nothing), and `last`, the mark.
 function mutex.value(c)
   local value = c.value
   if value == nil then
@@ -74,7 +75,7 @@ function mutex.owns(c, text)
   return value == mutex.value_of(text) and match(mutex.last(c) or '', ' (.*)') == text
 end
 
--- Writes the fence of a grant. Returns what the mark is then. `before`: the fence that it had.
+-- Writes the fence of a grant. Returns the new content of the mark. `before`: the previous fence.
 local function write_mark(lock, mark, text, now, ttl, fence, last, before, is_special)
   local digits, saved = format('%d', fence)
   if is_special or fence > now then
@@ -94,7 +95,7 @@ local function write_mark(lock, mark, text, now, ttl, fence, last, before, is_sp
   return digits
 end
 
--- A fence is higher than all before it, also than those of a server that lost its data: it is at least the time.
+-- A fence is higher than all earlier ones, including those of a server that lost its data: it is at least the time.
 function mutex.take(c, kind, lock, mark, text, now, ttl, px)
   if c and c.value then return nil end
   local fence, last, before, content = now, nil, nil, text
@@ -106,7 +107,7 @@ function mutex.take(c, kind, lock, mark, text, now, ttl, px)
     if before + 32 > now then fence = before + 32 end
   end
   local set = attempt('SET', lock, content, 'PX', px, 'NX')
-  if not set or set.err and call('GET', lock) then return nil end -- a server that refuses writes says who holds
+  if not set or set.err and call('GET', lock) then return nil end -- the server refuses writes, but the lock has a holder
   if set.err then error(set.err, 0) end
   if before then
     last = write_mark(lock, mark, text, now, ttl, fence, last, before, is_special)
@@ -121,7 +122,7 @@ function mutex.hold(c, text, expiry)
   return mutex.take(c, c.kind, c.lock, c.mark, text, c.now, ttl, px) or error('WRONGTYPE of a lock', 0)
 end
 
--- Deletes a lock; at the end of the call, if it has a `batch`. Returns false: what the lock holds then.
+-- Deletes a lock; at the end of the call, if there is a `batch`. Returns false, the new content of the lock.
 function mutex.unlock(lock, batch)
   if batch then batch.freed[#batch.freed + 1] = lock else call('DEL', lock) end
   return false
@@ -185,7 +186,7 @@ function mutex.soonest(c)
   local left = value and call('PTTL', c.lock) or -1
   if left < 0 then return 0 end
   local ttl = token.ttl(value)
-  -- The ttl of a user's value stays as it is, even if the value looks like a token.
+  -- The ttl of a lock with a user's value is not changed, even if the value looks like a token.
   if ttl and left - 1 >= ttl / 1000 and not (c.kind.fenced and find(mutex.last(c) or '', ' .')) then
     left = ceil(ttl / 1000)
     call('PEXPIRE', c.lock, left)

@@ -1,18 +1,18 @@
--- permits: a limited number at once. The holders are a ZSET, token -> expiry (µs). A token ends in `/weight/limit`,
--- and perhaps its order, see settings. What is heavier than the limit holds alone. By a limit of 0 nothing holds.
--- The member `excess` of the same ZSET has the score 2^52 plus the sum of weight - 1 over all holders; it is
--- absent while that sum is 0. So holders and sum are evicted together. There is no mark but for the order of the waiters. A
--- token that ends in `/idle` waits in the last rank until there is no holder, and takes no permit.
--- A holder in another form, as a later version may write it, counts as one.
--- The state has `count`, the sum of weights (nil: unknown); `swept`, whether expired holders are removed; `lasts`, when the
--- key of the holders expires (ms from now), if known.
+-- permits: a limited number of holders at once. The holders are a ZSET, token -> expiry (µs). A token ends in
+-- `/weight/limit`, and optionally its order, see settings. A weight above the limit holds alone. With a limit of 0
+-- nothing holds. The member `excess` of the same ZSET has the score 2^52 plus the sum of weight - 1 over all holders;
+-- it is absent while that sum is 0. So holders and sum are evicted together. The mark is used only for the order of the
+-- waiters. A token that ends in `/idle` waits in the last rank until there is no holder, and takes no permit.
+-- A holder in another form, which a later version may write, counts as one.
+-- The state has `count`, the sum of weights (nil: unknown); `swept`, whether expired holders were removed; `lasts`,
+-- when the key of the holders expires (ms from now), if known.
 permits = {
   timed = true, classes = true, counts = 7, -- waiters of the rank after this take no permit
   expires = holders.expires, soonest = holders.soonest, confirm = holders.confirm,
 }
 local longest = 172800000 -- the ttl of the holders (ms), two days: twice the longest ttl of a lease
 
--- Returns its weight and limit, if it has them.
+-- Returns the weight and the limit of a token, if it has them.
 function permits.size(text)
   local weight, limit = match(text, '^[^/]*/(%d+)/(%d+)%f[/%z]', 18)
   if weight then return weight + 0, limit + 0 end
@@ -22,7 +22,7 @@ function permits.fence()
   return 0
 end
 
--- Removes a holder. Returns whether it was one, and its weight; nil: what is left is not known.
+-- Removes a holder. Returns whether it existed, and its weight; nil: the remaining sum is unknown.
 local function drop(lock, text)
   if call('ZREM', lock, text) == 0 then return false end
   if find(text, '/1/', 18, true) == find(text, '/', 18, true) then return true, 1 end
@@ -37,7 +37,7 @@ local function sweep(c, lock, now)
   if c and c.swept then return end
   local expired = holders.expired(lock, now)
   for i = 1, #expired, 2 do
-    drop(lock, expired[i]) -- before `lapse`, which adds, so that it passes if the server is out of memory
+    drop(lock, expired[i]) -- before `lapse`, which adds: then `lapse` works even if the server is out of memory
     if c then holders.lapse(c, expired[i], number(expired[i + 1])) end
   end
   if c then c.swept = true end
@@ -69,7 +69,7 @@ function permits.free(c)
   return permits.used(c) == 0
 end
 
--- Adds a holder beside those whose weights are `used`. Returns its fence; nil: it holds already.
+-- Adds a holder to those whose weights are `used`. Returns its fence; nil: it already holds.
 local function put(c, lock, used, text, weight, score, option)
   if option then
     local added = attempt('ZADD', lock, option, score, text)
@@ -79,7 +79,7 @@ local function put(c, lock, used, text, weight, score, option)
   else
     call('ZADD', lock, score, text)
   end
-  -- The key of holders that are never all gone is renewed long before it could expire earlier than a lease.
+  -- If there are always holders, the ttl of the key is renewed long before the key could expire earlier than a lease.
   local lasts = used == 0 and 0 or c and c.lasts or call('PTTL', lock)
   if lasts < 0.75 * longest then
     lasts = longest
@@ -92,7 +92,7 @@ local function put(c, lock, used, text, weight, score, option)
   return 0
 end
 
--- Expired holders count as well. They are removed where there is no room.
+-- Expired holders count as well. They are removed if there is no free permit.
 function permits.take(c, _, lock, _, text, now, ttl)
   local weight, limit = permits.size(text)
   local used = c and permits.used(c) or count(lock)

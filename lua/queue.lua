@@ -1,12 +1,14 @@
--- queue: the waiters in the order of their scores. The score of a waiter is its rank times 2^49 plus a ticket, which is higher
--- than those of all waiters of this rank before it. A waiter that stopped sending heartbeats loses its place when its turn
--- comes. One whose process did not renew a grant, and has sent no heartbeat for it since, waits behind all others until the
--- next one: its score is 15 * 2^49, plus since when (ms) times 16, plus its rank. The member of `beats` with the name of the
--- process is 2^52 plus until when a heartbeat from before that counts.
--- The third argument of a call is `grant channels`: how long a grant to a waiter lasts (µs), or its ttl if that is shorter; the
--- prefix of the channel names.
--- The state has these, once they are needed, and `alive_until`, the score of a waiter that is alive; `tail`, the score of the
--- last waiter, if it was appended in this call; `kept`, for how long the keys of the queue are kept (ms; -2: no `beats`).
+-- queue: the waiters in the order of their scores. The score of a waiter is its rank times 2^49 plus a ticket, which is
+-- higher than those of all earlier waiters of this rank. A waiter that stopped sending heartbeats loses its place when
+-- it would be served. If a process did not renew a grant, and has sent no heartbeat for the waiter since, the waiter is put
+-- behind all others until the next heartbeat: its score is 15 * 2^49, plus the time of this (ms) times 16, plus its
+-- rank. The member of `beats` with the name of the process is 2^52 plus the time until which a heartbeat from before
+-- that counts.
+-- The third argument of a call is `grant channels`: how long a grant to a waiter lasts (µs), or its ttl if that is
+-- shorter; the prefix of the channel names.
+-- The state has these, once they are needed, and `alive_until`, the score of a live waiter; `tail`, the score of the
+-- last waiter, if it was appended in this call; `kept`, for how long the keys of the queue are kept (ms; -2: no
+-- `beats`).
 queue = {
   alive = 7000000, -- how long a waiter counts as alive after a heartbeat (µs)
   tombstone = 60000000, -- how long a tombstone is kept (µs)
@@ -33,11 +35,11 @@ function queue.first(c, rank)
   return call('ZRANGE', c.queue, from, to, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
 end
 
--- The same for the last one without a flow.
+-- The same for the last waiter without a flow.
 function queue.last(c, rank)
   local all = call('ZRANGE', c.queue, -1, -1, 'WITHSCORES')
   local highest = number(all[2] or 0)
-  -- Mostly, all waiters are of one rank.
+  -- Usually, all waiters are of one rank.
   if highest < rank * ranks then return {} end
   if highest < rank * ranks + plain then return all end
   local from, to = format('%d', rank * ranks), format('(%d', rank * ranks + plain)
@@ -78,15 +80,15 @@ function queue.keep(c)
   if c.holders.classes then call('PEXPIRE', c.mark, c.kept) end
 end
 
--- Adds a token to `beats` before it lines up. Returns false if it is there already, as a waiter or a
--- tombstone, or the server refuses it.
+-- Adds a token to `beats` before it is added to the queue. Returns false if it is already there, as a waiter or a
+-- tombstone, or if the server refuses the write.
 function queue.enter(c, text)
   return attempt('ZADD', c.beats, 'NX', c.alive_until, text) == 1
 end
 
--- Appends a token to its rank. Waiters may leave before their first heartbeat, so this renews the ttl of a queue
--- that is never empty, at half of it: that is longer than a waiter counts as alive. All runs of a call have one rank.
--- Returns how many waiters may be served before it, if its kind says so, and that is asked for (`placed`).
+-- Appends a token to its rank. Waiters may leave before their first heartbeat, so this renews the ttl of a queue that
+-- is never empty, when half of it has passed: half is longer than a waiter counts as alive. All runs of a call have one
+-- rank. Returns how many waiters may be served before it, if its kind reports this and it is requested (`placed`).
 function queue.line_up(c, text, rank, placed, entered)
   local holders = c.holders
   c.kept = c.kept or call('PTTL', c.beats)
@@ -117,7 +119,8 @@ function queue.remove_all(c, tokens, beats)
   end
 end
 
--- Forgets those that wait behind all others for longer than a heartbeat counts, or from before the clock was set back.
+-- Removes waiters that are behind all others for longer than a heartbeat counts, or since before the clock was set
+-- back.
 function queue.drop_behind(c)
   local live = format('(%d', behind_since(c.now - queue.alive))
   local dead = call('ZRANGE', c.queue, format('%d', queue.aside), live, 'BYSCORE')
@@ -126,14 +129,14 @@ function queue.drop_behind(c)
   queue.remove_all(c, dead, true)
 end
 
--- Lets a waiter wait behind all others.
+-- Puts a waiter behind all others.
 function queue.put_behind(c, text)
   local rank = floor(call('ZSCORE', c.queue, text) / ranks)
   queue.remove(c, text)
   call('ZADD', c.queue, format('%d', behind_since(c.now) + rank), text)
 end
 
--- Lines up again those of the tokens from this argument on that wait behind all others.
+-- Adds the tokens from this argument on that are behind all others to the queue again.
 function queue.take_back(c, from)
   if number(call('ZRANGE', c.queue, -1, -1, 'WITHSCORES')[2] or 0) < queue.aside then return end
   for i, score in ipairs(call('ZMSCORE', c.queue, unpack(c.args, from))) do
@@ -147,7 +150,7 @@ function queue.take_back(c, from)
   queue.drop_behind(c)
 end
 
--- Adds a tombstone for a token, and removes the tombstones that are out of date.
+-- Adds a tombstone for a token, and removes expired tombstones.
 function queue.bury(c, text)
   call('ZREMRANGEBYSCORE', c.beats, lift, lift + c.now)
   call('ZADD', c.beats, lift + c.now + queue.tombstone, text)
@@ -165,8 +168,8 @@ function queue.drop_dead(c)
   c.tail = nil
 end
 
--- Marks the waiters from this argument on as alive. Fewer places than waiters: the queue was evicted, and each waiter without a
--- place must ask again.
+-- Marks the waiters from this argument on as alive. If there are fewer places than waiters, the queue was evicted, and
+-- each waiter without a place must acquire again.
 function queue.beat(c, from)
   local evicted = call('ZCARD', c.queue) < call('ZCOUNT', c.beats, '-inf', queue.living)
   local scores = {}

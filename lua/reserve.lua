@@ -1,17 +1,19 @@
--- reserve: charges each request to its buckets, in full to all of them or not at all.
+-- reserve: charges each request to its buckets, to all of them or to none.
 -- Keys       see buckets
--- Arguments  quotas (see level); then per run, or once for all runs, packed: count (number of equal requests), wait (µs, the
---            longest accepted delay; 0 if there are several limits), and the cost (tokens) of all limits or of each one
+-- Arguments  quotas (see level); then per run, or once for all runs, packed: count (number of equal requests), wait
+--            (µs, the longest accepted delay; 0 if there are several limits), and the cost (tokens) of all limits or of
+--            each one
 -- Returns    now (µs); then per run: the number of admitted requests (the first of count; -1 if a key does not hold a
---            bucket), and the state of each bucket before the run (see `told` in bucket, or bare). One run of a bare state is
---            answered with the numbers in one text, or with now alone if all requests are admitted to a bucket that was full
+--            bucket), and the state of each bucket before the run (see `told` in bucket, or bare). For one run of a
+--            bare state, the reply is the numbers in one text, or now alone if all requests are admitted to a bucket
+--            that was full
 -- Writes     charged buckets, SET with PXAT (see bucket; no PXAT if a quota never refills)
 
 -- Returns how many of `count` requests fit a state, from when on they are charged, and when the last one acts.
 local function admitted_to(s, cost, wait, count)
   local at = max(s.now, s.blocked)
   if at > s.now + wait then return 0 end
-  -- Also if it waits, it gets none of what is held.
+  -- Held tokens are not available, even to a request that waits.
   for q = 1, s.holds and s.ours or 0 do
     if cost > s.levels[q].burst - s.holds.held then return 0 end
   end
@@ -22,9 +24,9 @@ local function admitted_to(s, cost, wait, count)
   return count, at, acts
 end
 
--- A bucket of the call is a table: `key`; `limit`; `ahead`: its state, if it is bare; otherwise `s`, once it is read from
--- `raw` (false: it is none); `ends`: the second in which the key expires; and as long as the state is bare, `has_changed`, and
--- `was_moved`: whether it is not as it was stored.
+-- A bucket of the call is a table: `key`; `limit`; `ahead`: its state, if it is bare; otherwise `s`, once it is read
+-- from `raw` (false: the key does not hold a bucket); `ends`: the second in which the key expires; and as long as the
+-- state is bare, `has_changed`, and `was_moved`: whether it differs from the stored state.
 local function open(key, limit, now)
   local raw = bucket.stored(key)
   local ahead, was_moved, ends = bare.read(raw, now, limit.text, limit.den, limit.full)
@@ -34,8 +36,8 @@ local function open(key, limit, now)
   }
 end
 
--- Looks at a bucket for `count` requests. Returns the state that is told, how many of the requests fit, from when on they are
--- charged, and when the last one acts; -1 as the second value: the key does not hold a bucket.
+-- Checks a bucket for `count` requests. Returns the state for the reply, how many of the requests fit, from when on
+-- they are charged, and when the last one acts; -1 as the second value: the key does not hold a bucket.
 local function look(b, now, cost, wait, count)
   local limit = b.limit
   if b.ahead then
@@ -52,7 +54,7 @@ local function look(b, now, cost, wait, count)
   return bucket.told(b.s), admitted_to(b.s, cost, wait, count)
 end
 
--- Charges the requests that were admitted to a bucket.
+-- Charges the admitted requests to a bucket.
 local function charge(b, tokens, at, acts)
   if b.ahead then
     b.ahead, b.has_changed = b.ahead + tokens * b.limit.num, b.has_changed or b.was_moved or tokens > 0
@@ -74,21 +76,22 @@ local function save(b, now)
   end
 end
 
--- Reads keys. Returns a list of what they store, see `stored` in bucket.
+-- Reads keys. Returns a list of their contents, see `stored` in bucket.
 local function read(keys)
   local raws, found = call('MGET', unpack(keys)), 0
   for i = 1, #keys do
     if raws[i] then found = found + 1 end
   end
-  -- MGET finds nothing in a key of another type.
+  -- MGET returns nil for a key of another type.
   if found < #keys and call('EXISTS', unpack(keys)) > found then
     for i = 1, #keys do raws[i] = bucket.stored(keys[i]) end
   end
   return raws
 end
 
--- Serves a call of one limit, key by key: the runs of a key stand next to each other. As long as the state of a key is bare,
--- it is `ahead`, without a table `b`: nearly all calls are such, and take about as long as to make the tables of others.
+-- Serves a call of one limit, key by key: the runs of a key are adjacent. As long as the state of a key is bare, it is
+-- `ahead`, without a table `b`. This is so in nearly all calls, and it takes about as long as creating the tables of
+-- the others.
 local function with_one(keys, args, now)
   local text, numbers, num, den, burst = args[3], args[4], 0, 1, 0
   if #numbers == 25 then num, den, burst = decode('>xddd', numbers) end

@@ -1,27 +1,28 @@
--- runs: acquires and releases leases and places in the queue, and grants what becomes free. Enters the outcomes of leases.
--- Keys       see state, per run. The runs of one key stand next to each other
+-- runs: acquires and releases leases and places in the queue, and grants what becomes free. Stores the outcomes of leases.
+-- Keys       see state, per run. The runs of one key are adjacent
 -- Arguments  see queue; those of the kind for all runs; see leases, if there is an acquire or bypass; then per run:
 --            the verb: `acquire`; `bypass`: acquire in spite of outcomes of earlier leases; `release`; `withdraw`:
---            release, and refuse an acquire that runs later; `complete`: enter the outcome, and release;
+--            release, and refuse an acquire that runs later; `complete`: store the outcome, and release;
 --            the token; for acquire and bypass, the arguments of `look`; for complete, those of `enter`
--- Returns    now (µs); then per run four numbers, what was granted to this process (0, or a list of messages, see
---            grants), and for kinds with outcomes what `look` found, or why nothing was entered or released (0: nothing)
+-- Returns    now (µs); then per run four numbers, the grants to this process (0, or a list of messages, see grants), and
+--            for kinds with outcomes the result of `look`, or why nothing was stored or released (0: nothing)
 --            acquire: 1, expiry (µs), fence, 0: it holds
 --                     2 (queued) or 0 (refused), when the next lease ends (µs, 0: unknown), 0, how many are ahead of it
 --                     3: the work is done; -2: it was withdrawn before; -3: the server is out of memory; -1: a key is of
 --                     another type
 --            release: 1: it held; 2: it waited; 0: neither; -1: a key is of another type
 --            complete: 1: it held; 2: another holds; 0: neither; -1: a key is of another type; then how full the filter is
---                      now, for kinds that have one, else 0
---            If all runs went the usual way, the reply is now alone: each acquire holds, for its ttl, with the usual
---            fence; each release and complete was of the holder, and told nothing more. Else a run that went the usual way
---            may be 4 and zeros. The time is 0 where it was not read: for a lone release of a lock that is a string.
+--                      now, for kinds that have one, otherwise 0
+--            If all runs had the usual result, the reply is now alone: each acquire holds, for its ttl, with the usual
+--            fence; each release and complete was by the holder, and had no further results. Otherwise a run with the
+--            usual result may be 4 and zeros. The time is 0 if it was not read: for a lone release of a string lock
 -- Writes     leases, places, tombstones, the mark, the outcome; all with a ttl
 
--- What a verb does: step(c, kind, keys, first, args, at, now, batch). `c`: the state, if there may be waiters, or something is
--- known of the key; `at`: the argument with the verb; `batch`: what the runs of a call of several share: `freed`, the locks
--- that are deleted at its end, what the outcome has `opened`, and whether the next run is one `more` release of the same key.
--- Returns nothing if all went the usual way; else the four numbers of the reply, what was found, and the state if there is one.
+-- The steps of the verbs: step(c, kind, keys, first, args, at, now, batch). `c`: the state, if there may be waiters, or
+-- data of the key is already known; `at`: the argument with the verb; `batch`: the data that the runs of a call share:
+-- `freed`, the locks that are deleted at its end; `opened`, filters that the outcome has opened; and whether the next
+-- run is one `more` release of the same key. A step returns nothing for the usual result; otherwise the four numbers of
+-- the reply, the result of `look`, and the state if there is one.
 local steps = {}
 
 function steps.acquire(c, kind, keys, first, args, at, now, batch)
@@ -40,7 +41,7 @@ end
 
 steps.bypass = steps.acquire
 
--- Releases, or gives up a place.
+-- Releases a lease, or leaves the queue.
 function steps.release(c, kind, keys, first, args, at, now, batch)
   local text, verb = args[at + 1], args[at]
   if not c and verb == 'release' then
@@ -55,7 +56,7 @@ end
 
 steps.withdraw = steps.release
 
--- Enters the outcome of a lease, releases the lease, and tells the waiters to ask again.
+-- Stores the outcome of a lease, releases the lease, and notifies the waiters to acquire again.
 local function complete(c, kind, keys, first, args, at, now, batch)
   local lock, text = keys[first], args[at + 1]
   local value = mutex.read(lock) or false
@@ -72,8 +73,9 @@ local function complete(c, kind, keys, first, args, at, now, batch)
   return holds and 1 or value and 2 or 0, level or 0, 0, 0, nil, c
 end
 
--- The same, also if the server is out of memory: the claim that is deleted is larger than what is recorded of an item. Without
--- functions, such a server refuses what grows only before another write; this one removes nothing.
+-- The same, even if the server is out of memory: the deleted claim is larger than the record of an item. Without
+-- functions, such a server refuses writes that need memory unless another write comes first; the first write here
+-- removes nothing.
 function steps.complete(c, kind, keys, first, args, at, now, batch)
   local done, status, level, _, _, found = protected(complete, c, kind, keys, first, args, at, now, batch)
   if done then return status, level, 0, 0, found, c end
@@ -82,7 +84,7 @@ function steps.complete(c, kind, keys, first, args, at, now, batch)
   return complete(c, kind, keys, first, args, at, now, batch)
 end
 
--- Returns the state of a key that may have waiters, or of which something will be known for the next run.
+-- Returns the state of a key that may have waiters, or whose data the next run will use.
 local function state_of(kind, keys, first, args, now, text, waiting, kept)
   local c = state.of(kind, keys, first, args, now, waiting, text)
   c.kept = kept
@@ -112,7 +114,7 @@ local function any_waits(keys, width)
   return call('EXISTS', unpack(names)) > 0
 end
 
--- Adds what a run returned to the reply to several; it begins with the first one that did not go the usual way.
+-- Adds the result of a run to the reply for several runs. The reply starts with the first run without the usual result.
 local function add(reply, kind, nth, status, at_end, fence, ahead, found, known)
   local fields = kind.outcome and 6 or 5
   local at = 1 + nth * fields

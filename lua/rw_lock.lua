@@ -1,7 +1,7 @@
 -- rw_lock: readers of one group, or one writer. The holders are a ZSET, token -> expiry (µs). The token of a reader
--- ends in `/r` and the group. The token of a writer ends in `/w` and how many writers in a row may go before
--- waiting readers. Writers have rank 0, readers rank 1.
--- The mark is `fence row`: the fence of the last writer, and how many writers in a row went before waiting readers.
+-- ends in `/r` and the group. The token of a writer ends in `/w` and how many writers in a row may pass waiting
+-- readers. Writers have rank 0, readers rank 1.
+-- The mark is `fence row`: the fence of the last writer, and how many writers in a row have passed waiting readers.
 rw_lock = {
   timed = true, counts = 1, turns = true,
   expires = holders.expires, soonest = holders.soonest, confirm = holders.confirm,
@@ -15,7 +15,7 @@ local function mode(text)
   return match(text, '^[^/]*/(.*)$')
 end
 
--- Returns the fence of the last writer, and how many writers in a row went before waiting readers.
+-- Returns the fence of the last writer, and how many writers in a row have passed waiting readers.
 local function marked(mark)
   local fence, row = match(call('GET', mark) or '0 0', '^(%d+) (%d+)$')
   if not fence then error('WRONGTYPE of a mark', 0) end
@@ -51,7 +51,7 @@ function rw_lock.fits(c, text)
   return not holder or not writes(text) and mode(holder) == mode(text)
 end
 
--- Adds a holder. `queue_of`: the key of the waiters, if there may be some.
+-- Adds a holder. `queue_of`: the key of the waiters, if there may be any.
 local function put(lock, mark, queue_of, text, now, expiry, score)
   local last, row = marked(mark)
   call('ZADD', lock, score, text)
@@ -70,7 +70,7 @@ function rw_lock.hold(c, text, expiry, granted)
   return put(c.lock, c.mark, c.queue, text, c.now, expiry, holders.score(expiry, granted))
 end
 
--- Expired holders count as well, so beside a lease that has expired it is left to `fits`.
+-- Expired holders count as well, so if a lease has expired, `fits` decides.
 function rw_lock.take(_, _, lock, mark, text, now, ttl)
   local first = call('ZRANGE', lock, 0, 0, 'WITHSCORES')
   local fits = not first[1]

@@ -1,14 +1,14 @@
--- settings: what may change while waiters for permits wait. The mark has two members for it, which are read at each grant:
---   `o version aging newest reserved …`   the settings of the WaitGroup that was built last: when that was (µs, at most now);
---           how long the waiters of lower ranks may be served before others (µs; 0: 10 s); for how long there must have been
---           waiters without a flow, so that the newest is served first (µs; 0: never); how many permits each rank, from 0
---           on, leaves to those before it
---   `l source version limit at`   the limit: 2: of the fleet, with its version; 1: one that adapts, whose version is 0; the
---           limit (`-`: the setting was undone), and when it was told last (µs). Out of date after 30 s
--- The first waiter of an empty queue begins anew. The limit counts instead of that of the token. Behind that, a token has
--- `/flow.share.reserve.bound` if any of these is not usual, in hexadecimal digits: the digest of the name of its flow and the
--- share of that; how many permits are missing in its limit, since they are reserved; and the limit that was chosen for it
--- alone, if that counts where it is lower.
+-- settings: settings that may change while waiters for permits wait. The mark has two members for them, read at each grant:
+--   `o version aging newest reserved …`   the settings of the WaitGroup that was built last: when it was built (µs, at most
+--           now); how long the waiters of lower ranks may be served before others (µs; 0: 10 s); how long there must have
+--           been waiters without a flow before the newest is served first (µs; 0: never); how many permits each rank, from
+--           0 on, leaves to lower ranks
+--   `l source version limit at`   the limit: 2: of the fleet, with its version; 1: adaptive, with the version 0; the limit
+--           (`-`: the setting was undone), and when it was last sent (µs). Ignored after 30 s
+-- The first waiter of an empty queue starts with its own settings. The limit replaces the limit in the token. After
+-- its limit, a token has `/flow.share.reserve.bound` if any of these is not the default, in hexadecimal digits: the digest
+-- of the name of its flow and the share of the flow; how many permits are missing in its limit because they are
+-- reserved; and the limit that was chosen for it alone, which applies if it is lower.
 -- The state has `known`: the settings for the current run; nil: not read yet.
 settings = {
   aging = 10000000, fresh = 30000000, again = 5000000, -- µs
@@ -34,7 +34,7 @@ local function rules_in(text)
   return numbers
 end
 
--- Returns the settings that are stored.
+-- Returns the stored settings.
 local function stored(c)
   local of = {rules = none}
   for _, member in ipairs(call('ZRANGE', c.mark, settings.limit, settings.rules, 'BYSCORE')) do
@@ -62,7 +62,7 @@ function settings.aging_of(c)
   return own > 0 and own or settings.aging, own > 0
 end
 
--- Returns for how long there must have been waiters without a flow, so that the newest is served first; 0: never.
+-- Returns how long there must have been waiters without a flow before the newest is served first; 0: never.
 function settings.newest(c)
   return settings.known(c).rules[3] or 0
 end
@@ -74,7 +74,7 @@ local function replace(c, old, new, score)
   call('PEXPIRE', c.mark, ceil(queue.tombstone / 1000))
 end
 
--- Takes over the limit that a caller tells, if it is newer. Returns whether it differs.
+-- Stores the limit of a caller, if it is newer. Returns whether it differs.
 local function take_limit(c, of, text)
   local source, version, value = match(text or '', '^(%d+) (%d+) (%S+)$')
   if not source then return false end
@@ -89,7 +89,7 @@ local function take_limit(c, of, text)
   return not is_same
 end
 
--- The same for the settings of its WaitGroup.
+-- The same for the settings of the caller's WaitGroup.
 local function take_rules(c, of, text)
   local numbers = rules_in(text or '')
   if not numbers[1] then return false end
@@ -109,13 +109,13 @@ local function take_over(c, text)
   return has_limit or has_rules
 end
 
--- Remembers what is known after a caller has told a text, for the next run of the same key.
+-- Stores the known settings after a caller has sent a text, for the next run of the same key.
 local function remember(c, text)
   c.told, c.then_known = text, c.known
 end
 
--- Hears what a caller tells, if there are waiters. `waiting`: perhaps, `waits`: surely. Returns whether it differs from what
--- was known.
+-- Processes the settings of a caller, if there are waiters. `waiting`: there may be waiters, `waits`: there are.
+-- Returns whether the settings differ from the known ones.
 function permits.tell(c, text, waiting, waits)
   if waits and text == c.told then
     c.known = c.then_known
@@ -128,7 +128,7 @@ function permits.tell(c, text, waiting, waits)
   return take_over(c, text)
 end
 
--- The same for the first waiter of an empty queue, before it lines up.
+-- The same for the first waiter of an empty queue, before it is added.
 function permits.tell_first(c, text)
   if call('EXISTS', c.queue) == 1 then return end
   call('ZREMRANGEBYSCORE', c.mark, '-inf', '+inf') -- fails on another type, which DEL would overwrite

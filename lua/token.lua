@@ -11,7 +11,7 @@ function token.id(text)
   return match(text, '^%x+', 18)
 end
 
--- Returns the ttl (µs); nil or false: there is none, such as in a value that another library wrote.
+-- Returns the ttl (µs); nil or false if there is none, as in a value that another library wrote.
 function token.ttl(text)
   local at, ttl = match(text, '^%x+%-()%x+%.(%x+)')
   return at == 18 and number(ttl, 16)

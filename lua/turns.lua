@@ -1,20 +1,20 @@
--- turns: who of the waiters for permits has its turn: by classes and their aging, by flows (see flows), and newest first.
--- The state has `head`, the waiter that `permits.head` returned last: its token, score, whether other ranks wait, and flows of
--- its rank.
+-- turns: the order of the waiters for permits: by classes and their aging, by flows (see flows), and newest first. The
+-- state has `head`, the waiter that `permits.head` returned last: its token, score, whether other ranks have waiters,
+-- and flows of its rank.
 
--- Records that a rank was served ('XX'), or that it got its first waiter ('CH'); or for `n`, that it has waiters without a
+-- Records that a rank was served ('XX'), or that it got its first waiter ('CH'); or for `n`, its first waiter without a
 -- flow.
 local function stamp(c, option, name)
   call('ZADD', c.mark, option, format('%d', lift + c.now), name)
 end
 
--- Returns the first head of a flow of a rank that begins there, and its score.
+-- Returns the first head of a flow in the rank that starts at `from`, and its score.
 local function first_head(c, from)
   local above = format('(%d', from + flows.lines)
   return call('ZRANGE', c.queue, format('%d', from + plain), above, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
 end
 
--- Returns the rank above this one that is served before it now, if one has waited for too long.
+-- Returns the rank that is served before this one now because it has waited for too long, if there is one.
 function permits.due(c, rank)
   local names, due, since = {}, nil, nil
   for other = rank + 1, permits.counts do names[#names + 1] = 't' .. other end
@@ -46,13 +46,13 @@ local function first_other(c, rank, first)
   -- It was evicted, or is from before the clock was set back.
   if not from or from > lift + c.now then stamp(c, 'CH', 'n' .. rank) end
   if not is_newest_first(c, from) then return first end
-  -- The first one is dropped if it stopped sending heartbeats: its turn may never come.
+  -- The first one is dropped if it stopped sending heartbeats: it might never be served.
   local beat = number(call('ZSCORE', c.beats, first[1]) or 0)
   local newest = beat > c.now and beat < lift and queue.last(c, rank) or first
   return newest[1] and newest or first
 end
 
--- Returns the highest score of the waiters that do not wait behind all ranks.
+-- Returns the highest score of the waiters that were not put behind all ranks.
 local function last_score(c, rank)
   local last = number(call('ZRANGE', c.queue, -1, -1, 'WITHSCORES')[2])
   if rank == 15 or last < queue.aside then return last end
@@ -65,7 +65,7 @@ function permits.head(c)
   c.head = nil
   local first = call('ZRANGE', c.queue, 0, 0, 'WITHSCORES')
   if not first[1] then
-    attempt('ZREMRANGEBYSCORE', c.mark, '-inf', '+inf') -- the next waiter begins anew
+    attempt('ZREMRANGEBYSCORE', c.mark, '-inf', '+inf') -- the next waiter starts afresh
     return
   end
   local rank = floor(first[2] / ranks)
@@ -76,7 +76,7 @@ function permits.head(c)
   local from, flow = rank * ranks, nil
   if rank <= permits.counts and first[2] % ranks < plain then
     if last >= from + plain then flow = first_head(c, from) end
-    -- `others` may bring back what was evicted.
+    -- `others` may restore evicted data.
     if flow and flow[1] and flow[2] - plain < flows.others(c, rank) then first = flow end
     if first ~= flow then first = first_other(c, rank, first) end
   end
@@ -84,8 +84,8 @@ function permits.head(c)
   return first[1], nil, rank
 end
 
--- Returns whether the keys have to be kept for longer, the score of a new waiter with a flow, and how many waiters may be
--- served before it, if that is asked for, and not as in the order of arrival.
+-- Returns whether the keys must be kept for longer, the score of a new waiter with a flow, and how many waiters may be
+-- served before it, if that is requested and differs from the order of arrival.
 function permits.line_up(c, text, rank, placed)
   if rank > permits.counts then return end
   local of = settings.order(text)
@@ -107,7 +107,7 @@ function permits.starts(c, rank)
   if not queue.first(c, rank)[1] then stamp(c, 'CH', 't' .. rank) end
 end
 
--- Returns whether a waiter has to leave by `drop`.
+-- Returns whether a waiter must be removed by `drop`.
 function permits.is_ordered(text)
   return settings.order(text).flow
 end
@@ -134,7 +134,8 @@ function permits.drop(c, text, granted)
   end
 end
 
--- Returns the last waiter of the longest line of a rank, for one whose line is empty: one of two or more.
+-- Returns the last waiter of the longest line of a rank, for a waiter whose line is empty. The longest line has at
+-- least two waiters.
 function permits.longest(c, text, rank)
   local of, from = settings.order(text), rank * ranks
   if rank > permits.counts then return nil end

@@ -1,4 +1,4 @@
-//! Limits that adapt to what the inner service can do.
+//! Limits that adapt to the capacity of the inner service.
 
 #[cfg(test)]
 mod agreement;
@@ -25,10 +25,61 @@ use crate::error::Error;
 use crate::lease::options::micros;
 use crate::macros::{in_range, setters};
 
-/// How the limit of a [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer) adapts. See
+/// The settings of a [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer) whose limit adapts. See
 /// [`adaptive`](crate::ConcurrencyLimitLayer::adaptive) and the [module](crate::wait_group#adaptive-limits).
 ///
-/// The type parameter is what [classifies](Classify) the outcome of a request.
+/// The type parameter is the [classifier](Classify) of the outcome of a request.
+///
+/// # Overload
+///
+/// An error, a timeout, a [status](HttpSignals), or what your [closure](Self::classify) returns can be overload. A
+/// share of 1 % never is, because in a large fleet some requests always fail. No other fixed share separates overload
+/// from a fault: a bad instance or a bug fails the same share of requests at any load, and a lower limit would only
+/// lower the throughput. So an experiment decides, as in PCC (M. Dong et al., "PCC: Re-architecting Congestion Control
+/// for Consistent High Performance", NSDI 2015). TCP Westwood and BBR do not take each loss for congestion either.
+///
+/// * The experiment starts when the share rises above the known share by more than four standard deviations. It
+///   measures the share in one window, lets the queue drain in the next one, and measures again with half of the
+///   permits in flight.
+/// * If the share is not lower then, it is the usual share of the service: from then on, only failures above it are
+///   overload.
+/// * If the share is lower, the limit falls by a tenth; by a half, if half of the load has at least three quarters of
+///   the successes.
+/// * The two windows that measure have 100 requests, or are ten times as long: chance decides by fewer requests.
+/// * The experiment is repeated after 100 windows at the earliest, and after three reductions in a row. A usual share
+///   above 10 % is measured again every 100 windows.
+/// * The usual share is at most a half. It follows a share that falls, and never rises without an experiment. From
+///   three quarters on, every failure is overload.
+///
+/// # Latency
+///
+/// Latency is the time from the permit to the response, without the body and without the time of the client.
+///
+/// * Not counted: the time in which the handler waits for the body of the request, and in which the response waits for
+///   its client.
+/// * No sample: a request that its client drops during its upload, an upload that breaks, and 4xx.
+/// * No latency: a response that begins before the request has ended (a stream in both directions), an upgrade, and
+///   HEAD, OPTIONS, TRACE and CONNECT. With a closure for requests of your own, the whole time is that of the service.
+/// * A latency counts as at most four times the mean of the last window, so a few expensive requests are no queue.
+/// * Requests with slow uploads and slow readers hold their permits, so they count as in flight: the limit may grow by
+///   them, up to its highest value, but does not fall.
+///
+/// # State
+///
+/// * A process reports what it measured of a key in the background, at most once in a [window](Self::window) of the
+///   server's clock. The reply has the limit for its next requests. The first request of a key waits for a call that
+///   reads the limit, as does the next one after 10 s without a reply.
+/// * The limit is stored beside the permits, and forgotten 1 h after the last report. If the store loses it earlier, a
+///   process that had samples in the last 10 s restores its last limit. In an outage the last known limit holds. State
+///   that is forged or unreadable is replaced.
+/// * If the limit changes, held permits stay valid, and each process sends the last limit that it received with its
+///   calls: [the waiters follow](crate::wait_group#whose-limit-counts).
+/// * A process keeps 4096 keys. A new key replaces one that was not used for a minute, of eight that are looked at. For
+///   further keys the limit is read for each request, and nothing is reported.
+/// * A report is sent once. If the client of a [pool for a Cluster](crate::Store#repeated-calls) repeats it, its
+///   samples count twice, which moves the limit by one window's step at most.
+///
+/// # Example
 ///
 /// ```
 /// use std::time::Duration;
@@ -63,14 +114,14 @@ pub struct Adaptive<C = HttpSignals> {
 
 debug!(Adaptive<C>, follows, min, max, start, window, timeout);
 
-/// What the outcome of a request says about the inner service.
+/// The effect of the outcome of a request on the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// The request was handled. Its latency counts.
     Success,
-    /// The inner service has too much to do. This lowers the limit.
+    /// The inner service is overloaded. This lowers the limit.
     Overload,
-    /// Nothing: the request failed for another reason.
+    /// The request failed for another reason. It has no effect on the limit.
     Ignore,
 }
 
@@ -82,7 +133,7 @@ pub enum Signal {
     note = "for others, pass a closure with a typed argument to `classify`: `|outcome: &Result<Response, Error>| Signal::Success`"
 )]
 pub trait Classify<Res, E> {
-    /// Returns what the outcome says.
+    /// Returns the signal of the outcome.
     fn classify(&self, outcome: &Result<Res, E>) -> Signal;
 }
 
@@ -96,14 +147,15 @@ impl<Res, E, F: Fn(&Result<Res, E>) -> Signal> Classify<Res, E> for F {
 ///
 /// | outcome | signal |
 /// |---|---|
-/// | an error of the inner service, such as a time-out | [`Overload`](Signal::Overload) |
+/// | an error of the inner service, such as a timeout | [`Overload`](Signal::Overload) |
 /// | 503, 504; gRPC `UNAVAILABLE` in the head | `Overload` |
 /// | 1xx, 4xx, other 5xx; other errors of gRPC in the head | [`Ignore`](Signal::Ignore) |
 /// | 2xx, 3xx | [`Success`](Signal::Success) |
 ///
-/// A client can cause each 4xx by itself, also 408 by a slow upload, 429 by too many requests, and gRPC's `DEADLINE_EXCEEDED`
-/// and `RESOURCE_EXHAUSTED`. So these are no overload. If the service behind the layer says with them that it has too much to
-/// do, pass a [closure](Adaptive::classify). A layer inside that ends slow requests must not answer 408.
+/// A client can cause each 4xx by itself, including 408 by a slow upload, 429 by too many requests, and gRPC's
+/// `DEADLINE_EXCEEDED` and `RESOURCE_EXHAUSTED`. Therefore these are not `Overload`. If the service behind the layer
+/// uses them to signal overload, pass a [closure](Adaptive::classify). A layer inside that ends slow requests must not
+/// respond with 408.
 ///
 /// The refusals of a layer further inside may be 503 too. Put such layers outside of the adaptive layer.
 ///
@@ -111,7 +163,7 @@ impl<Res, E, F: Fn(&Result<Res, E>) -> Signal> Classify<Res, E> for F {
 /// use http::{Response, StatusCode};
 /// use tower_distributed::wait_group::{Adaptive, Classify, HttpSignals, Signal};
 ///
-/// // For a service that answers 429 to all if it has too much to do.
+/// // For a service that responds with 429 to all clients if it is overloaded.
 /// let adaptive = Adaptive::aimd().classify(|outcome: &Result<Response<()>, std::io::Error>| match outcome {
 ///     Ok(response) if response.status() == StatusCode::TOO_MANY_REQUESTS => Signal::Overload,
 ///     outcome => HttpSignals.classify(outcome),
@@ -137,20 +189,24 @@ impl Adaptive {
     }
 
     /// Raises the limit by 1 in each window, and lowers it by a tenth in a window with overload: additive increase,
-    /// multiplicative decrease. Failures that do not depend on the load are no overload: see *Overload* of the
-    /// [module](crate::wait_group#adaptive-limits).
+    /// multiplicative decrease. Failures that do not depend on the load are no [overload](Self#overload).
     ///
-    /// For services that refuse what is too much for them, or time out. A latency that grows does not lower the limit
-    /// before the [`timeout`](Self::timeout).
+    /// This is `AIMDLimit` of Netflix's [concurrency-limits](https://github.com/Netflix/concurrency-limits), but for a
+    /// fleet: a local limiter in each process allows a queue for each process.
+    ///
+    /// For services that reject excess requests, or time out. A growing latency does not lower the limit before it
+    /// reaches the [`timeout`](Self::timeout).
     pub fn aimd() -> Self {
         Self::new(false)
     }
 
-    /// Moves the limit by the ratio of the latency without a queue to the latency, so that the queue in the inner service
-    /// stays short. Overload lowers it as well, by a tenth in each window.
+    /// Multiplies the limit by the ratio of the latency without a queue to the current latency, so that the queue in
+    /// the inner service stays short. Overload lowers it as well, by a tenth in each window.
     ///
-    /// About every 100 windows under load, half of the permits in flight are handed out for two windows or more, to measure the
-    /// latency without a queue.
+    /// This is `Gradient2Limit` of Netflix's [concurrency-limits](https://github.com/Netflix/concurrency-limits), but
+    /// for a fleet, and it measures the latency without a queue, so that the limit does not grow for ever under lasting
+    /// load. About every 100 windows under load, half of the permits in flight are handed out for two windows or more,
+    /// to measure the latency without a queue.
     pub fn gradient() -> Self {
         Self::new(true)
     }
@@ -163,27 +219,27 @@ setters! { Adaptive<C>:
     /// Sets the highest limit, at most 1 000 000. Default: 1000.
     fn max(max: u32) => max = max;
 
-    /// Sets the limit of a key of which nothing is known, or that has had no samples for a while. Default: the limit of the
+    /// Sets the limit of a new key, or of a key that has had no samples for a while. Default: the limit of the
     /// [`WaitGroup`](crate::WaitGroup).
     fn start(start: u32) => start = Some(start);
 
-    /// Sets after what time the limit moves, 10 ms to 10 s. Default: 100 ms.
+    /// Sets the interval at which the limit changes, 10 ms to 10 s. Default: 100 ms.
     ///
-    /// It is also how often a process tells what it saw. The window of a key lasts longer if the latency is above half of
-    /// it, up to ten times as long, and until it has 10 samples, or as many as the limit.
+    /// It is also the interval at which a process reports its measurements. The window of a key lasts longer if the
+    /// latency is above half of it, up to ten times as long, and until it has 10 samples, or as many as the limit.
     fn window(window: Duration) => window = window;
 
     /// Sets the latency from which on a request counts as overload, 1 ms to 1 h. Default: 5 s.
     ///
-    /// The time of a client is not in it. A service whose requests usually take long needs a longer one. A request whose future
-    /// is dropped counts if it took as long. A shorter one does not count, nor does one whose upload is not over: its client
-    /// went away.
+    /// It does not include the time that the client takes. Set a longer one for a service with slow requests. A request
+    /// whose future is dropped counts if it took that long. A shorter one does not count, nor does one whose upload is
+    /// incomplete: its client has disconnected.
     fn timeout(timeout: Duration) => timeout = timeout;
 }
 
 impl<C> Adaptive<C> {
-    /// Sets what the outcome of a request says, with a closure from `&Result<Res, E>` to [`Signal`], which must be [`Clone`].
-    /// Default: [`HttpSignals`], for HTTP and gRPC.
+    /// Sets the classifier of the outcome of a request: a closure from `&Result<Res, E>` to [`Signal`], which must be
+    /// [`Clone`]. Default: [`HttpSignals`], for HTTP and gRPC.
     ///
     /// ```
     /// use std::io;
@@ -219,7 +275,7 @@ impl<C> Adaptive<C> {
         }
     }
 
-    /// Returns the rules, if all settings are in range. `limit`: that of the WaitGroup.
+    /// Returns the rules, if all settings are in range. `limit`: the limit of the WaitGroup.
     fn rules(&self, limit: u32) -> Result<Rules, Error> {
         const MOST: u32 = 1_000_000;
         let &Self {

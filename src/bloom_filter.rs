@@ -30,7 +30,7 @@ pub use self::size::FilterSize;
 
 pub(crate) use self::bits::{Bits, Probe};
 
-/// How many calls of a batch run at a time.
+/// The maximum number of concurrent calls of a batch.
 const UNDER_WAY: usize = 4;
 
 /// A Bloom filter in a store.
@@ -119,12 +119,12 @@ impl BloomFilter {
     /// Inserts an item and returns whether it was new. An item is any bytes, and may be empty.
     ///
     /// `true` is certain. `false` is wrong at the [false-positive rate](BloomFilterBuilder::false_positive_rate): then
-    /// the item was new. On a store on a pool for a Cluster it can also be wrong if a connection breaks: see
+    /// the item was new. In a store on a pool for a Cluster, `false` can also be wrong if a connection breaks: see
     /// [`Store`](crate::Store#repeated-calls).
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) if the store gives no answer. Then it is unknown whether the item was
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable. Then it is unknown whether the item was
     /// new, and it may be inserted: another call would then return `false`. A [`Dedupe`](crate::Dedupe) has no such
     /// gap, because it claims an item before it is handled. [`is_overloaded`](Error::is_overloaded) if a bound of the
     /// store is reached. [`is_invalid`](Error::is_invalid) if a filter with another configuration is stored under the
@@ -172,9 +172,9 @@ impl BloomFilter {
     /// Estimates how many different items the filter remembers, by the number of set bits (Swamidass and Baldi,
     /// 2007).
     ///
-    /// Near the capacity, the error is about 1 %. Far above the capacity, the estimate is only a lower bound. If
-    /// the filter forgets, an item that was inserted in both the current generation and the one before counts
-    /// twice, so the estimate may be up to twice too high.
+    /// Near the capacity, the error is about 1 %. Far above the capacity, the estimate is only a lower bound. If the
+    /// filter forgets items, an item that was inserted in both the current and the previous generation counts twice, so
+    /// the estimate may be up to twice too high.
     ///
     /// The server counts all bits, which takes some milliseconds per 64 MiB. Do not call this for every request.
     ///
@@ -195,7 +195,7 @@ impl BloomFilter {
 
     /// Deletes all items and the stored configuration.
     ///
-    /// The keys are deleted one after the other, so other callers may see a part of the filter meanwhile.
+    /// The keys are deleted one after the other, so other callers may see a part of the filter until this returns.
     ///
     /// # Errors
     ///
@@ -215,7 +215,8 @@ impl BloomFilter {
         &self.0.name
     }
 
-    /// Returns the size: bits, hashes and keys, what they were computed from, and how long items are remembered.
+    /// Returns the size of the filter: its bits, hashes and keys, the settings they were computed from, and how long
+    /// items are remembered.
     #[must_use]
     pub fn size(&self) -> FilterSize {
         let Config {
@@ -251,8 +252,8 @@ impl BloomFilter {
         &self.0.namespace
     }
 
-    /// Makes sure that the first key has this layout, before any other key is used. A stored filter with fewer keys
-    /// would not be noticed at the other keys.
+    /// Checks that the first key has this layout, before any other key is used. The other keys do not show that a
+    /// stored filter has fewer keys.
     pub(crate) async fn open(&self) -> Result<(), Error> {
         if self.layout().shards > 1 && !self.0.opened.load(Ordering::Relaxed) {
             self.step::<Open>(0).await?;
@@ -274,7 +275,7 @@ impl BloomFilter {
         )
     }
 
-    /// Returns how full a generation of a shard is, by the number of set bits in its sample: 1 at its capacity.
+    /// Returns the fill level of a generation of a shard, from the number of set bits in its sample: 1 at its capacity.
     pub(crate) fn fill(&self, sample: u64) -> f64 {
         let Layout {
             shards,
@@ -282,7 +283,7 @@ impl BloomFilter {
             hashes,
             ..
         } = &**self.layout();
-        // A filter without a capacity counts as full when half of its bits are set.
+        // A filter without a capacity is full when half of its bits are set.
         let half = *bits as f64 * f64::from(*shards) * std::f64::consts::LN_2 / f64::from(*hashes);
         let capacity = self
             .0
@@ -331,7 +332,7 @@ impl BloomFilter {
         )
     }
 
-    /// Runs a step for the items at these places. The items of a key go in one call, up to `most_items`. Returns
+    /// Runs a step for the items at these places. The items of a key are sent in one call, up to `most_items`. Returns
     /// whether each item was contained, in the order of all items, with `true` at the other places.
     async fn ask_all<S: Step>(
         &self,

@@ -1,11 +1,12 @@
-//! The state of one bucket, and what charges, holds and the time do to it: `lua/bucket.lua` in Rust, integer for integer. The
-//! modules below have its parts, and the steps on buckets that a store runs.
+//! The state of one bucket, and how charges, holds and time change it: `lua/bucket.lua` in Rust, integer for integer.
+//! The submodules contain its parts, and the operations on buckets that a store runs.
 
 pub(crate) mod adjust;
 pub(crate) mod ahead;
 pub(crate) mod calendar;
 mod change;
 pub(crate) mod charge;
+pub(crate) mod chosen;
 pub(crate) mod decision;
 pub(crate) mod give_back;
 pub(crate) mod hold;
@@ -40,12 +41,12 @@ pub(crate) struct Ask {
 pub(crate) struct Bucket {
     /// The end of a block, µs.
     pub(crate) blocked_until: i64,
-    /// When the state was written, if it owed more than its bursts then; otherwise 0. In memory only.
+    /// When the state was written, if its debt exceeded its bursts then; otherwise 0. In memory only.
     seen: i64,
-    /// One level per quota, in the order of the quotas, then the levels of the quotas of other calls. Empty if
-    /// nothing was ever charged.
+    /// One level per quota, in the order of the quotas, then the levels of the quotas of other calls. Empty if nothing
+    /// was charged yet.
     pub(crate) levels: SmallVec<[Level; 1]>,
-    /// What is held, if anything is. In replies, it may be without the single holds.
+    /// The holds, if there are any. In replies, the list of single holds may be missing.
     pub(crate) holds: Option<Box<Holds>>,
 }
 
@@ -76,8 +77,8 @@ impl Bucket {
         self.written(now);
     }
 
-    /// Completes a changed state: a block that has ended is forgotten, and the time is noted if the state owes more than
-    /// its bursts, or has holds.
+    /// Completes a changed state: removes a block that has ended, and records the time if the state's debt exceeds its
+    /// bursts, or if it has holds.
     #[inline]
     pub(crate) fn written(&mut self, now: i64) {
         if self.blocked_until <= now {
@@ -92,13 +93,14 @@ impl Bucket {
             };
     }
 
-    /// The state as replies have it.
+    /// The state as replies contain it.
     pub(crate) fn told(self) -> Self {
         Self { seen: 0, ..self }
     }
 
-    /// If the clock was set back since the state was written, moves its times: all by as much, or, if it did not owe
-    /// more than its bursts, so that it does not now. Returns whether the clock was set back.
+    /// If the clock was set back since the state was written, moves its times. If the time of the write is known, all
+    /// times move by the same span. Otherwise the state's debt did not exceed its bursts then, and is limited to them.
+    /// Returns whether the clock was set back.
     #[inline]
     pub(crate) fn set_back(&mut self, now: i64) -> bool {
         let Self { seen, .. } = *self;
@@ -148,7 +150,7 @@ impl Bucket {
             && (self.holds.is_none() || ask.cost <= i64::from(quotas.max_cost()) - self.held())
     }
 
-    /// Charges the request if it fits. Returns whether it does.
+    /// Charges the request if it fits. Returns whether it fits.
     #[inline]
     pub(crate) fn take(&mut self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
         let admitted = self.has(quotas, now, ask);
@@ -158,8 +160,8 @@ impl Bucket {
         admitted
     }
 
-    /// The number of tokens available by `now + wait`, apart from those that are held. They count from the TAT or the
-    /// end of a block, whichever is later. Negative if tokens are already reserved ahead of time.
+    /// The number of tokens available by `now + wait`, without held tokens. They count from the TAT or the end of a
+    /// block, whichever is later. Negative if tokens are already reserved ahead of time.
     #[inline]
     pub(crate) fn free(&self, quotas: &Quotas, now: i64, wait: i64) -> i64 {
         let start = self.start(now);
@@ -205,8 +207,8 @@ impl Bucket {
     }
 
     /// The time from which deleting the bucket changes nothing: it is unblocked and full, and every reservation may
-    /// have acted. With holds it is an upper bound. `None` if a quota never refills and has used tokens, or may
-    /// have when the holds have ended.
+    /// have acted. With holds it is an upper bound. `None` if a quota that never refills has used tokens, or may have
+    /// used tokens when the holds have ended.
     pub(crate) fn idle_from(&self) -> Option<i64> {
         let holds = self.holds.as_deref();
         let start = holds.map_or(self.blocked_until, |holds| {
@@ -229,7 +231,7 @@ impl Bucket {
             })
     }
 
-    /// The earliest time at which anything may act.
+    /// The earliest time at which a request may act.
     pub(crate) fn start(&self, now: i64) -> i64 {
         self.blocked_until.max(now)
     }
@@ -237,7 +239,7 @@ impl Bucket {
 
 /// Calendar quotas.
 impl Bucket {
-    /// Moves calendar quotas on to their current windows, as a script does with what it writes.
+    /// Moves calendar quotas on to their current windows, as a script does with the states that it writes.
     pub(crate) fn move_windows(&mut self, now: i64) {
         for level in self.levels.iter_mut().filter(|level| level.quota.num == 0) {
             level.limit_window(now);
@@ -245,7 +247,8 @@ impl Bucket {
         }
     }
 
-    /// Whether the request fits the windows of calendar quotas in which it acts. [`has`](Self::has) checks what is held.
+    /// Whether the request fits the windows of calendar quotas in which it acts. [`has`](Self::has) checks the held
+    /// tokens.
     #[cold]
     pub(crate) fn has_in_windows(&self, quotas: &Quotas, now: i64, ask: Ask) -> bool {
         let acts = self.acts_in_windows(quotas, now, ask.cost);
@@ -256,8 +259,8 @@ impl Bucket {
         acts <= until && levels.all(|(level, _)| ask.cost <= level.unused(now, acts, until))
     }
 
-    /// When a request acts, if it is charged: each calendar quota charges it to the window in which it may act under all
-    /// quotas.
+    /// When a request acts, if it is charged: each calendar quota charges it to the window in which it may act under
+    /// all quotas.
     #[cold]
     pub(crate) fn acts_in_windows(&self, quotas: &Quotas, now: i64, tokens: i64) -> i64 {
         let start = self.start(now);
@@ -271,7 +274,7 @@ impl Bucket {
             .map(|(level, limit)| act(level, limit, start))
             .fold(start, i64::max);
         // A quota that delays the request delays it for the others as well. Each does so at most once: in the windows
-        // after the one that it finds, nothing is used.
+        // after the one that it finds, no tokens are used.
         for _ in quotas.limits() {
             for (level, limit) in self
                 .pairs(quotas)
@@ -284,16 +287,16 @@ impl Bucket {
     }
 }
 
-/// What is held.
+/// Holds.
 impl Bucket {
-    /// The tokens that are held.
+    /// The number of held tokens.
     #[inline]
     pub(crate) fn held(&self) -> i64 {
         self.holds.as_ref().map_or(0, |holds| holds.held)
     }
 
-    /// When a hold may end whose tokens a request for `cost` tokens lacks, and which never come back otherwise; 0 if
-    /// there is none.
+    /// The time when a hold may end and release tokens that a request for `cost` tokens needs under a quota that never
+    /// refills; 0 if there is no such hold.
     pub(crate) fn held_until(&self, quotas: &Quotas, now: i64, cost: u32) -> i64 {
         let lacks = |(level, limit): (&Level, &Limit)| {
             limit.tokens.never_refill() && level.tokens(limit, now) - self.held() < cost.into()
@@ -305,7 +308,7 @@ impl Bucket {
         holds.map_or(0, |holds| holds.next)
     }
 
-    /// The state as replies have it, without the single holds.
+    /// The state as replies contain it, without the single holds.
     pub(crate) fn snapshot(&self) -> Self {
         let holds = self.holds.as_ref().map(|holds| {
             Box::new(Holds {
@@ -318,7 +321,7 @@ impl Bucket {
         snapshot
     }
 
-    /// Reads what is held from a reply, if anything is: the sum, and the earliest end.
+    /// Reads the holds from a reply, if there are any: the number of held tokens, and the earliest end.
     pub(crate) fn read_held(&mut self, fields: &mut Fields<'_>) -> Result<(), Garbled> {
         if fields.len() > 0 {
             let held = fields.integer()?;
@@ -336,14 +339,14 @@ impl Bucket {
         Ok(())
     }
 
-    /// Ends the holds whose time has come. There are none if the clock was set back since the state was written. Returns
-    /// whether it looked for them: then the state is to be written.
+    /// Ends the holds that are due. None is due if the clock was set back since the state was written. Returns whether
+    /// any was due: then the state must be written.
     #[inline]
     pub(crate) fn sweep(&mut self, now: i64) -> bool {
         let is_due = self.holds.as_ref().is_some_and(|holds| holds.next <= now);
         if is_due {
             self.end_holds(now);
-            // Before, the time from which it is idle was only an upper bound.
+            // Until now, the time from which the state is idle was only an upper bound.
             match self.is_idle(now) {
                 true => *self = Self::default(),
                 false => self.written(now),
@@ -352,7 +355,7 @@ impl Bucket {
         is_due
     }
 
-    /// Ends the holds whose time has come, in the order of their ends: charges them at their end, or releases them.
+    /// Ends the holds that are due, in the order of their ends: charges them at their end, or releases them.
     pub(crate) fn end_holds(&mut self, now: i64) {
         let Some(mut holds) = self.holds.take_if(|holds| holds.next <= now) else {
             return;

@@ -20,8 +20,9 @@ pub(crate) fn recent() -> Instant {
     at(Instant::now())
 }
 
-/// This clock at a recent time of the clock that excludes suspend, without another reading: after a suspend it may be too
-/// early, by the time in suspend, for half a millisecond. So a lease that counts from it ends too early then, never too late.
+/// This clock at a recent time of the clock that excludes suspend, without another reading: after a suspend it may be
+/// too early, by the time in suspend, for half a millisecond. So a lease that counts from it ends too early then, never
+/// too late.
 pub(crate) fn at(now: Instant) -> Instant {
     now + suspended(now, true)
 }
@@ -45,8 +46,8 @@ pub(crate) fn without_suspend(at: Instant) -> Instant {
         .unwrap_or(at)
 }
 
-/// Moves a time back by less than a grain, to a whole number of grains since `began`. So what is due at about the same time
-/// is due together, and is sent in one call.
+/// Moves a time back by less than a grain, to a whole number of grains since `began`. So operations that are due at
+/// about the same time are due together, and are sent in one call.
 pub(crate) fn together(began: Instant, due: Instant, grain: Duration) -> Instant {
     // In numbers, since each lease comes through here.
     let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
@@ -54,7 +55,8 @@ pub(crate) fn together(began: Instant, due: Instant, grain: Duration) -> Instant
     due - Duration::from_nanos(early)
 }
 
-/// Returns 64 random bits that need not be secret: for names, pauses and samples. The standard hasher has random seeds, which differ with each call.
+/// Returns 64 random bits that need not be secret: for names, pauses and samples. The standard hasher has random seeds,
+/// which differ with each call.
 pub(crate) fn bits() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -100,12 +102,11 @@ mod linux {
     static LAST: AtomicI64 = AtomicI64::new(-RECENT);
     static SUSPENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// How long a measurement counts as recent, in µs.
+    /// How long a measurement is used, in µs.
     const RECENT: i64 = 500;
 
-    /// Usually both clocks have advanced equally since `BEGAN`, and the time in suspend is the same as then. That
-    /// check needs one clock reading. If they differ, or a test has paused tokio's clock, both clocks are read
-    /// again.
+    /// Usually both clocks have advanced equally since `BEGAN`, and the time in suspend is unchanged. That check needs
+    /// one clock reading. If they differ, or a test has paused tokio's clock, both clocks are read again.
     pub(super) fn suspended(now: Instant, recent: bool) -> Duration {
         let (began, with_suspend, suspended) = *BEGAN;
         let passed = now.into_std().saturating_duration_since(began);

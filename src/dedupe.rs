@@ -27,9 +27,9 @@ use crate::telemetry::decisions::Decisions;
 
 pub use self::builder::{DedupeBuilder, ExactBuilder};
 pub use self::claim::Claim;
-pub(crate) use self::claim::Looked;
+pub(crate) use self::claim::ClaimAnswer;
 pub use self::claims::FilterFull;
-pub(crate) use self::claims::Known;
+pub(crate) use self::claims::HandledBy;
 pub use crate::layers::dedupe::go_on::GoOnLayer;
 pub use crate::layers::dedupe::{DedupeLayer, DuplicateAction, Evidence, Unsure};
 
@@ -39,12 +39,12 @@ pub use crate::layers::dedupe::{DedupeLayer, DuplicateAction, Evidence, Unsure};
 ///
 /// # Cancel safety
 ///
-/// Every future here may be dropped at any time. A waiter then leaves the queue, and a claim that was granted
-/// meanwhile is released. A confirmation that has begun completes in any case.
+/// Every future here may be dropped at any time. A waiter then leaves the queue, and a claim that was already granted
+/// is released. A confirmation that has begun always completes.
 #[derive(Clone)]
 pub struct Dedupe(Mode);
 
-/// Where handled items are recorded.
+/// The mode: where handled items are recorded.
 #[derive(Clone)]
 enum Mode {
     Filter(Arc<Claims<FilterClaims>>),
@@ -103,12 +103,13 @@ impl Dedupe {
         (store, name)
     }
 
-    /// Claims an item, without waiting. An item is any bytes, and may be empty.
+    /// Claims an item, without waiting. An item is any bytes, and may be empty. A longer item only takes longer to
+    /// hash.
     ///
     /// # Errors
     ///
     /// [`is_refused`](Error::is_refused) if another caller holds the claim on the item.
-    /// [`is_unavailable`](Error::is_unavailable) if the store gives no answer.
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     /// [`is_overloaded`](Error::is_overloaded) if a bound of the store is reached.
     /// [`is_invalid`](Error::is_invalid) if another configuration is stored under the name.
     pub async fn try_claim(&self, item: impl AsRef<[u8]>) -> Result<Claimed, Error> {
@@ -117,7 +118,7 @@ impl Dedupe {
 
     /// Claims an item. If another caller holds the claim, waits for up to `max_wait`.
     ///
-    /// If the holder confirms, the item is a duplicate. If the holder releases the claim or loses it, a waiter gets
+    /// If the holder confirms, the item is a duplicate. If the holder releases or loses the claim, a waiter acquires
     /// it.
     ///
     /// ```
@@ -175,16 +176,16 @@ impl Dedupe {
     /// The same errors as [`try_claim`](Self::try_claim).
     pub async fn claim_anyway(&self, item: impl AsRef<[u8]>) -> Result<Claim, Error> {
         let claimed = match self.look(item.as_ref(), None, true).await {
-            Ok(Looked::New(claim)) => Ok(claim),
-            Ok(Looked::Known(_)) => Err(unasked()),
+            Ok(ClaimAnswer::New(claim)) => Ok(claim),
+            Ok(ClaimAnswer::HandledBy(_)) => Err(unasked()),
             Err(error) => Err(error),
         };
         self.decisions().admitted(claimed)
     }
 
-    /// Forgets a handled item in exact mode, so that it is new again. Returns whether it was stored.
+    /// Removes a handled item in exact mode, so that it is new again. Returns whether it was stored.
     ///
-    /// A claim on the item that is held meanwhile stays valid, and its confirmation records the item again.
+    /// An existing claim on the item stays valid, and its confirmation records the item again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -202,7 +203,7 @@ impl Dedupe {
     ///
     /// # Errors
     ///
-    /// * [`is_invalid`](Error::is_invalid) with a filter: a Bloom filter cannot forget one item.
+    /// * [`is_invalid`](Error::is_invalid) with a filter: one item cannot be removed from a Bloom filter.
     ///   [`claim_anyway`](Self::claim_anyway) claims an item that the filter contains.
     /// * Otherwise the same errors as [`try_claim`](Self::try_claim).
     pub async fn forget(&self, item: impl AsRef<[u8]>) -> Result<bool, Error> {
@@ -286,16 +287,18 @@ impl Dedupe {
 
     async fn counted(&self, item: &[u8], max_wait: Option<Duration>) -> Result<Claimed, Error> {
         let claimed = match self.look(item, max_wait, false).await {
-            Ok(Looked::New(claim)) => Ok((Claimed::New(claim), Outcome::Admitted)),
-            Ok(Looked::Known(Known::ByFullFilter)) => loop {
+            Ok(ClaimAnswer::New(claim)) => Ok((Claimed::New(claim), Outcome::Admitted)),
+            Ok(ClaimAnswer::HandledBy(HandledBy::ByFullFilter)) => loop {
                 match self.look(item, max_wait, true).await {
-                    Ok(Looked::New(claim)) => break Ok((Claimed::New(claim), Outcome::FilterFull)),
-                    // The call had to wait, so the store looked at the filter after all.
-                    Ok(Looked::Known(_)) => {}
+                    Ok(ClaimAnswer::New(claim)) => {
+                        break Ok((Claimed::New(claim), Outcome::FilterFull));
+                    }
+                    // The call had to wait, so the store read the filter again.
+                    Ok(ClaimAnswer::HandledBy(_)) => {}
                     Err(error) => break Err(error),
                 }
             },
-            Ok(Looked::Known(Known::Exactly | Known::ByFilter)) => {
+            Ok(ClaimAnswer::HandledBy(HandledBy::Exactly | HandledBy::ByFilter)) => {
                 Ok((Claimed::Duplicate, Outcome::Refused))
             }
             Err(error) => Err(error),
@@ -307,30 +310,30 @@ impl Dedupe {
         self.common().store.is_in_memory()
     }
 
-    /// Claims an item unless it is known. With `insists`, it is claimed even so, unless the call had to wait and the item
-    /// was handled meanwhile. Does not count a decision.
+    /// Claims an item unless it is known. With `insists`, a known item is claimed too, unless the call had to wait and
+    /// the item was handled during the wait. Does not count a decision.
     pub(crate) async fn look(
         &self,
         item: &[u8],
         max_wait: Option<Duration>,
         insists: bool,
-    ) -> Result<Looked, Error> {
+    ) -> Result<ClaimAnswer, Error> {
         match &self.0 {
             Mode::Filter(claims) => {
                 let taken = claims.claim(item, max_wait, insists).await?;
                 let place = |probe| Place::Filter(Arc::clone(claims), probe);
-                Ok(Looked::of(taken, place))
+                Ok(ClaimAnswer::of(taken, place))
             }
             Mode::Exact(claims) => {
                 let taken = claims.claim(item, max_wait, insists).await?;
                 let place = |digest| Place::Exact(Arc::clone(claims), digest);
-                Ok(Looked::of(taken, place))
+                Ok(ClaimAnswer::of(taken, place))
             }
         }
     }
 }
 
-/// The error for an item of a filter.
+/// The error for removing an item from a filter.
 pub(crate) fn cannot_forget(name: &str) -> Error {
     Error::invalid(format!(
         "a Bloom filter cannot forget one item: {name:?} is a filter; BloomFilter::clear forgets all items"

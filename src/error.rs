@@ -1,5 +1,5 @@
-//! The error type of the crate: one opaque [`Error`]. `error/reasons.rs` has the causes, `error/predicates.rs` the questions that
-//! callers ask about an error.
+//! The error type of the crate: one opaque [`Error`]. `error/reasons.rs` has the causes, `error/predicates.rs` the
+//! predicates for callers.
 
 mod predicates;
 pub(crate) mod reasons;
@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use crate::error::reasons::{Busy, Cause, Outage, Upload};
 
-/// The error of every operation in this crate. Ask for its kind with the `is_…` methods.
+/// The error of every operation in this crate. Its `is_…` methods return what kind of error it is.
 ///
-/// A refusal and an outage are always distinct: [`is_refused`](Self::is_refused) means that the limit refused the
-/// call, [`is_unavailable`](Self::is_unavailable) means that the store gave no usable answer. Cloning is cheap. The
-/// text and the [`source`](StdError::source) are for people and may change in any release.
+/// A refusal and an outage are always distinct: [`is_refused`](Self::is_refused) means that the limit refused the call,
+/// [`is_unavailable`](Self::is_unavailable) means that the store gave no usable reply. Cloning is cheap. The text and
+/// the [`source`](StdError::source) are for people and may change in any release.
 ///
 /// ```
 /// use tower_distributed::{Error, Mutex, Store};
@@ -63,7 +63,7 @@ enum Kind {
     /// The text names the time limit that the body exceeded.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     BodyTimeout(&'static str),
-    /// The text says whether the outcome can be had.
+    /// The text states whether the outcome is available.
     Duplicate(&'static str),
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
     Upload(Upload),
@@ -75,15 +75,15 @@ enum Kind {
     Overloaded(Cow<'static, str>),
 }
 
-/// What is wrong with a bad request.
+/// The cause of a bad request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 enum Fault {
-    /// An extractor of the user says so. The text may be private.
+    /// Reported by a key extractor of the user. The text may be private.
     Told,
-    /// The text is of this crate, and clients may see it.
+    /// Reported by this crate. Clients may see the text.
     Malformed,
-    /// A part of the key is missing. As `Malformed`, and [`or`](crate::extract::Extractor::or) uses another key.
+    /// A part of the key is missing. Like `Malformed`, but [`or`](crate::extract::Extractor::or) tries another key.
     Missing,
 }
 
@@ -93,13 +93,13 @@ struct Refused {
     retry_after: Option<Duration>,
     /// Whether the limit is 0.
     is_closed: bool,
-    /// The decision of the limit, of the limit's own type.
+    /// The decision of the limit, in the limit's own type.
     decision: Box<dyn Any + Send + Sync>,
 }
 
 impl Error {
-    /// An error for a request from which a [key extractor](crate::KeyExtractor) cannot get a key. It refuses the request as
-    /// [`BadRequest`](crate::RefusalKind::BadRequest): 400 over HTTP, `INVALID_ARGUMENT` over gRPC.
+    /// An error for a request from which a [key extractor](crate::KeyExtractor) cannot get a key. It refuses the
+    /// request as [`BadRequest`](crate::RefusalKind::BadRequest): 400 over HTTP, `INVALID_ARGUMENT` over gRPC.
     ///
     /// ```
     /// use tower_distributed::{Error, Key, Refusal, RefusalKind};
@@ -114,7 +114,7 @@ impl Error {
         Self(Arc::new(Kind::BadRequest(text.into(), Fault::Told)))
     }
 
-    /// A bad request, by a text that clients may see.
+    /// A bad request with a text that clients may see.
     #[cfg(feature = "http")]
     pub(crate) fn malformed(text: impl Into<String>) -> Self {
         Self(Arc::new(Kind::BadRequest(text.into(), Fault::Malformed)))
@@ -132,9 +132,10 @@ impl Error {
         Self(Arc::new(Kind::NoExtension(std::any::type_name::<T>())))
     }
 
-    /// An error for a key that cannot be looked up now, as in an outage of a database: see
-    /// [`look_up`](crate::extract::look_up). Errors of a look-up of quotas become one. It refuses the request as [`LookUpFailed`](crate::RefusalKind::LookUpFailed):
-    /// 503 over HTTP, `UNAVAILABLE` over gRPC. `cause` is its [`source`](StdError::source), and clients do not see it.
+    /// An error for a key that cannot be looked up now, for example in an outage of a database: see
+    /// [`look_up`](crate::extract::look_up). Errors from a look-up of quotas become such an error. It refuses the
+    /// request as [`LookUpFailed`](crate::RefusalKind::LookUpFailed): 503 over HTTP, `UNAVAILABLE` over gRPC. `cause`
+    /// is its [`source`](StdError::source), and clients do not see it.
     ///
     /// ```
     /// use tower_distributed::{Error, Refusal, RefusalKind};
@@ -185,7 +186,7 @@ impl Error {
         Self::duplicate_as("already handled")
     }
 
-    /// The text says whether the outcome can be had.
+    /// The text states whether the outcome is available.
     pub(crate) fn duplicate_as(text: &'static str) -> Self {
         Self(Arc::new(Kind::Duplicate(text)))
     }
@@ -231,7 +232,7 @@ impl From<Outage> for Error {
     }
 }
 
-/// Lets `TryInto<_, Error: Into<Error>>` bounds accept conversions that cannot fail.
+/// Lets `TryInto<_, Error: Into<Error>>` bounds accept infallible conversions.
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}

@@ -1,9 +1,11 @@
 #![doc = include_str!("fleet/page.md")]
 
 mod follow;
-mod members;
+#[cfg(feature = "concurrency-limit")]
+mod limit;
 pub(crate) mod operations;
-pub(crate) mod replicas;
+#[cfg(feature = "rate-limit")]
+pub(crate) mod quotas;
 pub(crate) mod value;
 pub(crate) mod version;
 
@@ -16,7 +18,11 @@ use std::sync::Arc;
 
 use derive_where::derive_where;
 
+#[cfg(feature = "concurrency-limit")]
+pub use self::limit::FleetLimit;
 pub(crate) use self::operations::look;
+#[cfg(feature = "rate-limit")]
+pub use self::quotas::{FleetQuotas, FleetTable};
 pub use self::value::SettingValue;
 pub use self::version::SettingVersion;
 use crate::error::Error;
@@ -28,17 +34,17 @@ use crate::store::Store;
 /// The longest text of a value, in bytes.
 const MOST_BYTES: usize = 16 * 1024;
 
-/// The longest name of who sets a value, in characters.
+/// The maximum length of the `who` of a version, in characters.
 const LONGEST_WHO: usize = 64;
 
 /// A value that the processes of a fleet share, and that can be changed while they run:
-/// [`FleetQuotas`](crate::FleetQuotas), [`FleetTable`](crate::token_bucket::FleetTable) or
-/// [`FleetLimit`](crate::wait_group::FleetLimit). Cheap to clone. See the [module](crate::fleet).
+/// [`FleetQuotas`], [`FleetTable`] or
+/// [`FleetLimit`]. Cheap to clone. See the [module](crate::fleet).
 ///
 /// # Cancel safety
 ///
-/// If a future of a change is dropped, the change may be made or not, but never in part. If a future that reads is
-/// dropped, nothing is lost.
+/// If the future of a change is dropped, the change may be made or not, but never in part. A future that only reads can
+/// be dropped at any time.
 #[derive_where(Clone)]
 pub struct FleetSetting<T: SettingValue> {
     follower: Arc<Follower<T>>,
@@ -46,15 +52,15 @@ pub struct FleetSetting<T: SettingValue> {
 }
 
 impl<T: SettingValue> FleetSetting<T> {
-    /// Follows the setting `name` in a store, and reads it in the background. `default` applies to this handle until the
-    /// store has answered, and as long as nothing is set. It is not stored.
+    /// Follows the setting `name` in a store, and reads it in the background. `default` applies to this handle until
+    /// the store has replied, and as long as nothing is set. It is not stored.
     ///
-    /// All handles of the same type, store and name share one value. The name may be that of a limit, and need not.
+    /// All handles of the same type, store and name share one value. The name may be that of a limit, but need not be.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 characters of `A-Z a-z 0-9 - _ . /`, or the default is
-    /// not valid, as in [`set`](Self::set).
+    /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 characters of `A-Z a-z 0-9 - _ . /`, or the default
+    /// is not valid, as in [`set`](Self::set).
     pub fn new<V>(store: &Store, name: &str, default: V) -> Result<Self, Error>
     where
         V: TryInto<T>,
@@ -87,7 +93,8 @@ impl<T: SettingValue> FleetSetting<T> {
             .unwrap_or_else(|| self.default.clone())
     }
 
-    /// Returns the number of the last version that this process knows; 0 if it knows none. It makes no call to the store.
+    /// Returns the number of the last version that this process knows; 0 if it knows none. It makes no call to the
+    /// store.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.follower.number()
@@ -102,7 +109,7 @@ impl<T: SettingValue> FleetSetting<T> {
     /// # let store = Store::in_memory();
     /// let quotas = FleetQuotas::new(&store, "mail", "10/min")?;
     /// if let Err(error) = quotas.refresh().await {
-    ///     eprintln!("the default applies until the store answers: {error}");
+    ///     eprintln!("the default applies until the store replies: {error}");
     /// }
     /// # Ok(()) }
     /// ```
@@ -110,8 +117,8 @@ impl<T: SettingValue> FleetSetting<T> {
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded);
-    /// [`is_wrong_type`](Error::is_wrong_type) if what is stored is not recognised. The last known value then stays in
-    /// force.
+    /// [`is_wrong_type`](Error::is_wrong_type) if the stored value is not recognised. In this case the last known value
+    /// stays in force.
     pub async fn refresh(&self) -> Result<u64, Error> {
         self.follower.read(Read::last()).await?;
         Ok(self.version())
@@ -120,15 +127,16 @@ impl<T: SettingValue> FleetSetting<T> {
     /// Sets the value for all processes, and returns the new version. `who` is stored with it, for the
     /// [history](Self::history): 1 to 64 characters without control characters.
     ///
-    /// The new version follows the last one that this process knows, or nothing is set. A person may have read an
+    /// The change is made only if the last version is the one that this process knows. A person may have read an
     /// earlier version: use [`set_if`](Self::set_if) with the version that the person has seen.
     ///
     /// # Errors
     ///
     /// * [`is_invalid`](Error::is_invalid): the value is not valid, such as quotas for which
     ///   [`Quotas::new`](crate::Quotas::new) fails, its text is longer than 16 KiB, or `who` is not valid.
-    /// * [`is_conflict`](Error::is_conflict): another version was set meanwhile. The text names both, and who set it.
-    /// * [`is_unavailable`](Error::is_unavailable): the value may have been set. It is set if the history has it.
+    /// * [`is_conflict`](Error::is_conflict): another version was set meanwhile. The text names both versions, and who
+    ///   set the stored one.
+    /// * [`is_unavailable`](Error::is_unavailable): the value may have been set. The history shows whether it was.
     /// * [`is_overloaded`](Error::is_overloaded): the value was not set.
     pub async fn set<V>(&self, value: V, who: &str) -> Result<SettingVersion, Error>
     where
@@ -141,7 +149,7 @@ impl<T: SettingValue> FleetSetting<T> {
         self.follower.change(known, Some(&text), who).await
     }
 
-    /// Sets the value if the last version has the number `version`; 0 if nothing must be set yet.
+    /// Sets the value if the last version has the number `version`; 0 if no value must be set yet.
     ///
     /// ```
     /// use tower_distributed::{FleetQuotas, Store};
@@ -180,7 +188,7 @@ impl<T: SettingValue> FleetSetting<T> {
     /// Sets the value of the version before the last one that this process knows, as a new version. If there was none
     /// before, each process uses its default again.
     ///
-    /// An `undo` is a version itself, so a second one sets again what the first has taken back.
+    /// An `undo` is a version itself, so a second `undo` restores the value that the first one replaced.
     ///
     /// # Errors
     ///
@@ -191,7 +199,7 @@ impl<T: SettingValue> FleetSetting<T> {
         self.undo_if(known, who).await
     }
 
-    /// Undoes the version with the number `version` if it is the last. Otherwise as [`undo`](Self::undo).
+    /// Undoes the version with the number `version` if it is the last. Otherwise like [`undo`](Self::undo).
     ///
     /// # Errors
     ///
@@ -222,7 +230,7 @@ impl<T: SettingValue> FleetSetting<T> {
     }
 }
 
-/// Returns the text of a value, which all processes can read.
+/// Returns the text of a value, which all processes can parse.
 fn checked<T: SettingValue>(value: &T) -> Result<String, Error> {
     let text = value.text()?;
     if text.len() > MOST_BYTES {
@@ -235,8 +243,8 @@ fn checked<T: SettingValue>(value: &T) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Characters that would change what is shown around them. The second: what changes the direction of the text (Unicode's
-/// property `Bidi_Control`).
+/// Returns whether a character would change the text that is shown around it. The second group are those that change
+/// the direction of the text (Unicode's property `Bidi_Control`).
 fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

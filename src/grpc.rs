@@ -1,6 +1,7 @@
-//! One line per layer for gRPC with tonic: refusals are statuses.
+//! One function per layer for gRPC with tonic: refusals are statuses.
 
-// A hook that is a generic function has a type that asks for `'static` bodies; a closure that calls it has not.
+// Passing a generic function as a hook would require bodies to be `'static`; a closure that calls the function does
+// not.
 #![allow(clippy::redundant_closure)]
 
 #[cfg(feature = "rate-limit")]
@@ -73,8 +74,8 @@ pub fn rate_limit<B, B2>(
         .reject_with(refuse())
 }
 
-/// Several limits over different keys for gRPC: a call is charged to all of them or to none, in one step. As
-/// [`web::rate_limits`](crate::web::rate_limits), with statuses.
+/// Several limits over different keys for gRPC: a call is charged to all of them or to none, in one step. Like
+/// [`web::rate_limits`](crate::web::rate_limits), but refusals are statuses.
 #[cfg(feature = "rate-limit")]
 #[must_use]
 pub fn rate_limits<B, B2, K, const N: usize>(
@@ -89,8 +90,8 @@ where
         .reject_with(refuse())
 }
 
-/// A [`ConcurrencyLimitLayer`] for gRPC: a permit is held to the end of the call, which for a streaming call is the end of
-/// its stream; refusals are statuses. The handler gets a [`LeaseHandle`](crate::LeaseHandle) as an extension.
+/// A [`ConcurrencyLimitLayer`] for gRPC: a permit is held to the end of the call, which for a streaming call is the end
+/// of its stream; refusals are statuses. The handler gets a [`LeaseHandle`](crate::LeaseHandle) as an extension.
 ///
 /// A stream that is silent for 60 s goes on without its permit, which the event `body_outlived_lease` reports: see
 /// [`UntilBodyEnd::idle_timeout`].
@@ -142,7 +143,7 @@ pub fn rw_lock<B>(
         .reject_with(refuse())
 }
 
-/// A [`MutexLayer`] for gRPC: the lock is held to the end of the call, refusals are statuses. As
+/// A [`MutexLayer`] for gRPC: the lock is held to the end of the call, refusals are statuses. Otherwise like
 /// [`concurrency_limit`].
 ///
 /// ```
@@ -164,9 +165,9 @@ pub fn mutex<B>(
     layers::mutex(mutex, key).reject_with(refuse())
 }
 
-/// A [`DedupeLayer`] for gRPC: a call was handled where its response [has no error](is_handled) in its head, refusals
-/// are statuses, duplicates are refused with `ALREADY_EXISTS`. The handler gets a [`LeaseHandle`](crate::LeaseHandle)
-/// of its claim as an extension.
+/// A [`DedupeLayer`] for gRPC. A call counts as handled if the head of its response [has no error](is_handled).
+/// Refusals are statuses; a duplicate is refused with `ALREADY_EXISTS`. The handler gets a
+/// [`LeaseHandle`](crate::LeaseHandle) of its claim as an extension.
 ///
 /// ```
 /// use tower_distributed::{Dedupe, DedupeLayer, Store, extract, grpc};
@@ -190,8 +191,8 @@ pub fn dedupe<B, B2, E>(
         .reject_with(refuse())
 }
 
-/// Decides for a [`DedupeLayer`] whether an item was handled: the head of the response has no
-/// error status. This is where tonic puts the error of a unary call.
+/// Decides for a [`DedupeLayer`] whether an item was handled: the head of the response has no error status. tonic puts
+/// the error of a unary call in the head.
 #[cfg(feature = "dedupe")]
 #[must_use]
 pub fn is_handled<B, E>(outcome: &Result<Response<B>, E>) -> bool {
@@ -215,7 +216,7 @@ pub fn is_handled<B, E>(outcome: &Result<Response<B>, E>) -> bool {
 /// | [`RequestTimeout`](RefusalKind::RequestTimeout) | `DEADLINE_EXCEEDED` | |
 /// | [`LookUpFailed`](RefusalKind::LookUpFailed) | `UNAVAILABLE` | without the cause |
 /// | [`Duplicate`](RefusalKind::Duplicate) | `ALREADY_EXISTS` | |
-/// | [`InFlight`](RefusalKind::InFlight) | `ABORTED` | with `RetryInfo` likewise |
+/// | [`InFlight`](RefusalKind::InFlight) | `ABORTED` | with `RetryInfo` if known |
 /// | [`WaitedTooLong`](RefusalKind::WaitedTooLong) | `UNAVAILABLE` | the call was not handled, and may be repeated |
 /// | [`ExceedsLimit`](RefusalKind::ExceedsLimit) | `INVALID_ARGUMENT` | |
 /// | [`LeaseLost`](RefusalKind::LeaseLost) | `ABORTED` | |
@@ -280,7 +281,7 @@ pub fn status(refusal: &Refusal) -> Status {
         RefusalKind::RateLimited => {
             with_retry_info(Code::ResourceExhausted, "rate limit exceeded", refusal)
         }
-        // Its text is the service's own, and may be private.
+        // The text comes from the service, and may be private.
         RefusalKind::BadRequest => Status::invalid_argument("bad request"),
         RefusalKind::MissingPart
         | RefusalKind::ExceedsBurst

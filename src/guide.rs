@@ -2,10 +2,11 @@
 //!
 //! | page | |
 //! |---|---|
+//! | [`recipes`] | a program for each job |
 //! | [`on_axum`] | keys, the order of layers, CORS, nested routers |
 //! | [`on_tonic`] | layers, keys and statuses for gRPC |
 //! | [`outbound`] | a client that keeps to the limit of another service |
-//! | [`jobs`] | scheduled jobs, lock or skip, fencing |
+//! | [`jobs`] | scheduled jobs, a leader, lock or skip, fencing |
 //! | [`operations`] | running the Redis behind this crate: ACL, TLS, Cluster, Sentinel, sizing, monitoring |
 //! | [`servers`] | what a server, a proxy or a managed service must offer |
 //! | [`scale`] | what one Redis and a Cluster carry, and how to compute it |
@@ -16,6 +17,10 @@
 //!
 //! See also [`guarantees`](crate::guarantees), [`telemetry`](crate::telemetry), [`protocol`](crate::protocol) and
 //! [`wire_format`](crate::wire_format).
+
+#[cfg(feature = "axum")]
+#[doc = include_str!("docs/guide/recipes.md")]
+pub mod recipes {}
 
 #[cfg(feature = "axum")]
 #[doc = include_str!("docs/guide/on_axum.md")]
@@ -53,10 +58,10 @@ pub mod coming_from {}
 #[doc = include_str!("docs/guide/architecture.md")]
 pub mod architecture {}
 
-/// Pictures of real runs, by the example `pictures`.
+/// Pictures of real runs, created by the example `pictures`.
 ///
-/// The notes say how each was made. *Computed* pictures are the same in every run. *Measured* pictures come from one run
-/// on the machine in the note.
+/// The notes state how each was created. *Computed* pictures are the same in every run. *Measured* pictures come from
+/// one run on the machine in the note.
 ///
 /// # A token bucket
 ///
@@ -66,49 +71,51 @@ pub mod architecture {}
 ///
 /// # One limit for two processes
 ///
-/// Process B begins after 2 s. Both together keep to the bound of [`token_bucket`](crate::token_bucket#the-algorithm).
+/// Process B begins after 2 s. Both together stay within the bound of
+/// [`token_bucket`](crate::token_bucket#the-algorithm).
 ///
 #[doc = include_str!("../docs/fleet-limit.svg")]
 ///
 /// # Concurrency
 ///
-/// A [`WaitGroup`](crate::WaitGroup) with 5 permits. Waiters get free permits in the order of arrival, across processes.
-/// The thin light lines are the times from the end of a job to the begin of the next one.
+/// A [`WaitGroup`](crate::WaitGroup) with 5 permits. Waiters get free permits in the order of arrival, across
+/// processes. The thin light lines are the times from the end of a job to the start of the next one.
 ///
 #[doc = include_str!("../docs/concurrency.svg")]
 ///
 /// # A mutex, a crash and a pause
 ///
-/// B is killed while it holds the [`Mutex`](crate::Mutex): its lease expires. C is stopped while it holds the lock, loses
-/// it, and writes when it resumes. The resource refuses this write by its fencing token. See
+/// B is killed while it holds the [`Mutex`](crate::Mutex): its lease expires. C is stopped while it holds the lock,
+/// loses it, and writes when it resumes. The resource refuses this write by its fencing token. See
 /// [`guarantees`](crate::guarantees#a-lease-cannot-stop-its-holder).
 ///
 #[doc = include_str!("../docs/mutex-timeline.svg")]
 ///
 /// # Single flights
 ///
-/// Calls of an origin with [`SingleFlight`](crate::SingleFlight), and without, which is one for each request. Dots are
-/// runs.
+/// Calls of an origin with [`SingleFlight`](crate::SingleFlight), and without it, when each request calls the origin.
+/// Dots are runs.
 ///
 #[doc = include_str!("../docs/single-flight.svg")]
 ///
 /// # A Bloom filter
 ///
-/// The false-positive rate of a [`BloomFilter`](crate::BloomFilter) over its fill.
+/// The false-positive rate of a [`BloomFilter`](crate::BloomFilter) against its fill level.
 ///
 #[doc = include_str!("../docs/false-positives.svg")]
 ///
 /// # An outage
 ///
-/// Redis is away from 3 s to 8 s. What happens to requests is chosen with [`StoreFailure`](crate::StoreFailure). Each store
-/// probes once per second, so it can take a second after the outage until all gateways use Redis again.
+/// Redis is unavailable from 3 s to 8 s. [`StoreFailure`](crate::StoreFailure) sets the behaviour of requests during
+/// this time. Each store probes once per second, so it can take a second after the outage until all gateways use Redis
+/// again.
 ///
 #[doc = include_str!("../docs/outage.svg")]
 ///
 /// # Prefetch
 ///
-/// The time for a decision with [`TokenBucket::prefetch`](crate::TokenBucket::prefetch), beside one with a decision of the
-/// server for each request. A call to Redis carries the decisions of all tasks that ask at the same time.
+/// The time for a decision with [`TokenBucket::prefetch`](crate::TokenBucket::prefetch), compared with a decision of
+/// the server for each request. A call to Redis contains the decisions for all tasks that request one at the same time.
 ///
 #[doc = include_str!("../docs/prefetch.svg")]
 pub mod pictures {}

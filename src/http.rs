@@ -1,6 +1,6 @@
-//! Everything for services of HTTP: the layers with their settings for HTTP, refusals as responses, bodies that hold what a
-//! layer has granted, and keys of requests. [`web`], [`response`] and [`extract`](crate::extract) are public under these names
-//! at the root of the crate.
+//! Support for HTTP: the layers with their HTTP settings, refusals as responses, bodies that hold a lease, and key
+//! extractors. [`web`], [`response`] and [`extract`](crate::extract) are public under these names at the root of the
+//! crate.
 
 #[cfg(feature = "single-flight")]
 pub(crate) mod answer;
@@ -27,7 +27,7 @@ pub(crate) mod until_body_end;
 pub(crate) mod values;
 
 pub mod web {
-    //! One line per layer for HTTP: refusals are responses, and services that cannot fail still cannot.
+    //! One function per layer for HTTP: refusals are responses, and a service that cannot fail still cannot fail.
     //!
     //! ```
     //! use axum::{Router, routing::get};
@@ -53,7 +53,8 @@ pub mod web {
     //! | [`dedupe`] | [`DedupeLayer`](crate::DedupeLayer), for webhooks |
     //! | [`idempotency`] | `Idempotency-Key`, with the response replayed |
     //!
-    //! They work around every service of [`http::Request`]s and [`http::Response`]s: of axum, hyper, reqwest, or your own.
+    //! They work around every service of [`http::Request`]s and [`http::Response`]s: of axum, hyper, reqwest, or your
+    //! own.
 
     pub use super::layers::InsertLease;
     #[cfg(feature = "concurrency-limit")]

@@ -26,16 +26,16 @@ use crate::idempotency::upload::Limits;
 use crate::layers::key::{DynKey, KeyExtractor};
 use crate::store::Store;
 use crate::store::detach::Detach;
-use crate::store::failure::Away;
+use crate::store::failure::StoreFailurePolicy;
 
-/// Returns the builder of a layer that lets a client repeat a request without handling it twice.
+/// Returns the builder of a layer that lets clients repeat a request without handling it twice.
 ///
 /// ```
 /// use axum::{Router, routing::post};
 /// use tower_distributed::{Store, extract, web};
 ///
 /// #[derive(Clone)]
-/// struct User(u64); // inserted by the layer that authenticates, outside of this one
+/// struct User(u64); // inserted by an outer layer that authenticates
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let user = extract::extension(|user: &User| user.0);
@@ -44,15 +44,15 @@ use crate::store::failure::Away;
 /// # Ok(()) }
 /// ```
 ///
-/// The layer follows draft-ietf-httpapi-idempotency-key-header. It answers POST and PATCH requests, or those of
-/// [other methods](IdempotencyBuilder::methods), by their `Idempotency-Key`, or
-/// [another header field](IdempotencyBuilder::header). Other requests pass.
+/// The layer follows draft-ietf-httpapi-idempotency-key-header. It applies to POST and PATCH requests, or to [other
+/// methods](IdempotencyBuilder::methods), and reads their `Idempotency-Key`, or [another header
+/// field](IdempotencyBuilder::header). Other requests pass.
 ///
 /// | the key | response |
 /// |---|---|
 /// | is new | The request is handled. The response is stored if it is [final](IdempotencyBuilder::keep_when). |
 /// | was used for the same request | The stored response, with `idempotency-replayed: ?1` (a boolean of RFC 9651). |
-/// | was used for another request | 422. Its text says whether the method, the target or the body differs. |
+/// | was used for another request | 422. The text names the difference: the method, the target or the body. |
 /// | is in use by a request that is being handled | 409 with `Retry-After`, or the response after a [wait](IdempotencyBuilder::max_wait) |
 /// | was used, but the response was not stored, or is stored in a format that this version cannot read | 409 without `Retry-After`. The request is not handled again. |
 /// | is missing | The request passes. If the key is [required](IdempotencyBuilder::required): 400. |
@@ -60,46 +60,48 @@ use crate::store::failure::Away;
 ///
 /// # The principal
 ///
-/// The principal is the *authenticated* user, tenant or API key that a key belongs to. The extractor takes it from
-/// the request, for example from an extension that a layer outside of this one inserts. A response is stored under
-/// the principal and the key, so a client that guesses the key of another principal does not get the response.
-/// If a closure returns `None`, the request passes and is handled each time, and its response is not stored. A request
-/// without a [part](crate::extract) of the principal is refused.
+/// The principal is the *authenticated* user, tenant or API key that a key belongs to. The extractor takes it from the
+/// request, for example from an extension that an outer layer inserts. A response is stored under the principal and the
+/// key, so a client that guesses the key of another principal does not get the response. If a closure returns `None`,
+/// the request passes and is handled each time, and its response is not stored. A request without a
+/// [part](crate::extract) of the principal is refused.
 ///
 /// # When two requests are the same
 ///
-/// Two requests are the same if their method, host, path, query, `Content-Type` and body are the same. Spelling does not
-/// count: the case of the host and a port 80 or 443, the case and order of the parameters of `Content-Type`, `charset=utf-8`,
-/// the boundary of a multipart body. [`compare_by`](IdempotencyBuilder::compare_by) sets another rule.
+/// Two requests are the same if their method, host, path, query, `Content-Type` and body are the same. Differences in
+/// spelling do not count: the case of the host and a port 80 or 443, the case and order of the parameters of
+/// `Content-Type`, `charset=utf-8`, the boundary of a multipart body. [`compare_by`](IdempotencyBuilder::compare_by)
+/// sets another rule.
 ///
-/// In a nested router of axum, the whole path counts with the feature `axum`. Without the feature it lacks the prefix: use
-/// another name for each nested router.
+/// In a nested router of axum, the whole path counts with the feature `axum`. Without the feature, the path lacks the
+/// prefix: use a different name for each nested router.
 ///
 /// # Streams
 ///
-/// A response that is a stream is passed on as it arrives, and not stored: by its content type (`text/event-stream`,
-/// `multipart/x-mixed-replace`, lines or sequences of JSON such as `application/x-ndjson`, gRPC), or because
-/// [you name it](IdempotencyBuilder::stream_when). Its key counts as used from then on
-/// ([by default](IdempotencyBuilder::confirm_streams)): a repeated request gets 409. If the client leaves, the stream ends.
+/// A response that is a stream is passed on as it arrives, and not stored. A response is a stream by its content type
+/// (`text/event-stream`, `multipart/x-mixed-replace`, lines or sequences of JSON such as `application/x-ndjson`, gRPC),
+/// or because of [`stream_when`](IdempotencyBuilder::stream_when). Its key counts as used from then on ([by
+/// default](IdempotencyBuilder::confirm_streams)): a repeated request gets 409. If the client disconnects, the stream
+/// ends.
 ///
-/// A length that is not known does not make a response a stream. So each other response is read to its end, or to
+/// An unknown length does not make a response a stream. So every other response is read to its end, or to
 /// [`largest_response`](IdempotencyBuilder::largest_response), before its head is sent.
 ///
-/// Trailers of a response are stored with it. Trailers of a request reach the handler as [`RequestTrailers`](crate::web::RequestTrailers). With the
-/// feature `axum` the body of axum has them as well.
+/// Trailers of a response are stored with it. Trailers of a request reach the handler as
+/// [`RequestTrailers`](crate::web::RequestTrailers). With the feature `axum`, axum's body has them as well.
 ///
-/// Fields of one exchange are not replayed: see [`Responses`](crate::response::Responses).
+/// Header fields that apply to one exchange are not replayed: see [`Responses`](crate::response::Responses).
 ///
 /// # Bounds
 ///
-/// The body is read before the request is handled. A process holds [64 MiB](IdempotencyBuilder::max_buffered) of bodies for
-/// each layer, so clients that stall cannot fill its memory:
+/// The body is read before the request is handled. A process holds at most [64 MiB](IdempotencyBuilder::max_buffered)
+/// of bodies for each layer, so stalling clients cannot fill its memory:
 ///
 /// | the request body | response |
 /// |---|---|
 /// | is larger than [1 MiB](IdempotencyBuilder::largest_request) | 413 |
 /// | is not complete after [30 s](IdempotencyBuilder::read_timeout) | 408 |
-/// | has no room beside the other bodies | 503 with `Retry-After` |
+/// | exceeds the memory left by other bodies | 503 with `Retry-After` |
 ///
 /// # Guarantees
 ///
@@ -113,20 +115,20 @@ use crate::store::failure::Away;
 ///
 /// * The process crashes after it handled the request and before it stored the response.
 /// * The process is stopped for longer than the [ttl](IdempotencyBuilder::ttl). The event `claim_lost` reports it.
-/// * The store cannot record the request, and the process ends before it can. The event `claim_not_confirmed` reports it.
-///   Until then it tries again and nobody else gets the request; a [shutdown](crate::Store::shutdown) waits for that, and names
-///   what it leaves, which keeps its claim until the ttl.
+/// * The store cannot record the request, and the process ends before it can. The event `claim_not_confirmed` reports
+///   it. Until then the process retries, and no other caller acquires the claim. A [shutdown](crate::Store::shutdown)
+///   waits for these retries, and lists the unfinished ones, which keep their claims until the ttl.
 ///
 /// While the store is unavailable, requests with a key are refused with 503, unless
 /// [`on_store_failure`](IdempotencyBuilder::on_store_failure) is set.
 ///
 /// Responses are stored in Redis unencrypted, with header fields and body. They are stored for one day, unless
-/// [`remember_for`](IdempotencyBuilder::remember_for) is set. A response whose body exceeds
-/// [`largest_response`](IdempotencyBuilder::largest_response), fails midway or has no
-/// [room](IdempotencyBuilder::max_buffered), there or in the store, is sent, but not stored. A repeated request then gets 409.
+/// [`remember_for`](IdempotencyBuilder::remember_for) is set. A response is sent but not stored if its body exceeds
+/// [`largest_response`](IdempotencyBuilder::largest_response), fails midway or exceeds the
+/// [memory](IdempotencyBuilder::max_buffered) left in the process or in the store. A repeated request then gets 409.
 ///
-/// Versions of this crate that store responses in different formats can run beside each other: neither handles again what
-/// the other has handled.
+/// Versions of this crate that store responses in different formats can run side by side: a request that one of them
+/// has handled is not handled again by the other.
 pub fn idempotency<B>(
     store: &Store,
     name: &str,
@@ -139,7 +141,7 @@ pub fn idempotency<B>(
 pub struct Shared<B, R> {
     principal: DynKey<Request<B>>,
     replays: Arc<Replays>,
-    away: Away<Arc<Replays>>,
+    away: StoreFailurePolicy<Arc<Replays>>,
     responses: Responses,
     detach: Detach,
     upload: Limits,

@@ -1,5 +1,5 @@
-//! Tests of concurrent code in all interleavings, by loom: `cargo run -p tower-distributed-interleavings`. They are beside
-//! the code that they test, and listed here.
+//! Tests of concurrent code in all interleavings, run by loom: `cargo run -p tower-distributed-interleavings`. They are
+//! beside the code that they test, and listed here.
 
 /// Lists the tests of modules with their names.
 macro_rules! tests {

@@ -1,11 +1,13 @@
-//! The [`Key`] of a caller: from addresses, numbers and text, joined of several parts, and written as text that is safe to
-//! print. What keys are called in Redis stands in `store/redis/names.rs`.
+//! The [`Key`] of a caller: made of addresses, numbers or text, joined from several parts, and written as printable
+//! text. The names of keys in Redis are in `store/redis/names.rs`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
+
+use crate::error::Error;
 
 /// The bytes that identify a caller, tenant, host or job.
 ///
@@ -48,7 +50,7 @@ impl Key {
     /// part begins with it.
     pub(crate) fn of_some<'a>(parts: impl IntoIterator<Item = Option<&'a Key>>) -> Self {
         let parts: SmallVec<[Option<&Key>; 8]> = parts.into_iter().collect();
-        // Mostly up to four digits and a colon for each part.
+        // Most parts need at most four digits and a colon.
         let length = |part: &Option<&Key>| 5 + part.map_or(0, |part| part.as_bytes().len());
         Self::written(|bytes| {
             bytes.reserve(parts.iter().map(length).sum());
@@ -157,7 +159,7 @@ impl From<Ipv4Addr> for Key {
     }
 }
 
-/// The octets of addresses with a dot behind each, and how many digits they have.
+/// For each octet: its decimal digits with a dot after them, and the number of digits.
 static OCTETS: [([u8; 4], usize); 256] = {
     let mut octets = [([b'.'; 4], 0); 256];
     let mut octet = 0;
@@ -192,8 +194,8 @@ fn push_part(bytes: &mut SmallVec<[u8; 24]>, part: &[u8]) {
     bytes.extend_from_slice(part);
 }
 
-/// Returns the parts of a key made by [`Key::of`] or [`Key::of_some`], `None` for an absent part. Ends early if the
-/// key was made otherwise.
+/// Returns the parts of a key made by [`Key::of`] or [`Key::of_some`], `None` for an absent part. Ends early if the key
+/// was made in another way.
 pub(crate) fn parts(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     std::iter::from_fn(move || {
         if let Some(after) = rest.strip_prefix(b"-") {
@@ -208,7 +210,7 @@ pub(crate) fn parts(mut rest: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     })
 }
 
-/// Splits a key into its place and the rest.
+/// Splits a key at its first `:`.
 pub(crate) fn split(key: &[u8]) -> (&[u8], &[u8]) {
     match key.iter().position(|byte| *byte == b':') {
         Some(colon) => (&key[..colon], &key[colon + 1..]),
@@ -216,7 +218,7 @@ pub(crate) fn split(key: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Writes bytes as text that is safe to print.
+/// Writes bytes as printable text.
 pub(crate) fn text_of(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     let escape = |text: &mut String, bytes: &[u8]| {
@@ -249,7 +251,7 @@ pub(crate) fn text_of(bytes: &[u8]) -> String {
     format!("{}{inner}{}", "%20".repeat(before), "%20".repeat(after))
 }
 
-/// Returns the bytes that [`text_of`] writes as `text`, or would write in another way.
+/// Returns the bytes that a text stands for, whether [`text_of`] wrote it or it is escaped in another way.
 pub(crate) fn bytes_of(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -274,13 +276,43 @@ pub(crate) fn is_digest(text: &str) -> bool {
             .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Writes `%#` and the SHA-256 digest of a key, which stand for a long key in names.
+/// Writes `%#` and the SHA-256 digest of a key, which replace a long key in names.
 pub(crate) fn digest_text(key: &[u8]) -> String {
     let mut text = "%#".to_owned();
     Sha256::digest(key)
         .iter()
         .for_each(|byte| text.push_str(&format!("{byte:02x}")));
     text
+}
+
+/// Types that convert into a key: strings, bytes, numbers, IP addresses, an `Option` of these, or a `Result` of either.
+#[diagnostic::on_unimplemented(
+    message = "a key cannot be made of `{Self}`",
+    label = "not a key",
+    note = "keys are made of strings, bytes, numbers and IP addresses, an `Option` of these, or a `Result<_, tower_distributed::Error>`",
+    note = "make one of several parts with `Key::of([..])`"
+)]
+pub trait IntoKey {
+    /// The key; `None` lets the request pass without being limited, an error refuses it.
+    fn into_key(self) -> Result<Option<Key>, Error>;
+}
+
+impl<T: Into<Key>> IntoKey for T {
+    fn into_key(self) -> Result<Option<Key>, Error> {
+        Ok(Some(self.into()))
+    }
+}
+
+impl<T: Into<Key>> IntoKey for Option<T> {
+    fn into_key(self) -> Result<Option<Key>, Error> {
+        Ok(self.map(Into::into))
+    }
+}
+
+impl<T: IntoKey> IntoKey for Result<T, Error> {
+    fn into_key(self) -> Result<Option<Key>, Error> {
+        self?.into_key()
+    }
 }
 
 #[cfg(test)]

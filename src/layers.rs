@@ -1,5 +1,5 @@
-//! What all layers share: the service of a layer, and how it calls the inner one. The layers themselves, their key extractors
-//! and refusals stand in files of their own.
+//! The service of a layer, and how it calls the inner service. The layers, their key extractors and their refusals are
+//! in submodules.
 
 #[cfg(feature = "rate-limit")]
 pub(crate) mod budget;
@@ -63,7 +63,7 @@ pub struct Layered<S, L> {
     layer: Arc<L>,
 }
 
-/// What a layer does with the requests of its service.
+/// How a layer handles the requests of its service.
 pub trait Middleware<S: Service<Req>, Req> {
     /// The response of the layer's service.
     type Response;
@@ -124,24 +124,26 @@ where
     }
 }
 
-/// Takes the instance that was polled ready, which is the one to call. Its clone, which stays, is not ready yet.
+/// Takes the instance that was polled ready, which must be the one that is called. The clone that replaces it is not
+/// ready yet.
 pub(crate) fn take_ready<S: Clone>(inner: &mut S) -> S {
     let clone = inner.clone();
     std::mem::replace(inner, clone)
 }
 
-/// Drops the instance that was polled ready, because it is not called. It may hold what others wait for, such as a permit
-/// of tower's `ConcurrencyLimit`.
-pub(crate) fn give_up_ready<S: Clone>(inner: &mut S) {
+/// Drops the instance that was polled ready, because it will not be called. Such an instance can hold a resource that
+/// other requests wait for, such as a permit of tower's `ConcurrencyLimit`.
+pub(crate) fn discard_ready<S: Clone>(inner: &mut S) {
     drop(take_ready(inner));
 }
 
 /// A closure of the user that chooses something for a request.
 pub(crate) type Choose<Req, T> = Arc<dyn Fn(&Req) -> T + Send + Sync>;
 
-/// Returns the answer of a store in memory to a request that does not wait. It is there at once, so no future is stored.
-/// `None`: it would have to wait, for example because the budget of the task is spent. It is dropped then, which withdraws
-/// what it asked for, and the request is made anew.
+/// Returns the output of `asked` if it is ready at the first poll. An operation on an in-memory store that does not
+/// wait is ready at once, so its future need not be stored. `None`: the future has to wait, for example because the
+/// task's budget is spent. It is then dropped, which withdraws its operation, and the caller starts the operation
+/// again.
 pub(crate) fn at_once<F: Future>(asked: Pin<&mut F>) -> Option<F::Output> {
     if has_budget_remaining() {
         asked.now_or_never()

@@ -1,4 +1,4 @@
-//! Limits that an upstream tells in its responses.
+//! Limits that an upstream reports in its responses.
 
 #[cfg(feature = "http")]
 pub(crate) mod http;
@@ -14,8 +14,8 @@ use crate::layers::rate_limit::hooks::Block;
 
 pub(super) use self::plan::Planner;
 
-/// What a response says of an upstream's limit. [`response::UpstreamLimits`](crate::response::UpstreamLimits) reads it
-/// from header fields.
+/// The limits of an upstream that a response reports. [`response::UpstreamLimits`](crate::response::UpstreamLimits)
+/// reads them from header fields.
 ///
 /// ```
 /// # #[cfg(feature = "http")] {
@@ -32,15 +32,15 @@ pub(super) use self::plan::Planner;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Learned {
     pub(crate) policies: Vec<Policy>,
-    /// How long not to send any request for the key.
+    /// How long no request for the key may be sent.
     pub(crate) retry_after: Option<Duration>,
-    /// How many fields or items could not be read.
+    /// The number of fields or items that could not be parsed.
     pub(crate) ignored: u64,
     pub(crate) planner: Planner,
 }
 
 impl Learned {
-    /// Returns the name, the limit and the remaining requests, if told, of each policy that has a limit.
+    /// Returns the name, the limit and the remaining requests (if reported) of each policy that has a limit.
     pub fn limits(&self) -> impl Iterator<Item = (&str, u64, Option<u64>)> {
         self.policies.iter().filter_map(|policy| {
             Some((
@@ -51,13 +51,13 @@ impl Learned {
         })
     }
 
-    /// Returns how long the upstream asks not to send any request. `None`: it does not.
+    /// Returns how long the upstream asks clients to send no request. `None`: it does not ask.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The latest reset of those that may be of a longer window than they seem.
+    /// Returns the latest reset of the policies whose window may be longer than it seems.
     fn doubtful_reset(&self) -> Option<Duration> {
         self.policies
             .iter()
@@ -73,7 +73,8 @@ impl Learned {
         }
     }
 
-    /// Returns how many header fields or items of a field were ignored, because they are broken or out of range.
+    /// Returns the number of header fields or items of a field that were ignored, because they are malformed or out of
+    /// range.
     #[must_use]
     pub fn ignored(&self) -> u64 {
         self.ignored
@@ -84,21 +85,21 @@ impl Learned {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Policy {
     pub(crate) name: Option<Arc<str>>,
-    /// How many units in a window.
+    /// The number of units in a window.
     pub(crate) limit: Option<u64>,
     pub(crate) window: Option<Duration>,
-    /// If the window is a guess: longer ones that it may have as well.
+    /// If the window is a guess: longer windows that are also possible.
     pub(crate) longer: &'static [Duration],
     pub(crate) remaining: Option<u64>,
-    /// When the window ends, at the latest.
+    /// The time until the window ends, at the latest.
     pub(crate) reset: Option<Duration>,
-    /// What is counted: `requests`, `tokens`.
+    /// The unit that is counted: `requests`, `tokens`.
     pub(crate) unit: String,
-    /// Whether the window may be longer, because each window has such a reset at its end.
+    /// Whether the window may be longer: a longer window has the same reset near its end.
     pub(crate) is_doubtful: bool,
-    /// Whose limit it is.
+    /// The partition that the limit applies to.
     pub(crate) partition: Option<Vec<u8>>,
-    /// Whether the upstream's limit is known to refill token by token. Then `reset` says when it is full.
+    /// Whether the upstream's limit is known to refill token by token. Then `reset` is the time until it is full.
     pub(crate) refills: bool,
 }
 
@@ -106,7 +107,7 @@ pub(crate) struct Policy {
 const LONGEST_NAME: usize = 32;
 
 impl Policy {
-    /// A policy without numbers. A name that a quota cannot have is left out.
+    /// A policy without numbers. Characters that the name of a quota cannot have are omitted.
     pub(crate) fn named(name: impl AsRef<str>) -> Self {
         let fits = name.as_ref().chars().filter(|c| is_quotable(*c));
         let name: String = fits.take(LONGEST_NAME).collect();
@@ -118,14 +119,14 @@ impl Policy {
     }
 }
 
-/// Reads from a response what it says of the upstream's limit. Implemented by functions and closures from `&Res` to
-/// [`Learned`], and by [`response::UpstreamLimits`](crate::response::UpstreamLimits).
+/// Reads the limits of an upstream from a response. Implemented by functions and closures from `&Res` to [`Learned`],
+/// and by [`response::UpstreamLimits`](crate::response::UpstreamLimits).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not read an upstream's limits from a `{Res}`",
     note = "pass `response::UpstreamLimits`, or a closure with a typed argument that returns `token_bucket::Learned`"
 )]
 pub trait LearnFromResponse<Res> {
-    /// Returns what the response says.
+    /// Returns the limits that the response reports.
     fn learn(&self, response: &Res) -> Learned;
 }
 

@@ -19,56 +19,57 @@
 //!
 //! # The parts
 //!
-//! A layer finds the **key** of a request and asks a **primitive**, which changes the state of that key in a **store**, in
-//! one atomic step. The request then goes on to the inner service, or is refused with a [`Refusal`].
+//! A layer extracts the **key** of a request and calls a **primitive**, which changes the state of that key in a
+//! **store**, in one atomic step. The request then goes on to the inner service, or is refused with a [`Refusal`].
 //!
 //! | layer | primitive | |
 //! |---|---|---|
 //! | [`RateLimitLayer`] | [`TokenBucket`], [`TokenBuckets`] | at most `rate` requests per period, with a `burst`: see [`token_bucket`] |
+//! | [`BudgetLayer`] | [`TokenBucket`], [`TokenBuckets`] | a cost that is known only at the end: an estimate is held, the usage charged |
 //! | [`ConcurrencyLimitLayer`] | [`WaitGroup`] | at most N requests at the same time: see [`wait_group`] |
 //! | [`RwLockLayer`] | [`RwLock`] | many readers or one writer: see [`rw_lock`] |
 //! | [`SingleFlightLayer`] | [`SingleFlight`] | one request is handled, equal ones get its response: see [`single_flight`] |
 //! | [`DedupeLayer`] | [`Dedupe`], [`BloomFilter`] | an item is handled once, exactly or by a filter: see [`dedupe`] |
 //! | [`MutexLayer`] | [`Mutex`] | one request at a time, on one server or a quorum: see [`mutex`] |
 //!
-//! Quotas and limits can be changed for the whole fleet while it runs: see [`fleet`]. The limit of a [`WaitGroup`] can
-//! [adapt](ConcurrencyLimitLayer::adaptive) to what the service behind it can do.
+//! Quotas and limits can be changed for the whole fleet at run time: see [`fleet`]. The limit of a [`WaitGroup`] can
+//! [adapt](ConcurrencyLimitLayer::adaptive) to the capacity of the inner service.
 //!
 //! A primitive is a namespace of keys in a [`Store`], and works without tower as well. Permits, locks and claims are
 //! [leases](Lease): they are renewed while they are held, and signal when they are lost.
 //!
-//! For HTTP and gRPC the modules [`web`] and `grpc` set up each layer in one line. The [guides](guide) show how to use them
-//! on axum, on tonic, around clients, and for jobs; [`guide::errors`] lists messages and their fixes, [`guarantees`] what
+//! For HTTP and gRPC the modules [`web`] and `grpc` set up each layer in one line. The [guides](guide) have a recipe for each
+//! job, on axum, on tonic, around clients; [`guide::errors`] lists messages and their fixes, [`guarantees`] what
 //! locks in Redis can and cannot promise. [`protocol`] states how leases work, [`wire_format`] what is stored in Redis.
 //!
 //! # When Redis is away
 //!
-//! Every call returns [within its bounds](StoreBuilder#how-long-a-call-can-take). An outage is an error that
-//! [is unavailable](Error::is_unavailable), never a refusal. After three failures in a row the store returns this error at
+//! Every call returns [within its bounds](StoreBuilder#how-long-a-call-can-take). An outage is an error that [is
+//! unavailable](Error::is_unavailable), never a refusal. After three failures in a row the store returns this error at
 //! once, until Redis is back. Layers fail closed by default: see [`StoreFailure`].
 //!
-//! # When there is too much to do
+//! # Overload
 //!
-//! The queue of operations is [bounded](StoreBuilder::max_queued). A call beyond the bound fails at once with an error that
-//! [is overloaded](Error::is_overloaded). That is not an outage, so no layer fails open because of it. Layers are always
-//! ready; to shed load earlier, put tower's `LoadShed` and `ConcurrencyLimit` outside of them.
+//! The queue of operations is [bounded](StoreBuilder::max_queued). A call beyond the bound fails at once with an error
+//! that [is overloaded](Error::is_overloaded). That is not an outage, so no layer fails open because of it. Layers are
+//! always ready; to shed load earlier, put tower's `LoadShed` and `ConcurrencyLimit` outside of them.
 //!
 //! # Runtimes
 //!
-//! Each tokio runtime has its own connections, so a call depends only on the runtime it is awaited on. Renewals and releases
-//! run on a background thread of this crate: a lease is renewed and released even if the runtime that acquired it is idle.
-//! Calls work outside of a runtime as well, except for single flights, which run in a task.
+//! Each tokio runtime has its own connections, so a call depends only on the runtime that awaits it. Renewals and
+//! releases run on a background thread of this crate: a lease is renewed and released even if the runtime that acquired
+//! it is idle. Calls also work outside of a runtime, except for single flights, which run in a task.
 //!
 //! # After a loss of Redis's state
 //!
-//! A restart without persistence, or a failover to a replica that lags, loses recent writes. Then buckets hold more tokens
-//! than they should, by at most the tokens that were charged in the lost writes. Locks and permits can be granted twice: see
-//! [`guarantees`]. Flights run again, and filters report forgotten items as new.
+//! A restart without persistence, or a failover to a replica that lags, loses recent writes. Then buckets hold more
+//! tokens than they should, by at most the tokens that were charged in the lost writes. Locks and permits can be
+//! granted twice: see [`guarantees`]. Flights run again, and filters report forgotten items as new.
 //!
 //! # Types of other crates
 //!
-//! The public API has these types of other crates, and no others. A new major version of one of them is a new major version
-//! of this crate.
+//! The public API uses these types of other crates, and no others. A new major version of one of these crates is a new
+//! major version of this crate.
 //!
 //! | crate | types | where |
 //! |---|---|---|
@@ -104,7 +105,7 @@
     not(all(feature = "http", feature = "operator", feature = "quorum")),
     allow(rustdoc::broken_intra_doc_links)
 )]
-// Without some of the features, not all that they share is used.
+// Without some of the features, parts of the code that they share are unused.
 #![cfg_attr(
     not(all(feature = "operator", feature = "quorum")),
     allow(dead_code, unreachable_pub, unused_imports, unused_macros)
@@ -181,15 +182,17 @@ pub use self::http::{response, web};
 pub use bloom_filter::BloomFilter;
 #[cfg(feature = "rate-limit")]
 pub use bucket::{quota::Quota, quotas::Quotas};
-/// The version of `deadpool-redis` whose pools a [`Store`] is made of.
+/// The version of `deadpool-redis` whose pools [`Store`] accepts.
 #[cfg(feature = "pools")]
 pub use deadpool_redis;
 #[cfg(feature = "dedupe")]
 pub use dedupe::{Dedupe, DedupeLayer};
 pub use error::Error;
-pub use key::Key;
+#[cfg(feature = "rate-limit")]
+pub use fleet::FleetQuotas;
+pub use key::{IntoKey, Key};
 pub use layers::Layered;
-pub use layers::key::{Extracted, IntoKey, KeyExtractor};
+pub use layers::key::{Extracted, KeyExtractor};
 pub use layers::refusal::{AsError, Refusal, RefusalKind, Reject};
 pub use lease::{Lease, LeaseHandle};
 #[cfg(feature = "mutex")]
@@ -205,9 +208,7 @@ pub use store::credentials::{Credentials, ProvideCredentials};
 pub use store::failure::StoreFailure;
 pub use store::stats::{BreakerState, StoreStats};
 #[cfg(feature = "rate-limit")]
-pub use token_bucket::{
-    BudgetLayer, FleetQuotas, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets,
-};
+pub use token_bucket::{BudgetLayer, QuotaTable, RateLimitLayer, TokenBucket, TokenBuckets};
 #[cfg(feature = "concurrency-limit")]
 pub use wait_group::{ConcurrencyLimitLayer, Permit, WaitGroup};
 

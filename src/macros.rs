@@ -1,12 +1,12 @@
-//! What most types are declared with: the macros `debug!` and `setters!`, and the check that a setting is in its range.
+//! Macros for most types: `debug!` and `setters!`, and the check that a setting is in its range.
 
 use std::fmt::{Debug, Display};
 use std::ops::RangeBounds;
 
 use crate::error::Error;
 
-/// Implements `Debug` of a struct: `debug!(Layer<S: Debug, Req>, inner, config.settings)` shows two of its fields, and that
-/// it has others.
+/// Implements `Debug` for a struct: `debug!(Layer<S: Debug, Req>, inner, config.settings)` shows two of its fields, and
+/// that there are more.
 macro_rules! debug {
     ($name:ident $(<$($parameter:ident $(: $bound:path)?),+>)? $(, $($field:tt).+)*) => {
         impl $(<$($parameter $(: $bound)?),+>)? std::fmt::Debug for $name $(<$($parameter),+>)? {
@@ -36,10 +36,11 @@ macro_rules! builder_setters {
         }
     };
 }
-// Not by its own name, which would be in scope everywhere without an import, as `debug!` is.
+// Exported under another name, because a macro's own name would be in scope everywhere without an import, like
+// `debug!`.
 pub(crate) use builder_setters as setters;
 
-/// Returns an error if a setting is out of its range, which `must` names. `None`: it is not set.
+/// Returns an error if a setting is out of its range, which `must` names. `value` is `None` if it is not set.
 pub(crate) fn in_range<T: PartialOrd + Debug>(
     setting: &str,
     range: impl RangeBounds<T>,

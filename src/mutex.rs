@@ -3,7 +3,7 @@
 pub(crate) mod all;
 pub(crate) mod builder;
 mod jobs;
-// One of the tests makes quorums.
+// One of the tests creates quorums.
 #[cfg(test)]
 #[cfg(feature = "quorum")]
 mod tests;
@@ -22,9 +22,9 @@ use crate::lease::acquire_all::AcquireAll;
 use crate::lease::handle::{Lease, guard};
 use crate::lease::holders::Exclusive;
 use crate::lease::look::{Holder, Snapshot};
-use crate::lease::namespace::{Admission, Leases};
+use crate::lease::namespace::{LeaseNamespace, Leases};
 use crate::lease::token::Suffix;
-use crate::lease::waiter::{Ask, Wait};
+use crate::lease::waiter::{AcquireRequest, Patience};
 use crate::store::Store;
 use crate::store::client::{Client, Namespace};
 use crate::store::redis::names::check_exact;
@@ -38,7 +38,7 @@ pub use crate::layers::mutex::MutexLayer;
 #[cfg(feature = "quorum")]
 use crate::quorum::Quorum;
 
-/// Without the feature there is no quorum.
+/// Without the feature there are no quorums.
 #[cfg(not(feature = "quorum"))]
 type Quorum = std::convert::Infallible;
 
@@ -48,9 +48,15 @@ type Quorum = std::convert::Infallible;
 ///
 /// All methods are cancel safe. If the future is dropped, the waiter leaves the queue. A lock that was granted in the
 /// meantime is released in the background.
+///
+/// A future that is granted the lock and is not polled keeps it for about 1 s (half of the ttl if that is shorter). If
+/// its own call acquired a free lock, it keeps the lock for up to the time that [a call can
+/// take](crate::StoreBuilder#how-long-a-call-can-take) plus 1.5 s. Then the next waiter gets the lock, and the future
+/// acquires it anew when it is polled.
 #[derive(Clone, Debug)]
 pub struct Mutex {
-    /// The leases in the store, or in the first store of a quorum, whose options and end are those of the quorum.
+    /// The leases in the store, or in the first store of a quorum. The options and the end of the latter are those of
+    /// the quorum.
     pub(crate) leases: Leases<Exclusive>,
     /// `None`: the locks are in one store.
     pub(crate) quorum: Option<Arc<Quorum>>,
@@ -65,10 +71,10 @@ pub struct Mutex {
 /// The settings of mutexes that are not options of their leases.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    wait: Wait,
-    /// `None`: on one store wait in the queue; on a quorum 32.
+    wait: Patience,
+    /// `None`: on one store, wait in the queue; on a quorum, 32 tries.
     tries: Option<u32>,
-    /// The pause after so many attempts.
+    /// The pause after this number of attempts.
     retry_delay: Arc<dyn Fn(u32) -> Duration + Send + Sync>,
     value: Option<Arc<dyn Fn() -> String + Send + Sync>>,
     exact_names: bool,
@@ -80,7 +86,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            wait: Wait::FOR_EVER,
+            wait: Patience::FOR_EVER,
             tries: None,
             retry_delay: Arc::new(|_| {
                 Duration::from_millis(50) + Duration::from_millis(200).mul_f64(clock::fraction())
@@ -95,7 +101,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether waiters poll, as in other libraries, instead of standing in the queue.
+    /// Whether waiters poll, as in other libraries, instead of waiting in the queue.
     fn polls(&self) -> bool {
         self.exact_names && !self.strict_fifo
     }
@@ -167,7 +173,7 @@ impl Mutex {
         if let Some(quorum) = &self.quorum {
             return quorum.is_locked(key.into()).await;
         }
-        Ok(self.leases.admission.in_use(key.into()).await? > 0)
+        Ok(self.leases.namespace.in_use(key.into()).await? > 0)
     }
 
     /// Returns the holder of a lock and the number of waiters. Changes nothing.
@@ -193,16 +199,17 @@ impl Mutex {
         self.one_store(&key)?.look(key).await
     }
 
-    /// Takes a lock from its holder, as a release by the holder does: the next waiter is woken and gets the lock. Returns
-    /// whether the holder still held it.
+    /// Revokes the lock of a holder. As after a release by the holder, the next waiter is woken and acquires the lock.
+    /// Returns whether the holder still held it.
     ///
-    /// The holder does not have to agree. A message notifies its process, which then checks the store at once, and the lock is
-    /// [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a permit, or for
-    /// `lost()` for 1 s. Without messages, the holder learns of the loss at its next renewal, a third of its ttl later at most;
-    /// without [`watchdog`](MutexBuilder::watchdog) when the ttl ends. Until then two holders may work at once: the
-    /// resource must check the [fencing token](MutexGuard::fence), which is higher for the next holder. Waiters of the
-    /// holder's own process stand in one line with it, and wait for that, too. A holder that hands the lock on to
-    /// one of them before that knows nothing of the loss: even [`unlock`](MutexGuard::unlock) returns `true`.
+    /// The holder's consent is not needed. A message notifies its process, which then checks the store at once, and the
+    /// lock is [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a
+    /// permit, or for `lost()` for 1 s. Without messages, the holder detects the loss at its next renewal, after a
+    /// third of its ttl at most; without [`watchdog`](MutexBuilder::watchdog), when the ttl ends. Until then two
+    /// holders may work at once: the resource must check the [fencing token](MutexGuard::fence), which is higher for
+    /// the next holder. Waiters of the holder's own process share its place in the queue, and wait until it detects the
+    /// loss. A holder that hands the lock on to one of them before that does not detect the loss: even
+    /// [`unlock`](MutexGuard::unlock) returns `true`.
     ///
     /// ```
     /// # use tower_distributed::{Mutex, Store};
@@ -229,25 +236,25 @@ impl Mutex {
     }
 
     /// The leases in the one store of this value.
-    fn one_store(&self, key: &Key) -> Result<&Admission<Exclusive>, Error> {
+    fn one_store(&self, key: &Key) -> Result<&LeaseNamespace<Exclusive>, Error> {
         if self.quorum.is_some() {
             let text = "the locks of a quorum have no single state: inspect each of its stores";
             return Err(Error::invalid(text));
         }
         self.check(key)?;
-        Ok(&self.leases.admission)
+        Ok(&self.leases.namespace)
     }
 
-    /// Checks a key that is to be the name of a lock.
+    /// Checks a key that is used as the name of a lock.
     fn check(&self, key: &Key) -> Result<(), Error> {
         match self.settings.exact_names {
-            true => check_exact(key, self.leases.admission.store.prefix()),
+            true => check_exact(key, self.leases.namespace.store.prefix()),
             false => Ok(()),
         }
     }
 
-    /// Closes this value and its clones: pending and later calls of [`lock`](Self::lock) and [`try_lock`](Self::try_lock) fail
-    /// with an error that [is interrupted](Error::is_interrupted). Guards stay valid.
+    /// Closes this value and its clones: pending and later calls of [`lock`](Self::lock) and
+    /// [`try_lock`](Self::try_lock) fail with an error that [is interrupted](Error::is_interrupted). Guards stay valid.
     ///
     /// ```
     /// # use tower_distributed::{Mutex, Store};
@@ -269,8 +276,8 @@ impl Mutex {
         &self.name
     }
 
-    /// Returns the mutexes of this name in the memory of this process, which replaces the store while it is unavailable.
-    /// For a quorum, it replaces all stores.
+    /// Returns the mutexes of this name in the memory of this process, which replaces the store while it is
+    /// unavailable. For a quorum, it replaces all stores.
     pub(crate) fn local_share(&self) -> Self {
         let name = self.settings.shared_name(&self.name);
         let leases = self
@@ -279,7 +286,7 @@ impl Mutex {
                 true => Namespace::exact(store),
                 false => Namespace::open(store, name),
             });
-        let values = leases.admission.store.shared(name, Arc::default);
+        let values = leases.namespace.store.shared(name, Arc::default);
         Self {
             leases,
             quorum: None,
@@ -300,7 +307,7 @@ impl Mutex {
             max_wait => {
                 self.wait(
                     key,
-                    Wait {
+                    Patience {
                         max_wait,
                         ..self.settings.wait
                     },
@@ -311,7 +318,7 @@ impl Mutex {
     }
 
     /// Waits in the queue of the store, or polls if there is no queue or `tries` is set.
-    async fn wait(&self, key: Key, wait: Wait) -> Result<MutexGuard, Error> {
+    async fn wait(&self, key: Key, wait: Patience) -> Result<MutexGuard, Error> {
         let tries = match self.settings.tries {
             Some(tries) => tries,
             None if self.quorum.is_some() => 32,
@@ -322,21 +329,21 @@ impl Mutex {
     }
 
     /// Makes one attempt. `wait`: `Some` to take a place in the queue if the lock is not free.
-    async fn ask(&self, key: Key, wait: Option<Wait>) -> Result<MutexGuard, Error> {
+    async fn ask(&self, key: Key, wait: Option<Patience>) -> Result<MutexGuard, Error> {
         self.check(&key)?;
         let (suffix, in_use) = self.suffix(&key)?;
         let lease = match &self.quorum {
             #[cfg(feature = "quorum")]
             Some(quorum) => quorum.acquire(key, &suffix).await?,
             _ => {
-                let ask = Ask::new((), Subject::Lock, suffix, 0, wait);
+                let ask = AcquireRequest::new((), Subject::Lock, suffix, 0, wait);
                 self.leases.acquire(key, ask).await?
             }
         };
         Ok(MutexGuard::new(lease, in_use))
     }
 
-    /// What is added to the token of a lock: the value of the user, which is in use then.
+    /// The suffix of the token of a lock: the value of the user, which is marked as in use.
     fn suffix(&self, key: &Key) -> Result<(Suffix, Option<InUse>), Error> {
         match self.settings.value.as_ref().map(|value| value()) {
             Some(value) if value.is_empty() => {
@@ -367,7 +374,7 @@ impl Mutex {
             }
             let error = match self.ask(key.clone(), None).await {
                 Ok(guard) => return Ok(guard),
-                // An outage can end before the next attempt, and another node can answer.
+                // An outage can end before the next attempt, or another node can reply.
                 Err(error) if error.is_refused() || error.is_away() && !error.is_denied() => error,
                 Err(error) => return Err(error),
             };
@@ -412,7 +419,7 @@ struct InUse {
 }
 
 impl Values {
-    /// Marks a value as in use for a key. Fails if it is in use already.
+    /// Marks a value as in use for a key. Fails if it is already in use.
     fn take(self: &Arc<Self>, key: &Key, value: &str) -> Result<InUse, Error> {
         let name: Name = (key.clone(), value.into());
         if lock(&self.0).insert(name.clone()) {
@@ -442,7 +449,7 @@ impl Drop for InUse {
 /// let reports = Mutex::new(&Store::in_memory(), "reports")?;
 /// let lock = reports.lock("2026-11").await?;
 /// // Write the report here.
-/// assert!(lock.unlock().await?); // `false`: another process may have written meanwhile
+/// assert!(lock.unlock().await?); // `false`: another process may have written it too
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
@@ -453,12 +460,12 @@ impl MutexGuard {
     /// The value stays in use until the lease is released.
     fn new(lease: Lease, in_use: Option<InUse>) -> Self {
         Self(match in_use {
-            Some(in_use) => lease.beside(in_use),
+            Some(in_use) => lease.with_guard(in_use),
             None => lease,
         })
     }
 
-    /// Returns the fencing token, which is greater than that of every earlier holder of this key.
+    /// Returns the fencing token, which is greater than the token of every earlier holder of this key.
     ///
     /// The resource that you write to should check it: see [`guarantees`](crate::guarantees).
     #[must_use]

@@ -17,6 +17,7 @@ pub use crate::store::redis::commands::Library;
 use crate::adaptive;
 use crate::bloom_filter;
 use crate::bucket::adjust::{Peek, Reset};
+use crate::bucket::chosen::QuotaTable;
 use crate::bucket::quotas::Quotas;
 use crate::dedupe::filter::FilterClaims;
 use crate::dedupe::{cannot_forget, exact};
@@ -24,7 +25,6 @@ use crate::error::Error;
 use crate::fleet;
 use crate::fleet::value::Sealed;
 use crate::key::Key;
-use crate::layers::rate_limit::quotas::QuotaTable;
 use crate::lease::holders::Exclusive;
 use crate::lease::kind::Kind as LeaseKind;
 use crate::lease::look::{Holder, Snapshot, look, revoke};
@@ -38,7 +38,7 @@ use crate::store::operation::Cell;
 use crate::store::redis::names::{Stem, check_name};
 use crate::wait_group::permits::Permits;
 
-/// Looks into a store, and changes single states. Cheap to clone. See the [module](crate::operator).
+/// Inspects a store, and changes single states. Cheap to clone. See the [module](crate::operator).
 #[derive(Clone, Debug)]
 pub struct Operator {
     store: Store,
@@ -54,10 +54,10 @@ impl Operator {
         }
     }
 
-    /// Returns the command that gives a user of Redis the permissions that an operator needs, and no others. See
-    /// [`Store::acl_rule`], which has more on these commands.
+    /// Returns the command that grants a Redis user the permissions that an operator needs, and no others. See
+    /// [`Store::acl_rule`] for details of such commands.
     ///
-    /// With `SCAN` the user sees the names of all keys in the database, also of those that it may not read.
+    /// With `SCAN`, the user can list the names of all keys in the database, including keys that it may not read.
     ///
     /// ```
     /// use tower_distributed::Store;
@@ -77,34 +77,79 @@ impl Operator {
         self.store.operator_acl_rule(user)
     }
 
-    /// Lists what is stored: buckets that are not full, leases that are held or waited for, answers, filters and handled items.
+    /// Lists the stored entries: buckets that are not full, leases with holders or waiters, answers, filters and
+    /// handled items.
     ///
-    /// On Redis the pages come from `SCAN`, on a Cluster from all masters. Keys of other programs are not listed, even if they
-    /// begin with the prefix. Like `SCAN`, it lists each entry that exists during the whole scan, and may list an entry twice.
-    /// A failover or slots that move meanwhile can hide entries. Locks with
-    /// [`exact_names`](crate::mutex::MutexBuilder::exact_names) are not listed: their names may be those of any program.
+    /// On Redis the pages come from `SCAN`, on a Cluster from all masters. Keys of other programs are not listed, even
+    /// if they begin with the prefix. Like `SCAN`, it lists each entry that exists during the whole scan, and may list
+    /// an entry twice. A failover or moving slots during the scan can hide entries. Locks with
+    /// [`exact_names`](crate::mutex::MutexBuilder::exact_names) are not listed: their names cannot be told from those
+    /// of other programs.
     pub fn scan(&self) -> Scan {
         Scan::new(&self.store, None)
     }
 
-    /// Like [`scan`](Self::scan), for one namespace. Redis still looks at the names of all keys.
+    /// Like [`scan`](Self::scan), for one namespace. Redis still scans the names of all keys.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the name is not that of a namespace.
+    /// [`is_invalid`](Error::is_invalid) if the name is not valid for a namespace.
     pub fn scan_namespace(&self, namespace: &str) -> Result<Scan, Error> {
         check_name("the name of a namespace", namespace)?;
         Ok(Scan::new(&self.store, Some(namespace)))
     }
 
-    /// Returns the state of an entry; `None` if nothing is stored: the bucket is full, the lock is free, there is no answer.
+    /// Returns the state of an entry; `None` if nothing is stored: the bucket is full, the lock is free, or there is no
+    /// answer.
     ///
-    /// Changes nothing: no state is created, and none is kept longer.
+    /// Changes nothing: no state is created, and no ttl is extended.
+    ///
+    /// An answer of a single flight:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::operator::{Entry, Kind, Operator, State};
+    /// use tower_distributed::single_flight::Postcard;
+    /// use tower_distributed::{SingleFlight, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::in_memory();
+    /// let prices = SingleFlight::builder(Postcard).ttl(Duration::from_secs(60)).build(&store, "prices")?;
+    /// let price: u64 = prices.run("book-7", || async { 1990 }).await?;
+    ///
+    /// let (operator, entry) = (Operator::new(&store), Entry::new(Kind::SingleFlight, "prices", "book-7")?);
+    /// let Some(State::Flight(flight)) = operator.inspect(&entry).await? else { panic!("the answer is stored") };
+    /// let answer = flight.answer.expect("the run has ended");
+    /// assert!(flight.runs.is_free() && answer.fresh_for > Duration::from_secs(50) && answer.bytes > 0);
+    /// assert!(operator.forget(&entry).await?);
+    /// assert!(operator.inspect(&entry).await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// A Bloom filter:
+    ///
+    /// ```
+    /// use tower_distributed::operator::{Entry, Kind, Operator, State};
+    /// use tower_distributed::{BloomFilter, Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
+    /// let store = Store::in_memory();
+    /// let urls = BloomFilter::new(&store, "urls", 1000, 0.01)?;
+    /// urls.insert_all((0..500_u32).map(u32::to_be_bytes)).await?;
+    ///
+    /// let operator = Operator::new(&store);
+    /// let Some(page) = operator.scan_namespace("urls")?.next().await? else { panic!("the filter is stored") };
+    /// let Some(State::Filter(filter)) = operator.inspect(&page[0]).await? else { panic!("it is a filter") };
+    /// assert_eq!((filter.size.bits, filter.size.hashes, filter.size.keys), (urls.size().bits, urls.size().hashes, 1));
+    /// assert!((450..550).contains(&filter.estimated_count) && (0.2..0.4).contains(&filter.filled));
+    /// assert!(operator.forget(&page[0]).await.unwrap_err().is_invalid()); // it cannot forget one item
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable): the store gives no answer, or a key holds something else, such as a configuration that
-    /// this version does not read ([`is_wrong_type`](Error::is_wrong_type)).
+    /// [`is_unavailable`](Error::is_unavailable): the store is unavailable, or a key holds another type of value, such
+    /// as a configuration that this version cannot read ([`is_wrong_type`](Error::is_wrong_type)).
     pub async fn inspect(&self, entry: &Entry) -> Result<Option<State>, Error> {
         let name = &entry.namespace;
         match entry.kind {
@@ -169,13 +214,14 @@ impl Operator {
         }
     }
 
-    /// Takes a lease from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
-    /// whether the holder still held it.
+    /// Revokes the lease of a holder. As after a release by the holder, waiters that fit are woken and acquire leases.
+    /// Returns whether the holder still held it.
     ///
-    /// The holder is not asked. A message tells its process, and its lease is [lost](crate::LeaseHandle::lost) at once. Where
-    /// no message arrives, that is at its next renewal, a third of its ttl later at most; without a watchdog when the ttl
-    /// ends. Until then two holders may work at once: see
-    /// [`Mutex::revoke`](crate::Mutex::revoke). A revoked claim or flight is begun again by another caller.
+    /// The holder's consent is not needed. A message notifies its process, and its lease is
+    /// [lost](crate::LeaseHandle::lost) at once. Without a message, the holder detects the loss at its next renewal,
+    /// after a third of its ttl at most; without a watchdog, when the ttl ends. Until then two holders may work at
+    /// once: see [`Mutex::revoke`](crate::Mutex::revoke). The work of a revoked claim or flight is started again by
+    /// another caller.
     ///
     /// # Errors
     ///
@@ -195,10 +241,10 @@ impl Operator {
         }
     }
 
-    /// Fills a bucket and unblocks it, as [`TokenBucket::reset`](crate::TokenBucket::reset) does.
+    /// Fills a bucket and unblocks it, like [`TokenBucket::reset`](crate::TokenBucket::reset).
     ///
-    /// A process that refuses a key [from memory](crate::TokenBucket::cache_refusals) may do so until the time that it was
-    /// told, and a process with [prefetched](crate::TokenBucket::prefetch) tokens keeps them.
+    /// A process with a [cached refusal](crate::TokenBucket::cache_refusals) of the key may refuse requests until the
+    /// refusal ends, and a process with [prefetched](crate::TokenBucket::prefetch) tokens keeps them.
     ///
     /// # Errors
     ///
@@ -215,17 +261,18 @@ impl Operator {
         namespace.client().run(key, Reset).await
     }
 
-    /// Forgets the answer of a single flight, the response of an idempotency key, or a handled item of an exact `Dedupe`.
-    /// Returns whether it was stored.
+    /// Removes the answer of a single flight, the response of an idempotency key, or a handled item of an exact
+    /// `Dedupe`. Returns whether it was stored.
     ///
-    /// All processes are told to drop an answer from their [local
-    /// caches](crate::single_flight::SingleFlightBuilder::local_cache). If only the [digest](Entry::key) of a key is known, local
-    /// caches keep the answer as long as it is fresh.
+    /// A message to all processes removes an answer from their [local
+    /// caches](crate::single_flight::SingleFlightBuilder::local_cache). If only the [digest](Entry::key) of a key is
+    /// known, local caches keep the answer as long as it is fresh.
     ///
     /// # Errors
     ///
-    /// * [`is_invalid`](Error::is_invalid): the entry is of another kind. A Bloom filter cannot forget one item.
-    /// * [`is_unavailable`](Error::is_unavailable): the entry may have been forgotten.
+    /// * [`is_invalid`](Error::is_invalid): the entry is of another kind. One item cannot be removed from a Bloom
+    ///   filter.
+    /// * [`is_unavailable`](Error::is_unavailable): the entry may have been removed.
     pub async fn forget(&self, entry: &Entry) -> Result<bool, Error> {
         let name = &entry.namespace;
         match (entry.kind, entry.key()) {
@@ -252,10 +299,10 @@ impl Operator {
         }
     }
 
-    /// Lists the libraries of [functions](crate::guide::servers#functions) of all versions of this crate: on each server that has
+    /// Lists the libraries of [functions](crate::wire_format#functions) of all versions of this crate: on each server that has
     /// slots, sorted by name.
     ///
-    /// Redis does not tell whether a library is in use. Listing loads none. A store in memory has none.
+    /// Redis does not report whether a library is in use. Listing loads none. A store in memory has none.
     ///
     /// ```no_run
     /// use tower_distributed::Store;
@@ -274,7 +321,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) if a server gives no answer, has no functions, or denies `FUNCTION LIST`.
+    /// [`is_unavailable`](Error::is_unavailable) if a server does not reply, has no functions, or denies `FUNCTION
+    /// LIST`.
     pub async fn libraries(&self) -> Result<Vec<Library>, Error> {
         self.store.libraries().await
     }
@@ -283,8 +331,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) if the server gives no answer, denies `FUNCTION DELETE`, or has the library no
-    /// longer.
+    /// [`is_unavailable`](Error::is_unavailable) if the server does not reply, denies `FUNCTION DELETE`, or no longer
+    /// has the library.
     pub async fn delete_library(&self, library: &Library) -> Result<(), Error> {
         self.store.delete_library(library).await
     }
@@ -319,7 +367,7 @@ impl Operator {
         revoke::<K>(&self.store, &namespace, key, holder.whole_token()).await
     }
 
-    /// Returns where an entry is, and its key there.
+    /// Returns the namespace of an entry, and its key there.
     fn place<C: Cell>(&self, entry: &Entry) -> Result<(Namespace<C>, Key), Error> {
         let (store, name) = (&self.store, &*entry.namespace);
         match &entry.stem {

@@ -20,7 +20,7 @@ use crate::error::reasons::{Busy, Cause, Subject, Why};
 use crate::key::Key;
 use crate::lease::handle::{Lease, LeaseHandle};
 use crate::lease::holders::Exclusive;
-use crate::lease::namespace::{Leases, Local};
+use crate::lease::namespace::{Leases, ProcessHost};
 use crate::lease::options::{Rules, micros, rules};
 use crate::lease::process::Tokens;
 use crate::lease::process::event::{Effect, Event, Grant, Now, Release, Renewed};
@@ -37,7 +37,7 @@ use crate::store::timer::within;
 use crate::store::validity::{Anchor, Validity};
 use crate::sync::lock;
 
-/// The settings of mutexes that only a quorum has.
+/// The settings of mutexes on a quorum.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     timeout_factor: f64,
@@ -48,33 +48,33 @@ pub(super) struct Settings {
 pub(crate) struct Quorum {
     /// The leases on each server. The first also provides the ids, the options and the `closed` flag of the quorum.
     nodes: Vec<Leases<Exclusive>>,
-    /// How long a call to one node may take.
+    /// The maximum time of a call to one node.
     timeout: Duration,
     settings: Settings,
     scheduler: Arc<Scheduler>,
-    /// The leases. Nobody waits for them in a queue.
-    tokens: Mutex<Tokens<Local<Exclusive>>>,
+    /// The leases. No waiter is queued for them.
+    tokens: Mutex<Tokens<ProcessHost<Exclusive>>>,
 }
 
 impl Quorum {
-    /// Returns also the leases on the first node, whose scheduler runs the renewals.
+    /// Makes a quorum. Also returns the leases on the first node, whose scheduler runs the renewals.
     fn new(nodes: Vec<Leases<Exclusive>>, settings: Settings) -> (Leases<Exclusive>, Arc<Self>) {
         let first = nodes[0].clone();
-        let store = &first.admission.store;
+        let store = &first.namespace.store;
         let timeout = first
             .options()
             .ttl
             .mul_f64(settings.timeout_factor)
             .max(Duration::from_millis(1));
-        // The nodes see to it that releases arrive.
+        // Releases are retried by the nodes themselves.
         let rules = Rules {
             is_remote: false,
             ..rules(store, false)
         };
         let tokens = Mutex::new(Tokens::new(
-            first.admission.local.clone(),
+            first.namespace.local.clone(),
             rules,
-            first.admission.began,
+            first.namespace.began,
         ));
         let scheduler = Arc::clone(store.scheduler());
         let quorum = Arc::new(Self {
@@ -92,7 +92,7 @@ impl Quorum {
         self.nodes[0].options().ttl
     }
 
-    /// Until when this process may count on a lease that calls sent at `sent` acquired or renewed on a majority.
+    /// Returns the time until which a lease is valid that calls sent at `sent` acquired or renewed on a majority.
     fn until(&self, sent: Instant) -> Instant {
         Anchor { sent, now: 0 }.until(
             micros(self.ttl()),
@@ -105,16 +105,16 @@ impl Quorum {
         Release::new(key, token, withdrawn, self.ttl(), self.ttl() + self.timeout)
     }
 
-    /// Releases on all nodes, in the background. An acquire may still run on the nodes that have not `answered`.
+    /// Releases on all nodes, in the background. An acquire may still run on the nodes that are not in `answered`.
     fn release_all(&self, key: &Key, token: &Token, answered: &HashSet<usize>) {
         for (index, node) in self.nodes.iter().enumerate() {
-            node.admission
+            node.namespace
                 .release_later(self.release_of(key, token, !answered.contains(&index)));
         }
     }
 
     /// Handles an event of a lease.
-    fn handle(self: &Arc<Self>, event: Event<Local<Exclusive>>) {
+    fn handle(self: &Arc<Self>, event: Event<ProcessHost<Exclusive>>) {
         let mut tokens = lock(&self.tokens);
         let now = clock::now();
         let effects = tokens.step(
@@ -131,11 +131,11 @@ impl Quorum {
                 Effect::Renew { lease, .. } => self.renew_later(lease),
                 Effect::Valid { lease, sent, until } => drop(lease.state.renewed(sent, until, now)),
                 Effect::Lost { lease, .. } => lease.state.lose(),
-                // It may have been renewed too late for this process, and is still on the nodes.
+                // The lease may have been renewed too late for this process, and still be held on the nodes.
                 Effect::Release { release, .. } => {
                     self.release_all(&release.key, &release.token, &HashSet::new())
                 }
-                // These are for waiters.
+                // These effects are for waiters.
                 Effect::Acquire { .. }
                 | Effect::Subscribe
                 | Effect::Heartbeat { .. }
@@ -156,14 +156,14 @@ impl Quorum {
             drop(thread);
         };
         let mut renewal = Box::pin(unconstrained(renewal));
-        // In memory it is done at once.
+        // In memory the renewal is done at once.
         if renewal.as_mut().now_or_never().is_none() {
             background.spawn(renewal);
         }
     }
 
     fn background(&self) -> Background {
-        let mut stores = self.nodes.iter().map(|node| &node.admission.store);
+        let mut stores = self.nodes.iter().map(|node| &node.namespace.store);
         let remote = stores
             .find(|store| !store.is_in_memory())
             .map(Store::background_for_a_task);
@@ -186,7 +186,7 @@ impl Quorum {
     /// Returns whether the lock is held on a majority of the nodes.
     pub(super) async fn is_locked(&self, key: Key) -> Result<bool, Error> {
         let looks = self.nodes.iter().map(|node| {
-            let look = self.within(node.admission.in_use(key.clone()));
+            let look = self.within(node.namespace.in_use(key.clone()));
             look.map_ok(|in_use| in_use > 0)
         });
         self.poll(looks).await
@@ -202,12 +202,12 @@ impl Quorum {
         if first.options().foreign {
             self.nodes
                 .iter()
-                .try_for_each(|node| check_exact(&key, node.admission.store.prefix()))?;
+                .try_for_each(|node| check_exact(&key, node.namespace.store.prefix()))?;
         }
         if first.holding().is_closed() {
             return Err(Error::interrupted());
         }
-        let (id, token) = first.admission.token(first.holding(), suffix);
+        let (id, token) = first.namespace.token(first.holding(), suffix);
         let sent = clock::now();
         let mut attempt = Attempt::new(Arc::clone(self), key, token);
         let (votes, fence) = attempt.vote().await;
@@ -245,7 +245,7 @@ impl Quorum {
         };
         let lease = LeaseHandle::new(grant.clone(), &options);
         lease.state.belongs_to_current_work();
-        let renew = first_renewal(first.admission.began, &grant, &options.options);
+        let renew = first_renewal(first.namespace.began, &grant, &options.options);
         self.handle(Event::Holds {
             grant,
             lease: lease.clone(),
@@ -268,14 +268,14 @@ impl Quorum {
     /// Renews the lease on all nodes, and raises their fences to `fence`. Returns whether a majority held it.
     async fn renew_all(&self, key: &Key, token: &Token, fence: i64) -> Result<bool, Error> {
         let renewals = self.nodes.iter().map(|node| {
-            let renewal = node.admission.renewal(token, micros(self.ttl()), fence);
-            let renewal = node.admission.renew.run(key.clone(), renewal);
+            let renewal = node.namespace.renewal(token, micros(self.ttl()), fence);
+            let renewal = node.namespace.renew.run(key.clone(), renewal);
             self.within(renewal).map_ok(|(_, expiry)| expiry.is_some())
         });
         self.poll(renewals).await
     }
 
-    /// Renews the lease. If an outage leaves the result open, the lease stays as it was, and the caller may try again
+    /// Renews the lease. If an outage leaves the result open, the lease stays unchanged, and the caller may try again
     /// until the lease expires.
     async fn renew(self: &Arc<Self>, lease: &LeaseHandle, scheduled: bool) -> Result<(), Error> {
         let (sent, renewed) = (clock::now(), Renewed::Unknown);
@@ -306,7 +306,7 @@ impl Quorum {
     }
 }
 
-/// The result of a renewal, which is handled when this is dropped, also if the renewal was not completed.
+/// The result of a renewal, which is handled on drop, even if the renewal was not completed.
 struct Renewal {
     quorum: Arc<Quorum>,
     id: u64,

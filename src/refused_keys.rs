@@ -1,4 +1,4 @@
-//! Which keys are refused most: [`RefusedKeys`].
+//! Counts of the keys that are refused most: [`RefusedKeys`].
 
 pub(crate) mod list;
 pub(crate) mod operations;
@@ -24,7 +24,8 @@ use crate::store::redis::names::{LONGEST, Stem};
 use crate::store::scheduler::{PeriodicTask, Signal};
 use crate::sync::lock;
 
-/// How long refusals are counted at least, in µs: the counts are those of this window and of the one before.
+/// The length of a window, in µs. The counts are those of this window and of the previous one, so a refusal counts for
+/// at least this long.
 const WINDOW: i64 = 600_000_000;
 
 /// How long after a refusal the list is stored.
@@ -43,10 +44,11 @@ pub struct RefusedKey {
     pub at_most: u64,
 }
 
-/// Counts which keys are refused most, in this process and over the fleet.
+/// Counts the keys that are refused most, in this process and over the fleet.
 ///
-/// It is off until a layer gets it by [`count_refused`](crate::RateLimitLayer::count_refused), or calls
-/// [`record`](Self::record). Only refused requests pay for it: a lock, a clock reading and a lookup, some 0.2 µs.
+/// It is off until it is passed to a layer by [`count_refused`](crate::RateLimitLayer::count_refused), or
+/// [`record`](Self::record) is called. Only refused requests take longer: they need a lock, a clock reading and a
+/// lookup, about 0.2 µs.
 ///
 /// ```
 /// use tower::{Layer, Service, ServiceExt, service_fn};
@@ -71,36 +73,37 @@ pub struct RefusedKey {
 ///
 /// # What is counted
 ///
-/// The refusals of the last 10 to 20 minutes, in 256 counters (Space-Saving, Metwally et al. 2005). The memory is bounded,
-/// however many keys there are: about 100 KB, if no key has more than 24 bytes. As long as no more than 256 keys are refused,
-/// all numbers are exact. Otherwise each number has bounds, which differ by at most the number of all refusals divided by 256,
-/// and every key with more refusals than that is found.
+/// The refusals of the last 10 to 20 minutes, in 256 counters (Space-Saving, Metwally et al. 2005). The memory is
+/// bounded for any number of keys: about 100 KB, if no key has more than 24 bytes. If no more than 256 keys are
+/// refused, all numbers are exact. Otherwise each number has bounds, which differ by at most the number of all refusals
+/// divided by 256, and every key with more refusals than that is found.
 ///
-/// All handles of a store and a name count together. With [shadow mode](crate::RateLimitLayer::shadow) they count requests that
-/// would have been refused. In an outage, those that the local share refuses are counted too.
+/// All handles of a store and a name share their counts. In [shadow mode](crate::RateLimitLayer::shadow), requests that
+/// would have been refused are counted. In an outage, refusals by the local share are counted too.
 ///
 /// # Over the fleet
 ///
-/// Each process stores its first 32 keys under the name in the store, at most every 5 s and only after refusals. They are kept
-/// for 10 minutes. [`Operator::top_refused`](crate::operator::Operator::top_refused) adds up the lists of all processes, as
-/// does the example `inspect` with `--top`.
+/// Each process stores its first 32 keys under the name in the store, at most every 5 s and only after refusals. They
+/// are kept for 10 minutes. [`Operator::top_refused`](crate::operator::Operator::top_refused) adds up the lists of all
+/// processes; so does the example `inspect` with `--top`.
 ///
 /// # Personal data
 ///
-/// Keys often are personal data, such as addresses. So only digests of them are shown and stored, unless
-/// [plain keys](Self::with_plain_keys) were asked for. A digest is no secret: who can guess a key finds its digest.
+/// Keys are often personal data, such as addresses. So only digests of them are shown and stored, unless the counter is
+/// created by [`with_plain_keys`](Self::with_plain_keys). A digest is not secret: anyone who can guess a key can
+/// compute its digest.
 #[derive(Clone)]
 pub struct RefusedKeys {
     shared: Arc<Shared>,
     is_plain: bool,
 }
 
-/// What all handles of a name share.
+/// The state that all handles of a name share.
 struct Shared {
     store: Store,
     client: Client<Put>,
     windows: Mutex<Windows>,
-    /// Whether a handle was made that shows no plain keys.
+    /// Whether a handle was created that shows only digests.
     is_hashed: AtomicBool,
     /// Whether refusals were counted since the list was stored.
     has_changed: AtomicBool,
@@ -108,7 +111,7 @@ struct Shared {
     due: Mutex<Option<Instant>>,
 }
 
-/// The counts of this window and of the one before.
+/// The counts of this window and of the previous one.
 #[derive(Debug, Default)]
 struct Windows {
     this: Sketch,
@@ -133,7 +136,7 @@ impl Windows {
 }
 
 impl RefusedKeys {
-    /// Creates a counter of refused keys, of which only digests are shown and stored. The name is mostly that of the limit.
+    /// Creates a counter of refused keys that shows and stores only digests. The name is usually that of the limit.
     ///
     /// # Errors
     ///
@@ -142,8 +145,8 @@ impl RefusedKeys {
         Self::open(store, name, false)
     }
 
-    /// Creates a counter of refused keys, which are shown and stored as they are. They are stored as digests if this process
-    /// has a handle of the same name by [`new`](Self::new) too.
+    /// Creates a counter of refused keys that shows and stores the keys themselves. They are stored as digests if this
+    /// process also has a handle of the same name by [`new`](Self::new).
     ///
     /// # Errors
     ///
@@ -191,7 +194,8 @@ impl RefusedKeys {
         self.shared.record(key.into(), clock::micros());
     }
 
-    /// Returns the `n` keys that this process has refused most, the most certain refusals first. It makes no call to the store.
+    /// Returns the `n` keys that this process has refused most, sorted by the lower bounds of their counts. It makes no
+    /// call to the store.
     #[must_use]
     pub fn top(&self, n: usize) -> Vec<RefusedKey> {
         self.shared
@@ -231,7 +235,7 @@ impl Shared {
             Stem::Key(key) if is_plain => text_of(key.as_bytes()),
             Stem::Key(key) => digest_text(key.as_bytes()),
         };
-        // Requests that are refused meanwhile do not wait for the digests.
+        // Other requests that are refused at the same time do not wait for the digests.
         let (this, before) = {
             let mut windows = lock(&self.windows);
             windows.roll(now);
@@ -240,12 +244,12 @@ impl Shared {
         List::combined([this.list(text), before.list(text)])
     }
 
-    /// `is_last`: the process ends, and waits for it.
+    /// `is_last`: the process ends, and waits for this.
     fn store_list(self: &Arc<Self>, now: i64, is_last: bool) {
         if lock(&self.due).take().is_none() {
             return;
         }
-        // Before the counts are read: what comes after them is stored next time.
+        // Must happen before the counts are read: later refusals are stored next time.
         self.has_changed.store(false, Ordering::Relaxed);
         let list = self
             .list(!self.is_hashed.load(Ordering::Relaxed), now)

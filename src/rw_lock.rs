@@ -13,7 +13,7 @@ use crate::lease::handle::{Lease, guard};
 use crate::lease::look::{Holder, Snapshot};
 use crate::lease::namespace::Leases;
 use crate::lease::token::Ending;
-use crate::lease::waiter::{Ask, Wait};
+use crate::lease::waiter::{AcquireRequest, Patience};
 use crate::rw_lock::holders::ReadWrite;
 use crate::store::Store;
 use crate::store::redis::names::check_name;
@@ -41,7 +41,7 @@ pub struct RwLock {
 pub(crate) struct Settings {
     prefer_readers: bool,
     most_writers: u32,
-    pub(crate) wait: Wait,
+    pub(crate) wait: Patience,
 }
 
 impl RwLock {
@@ -135,22 +135,23 @@ impl RwLock {
             .map(RwLockWriteGuard)
     }
 
-    /// Returns the readers or the writer of a key and the number of waiters. Changes nothing. [`Snapshot`] has an example.
+    /// Returns the readers or the writer of a key and the number of waiters. Changes nothing. [`Snapshot`] has an
+    /// example.
     ///
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn inspect(&self, key: impl Into<Key>) -> Result<Snapshot, Error> {
-        self.leases.admission.look(key.into()).await
+        self.leases.namespace.look(key.into()).await
     }
 
-    /// Takes a lock from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
-    /// whether the holder still held it.
+    /// Revokes the lock of a holder. As after a release by the holder, waiters that fit are woken and acquire the lock.
+    /// Returns whether the holder still held it.
     ///
-    /// The holder does not have to agree. A message notifies its process, which then checks the store at once, and the lock is
-    /// [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a permit, or for
-    /// `lost()` for 1 s. Without messages, the holder learns of the loss at its next renewal, a third of its ttl later at most;
-    /// without [`watchdog`](RwLockBuilder::watchdog) when the ttl ends.
+    /// The holder's consent is not needed. A message notifies its process, which then checks the store at once, and the
+    /// lock is [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a
+    /// permit, or for `lost()` for 1 s. Without messages, the holder detects the loss at its next renewal, after a
+    /// third of its ttl at most; without [`watchdog`](RwLockBuilder::watchdog), when the ttl ends.
     ///
     /// ```
     /// use tower_distributed::{RwLock, Store};
@@ -171,7 +172,7 @@ impl RwLock {
     /// [`is_unavailable`](Error::is_unavailable): the lock may have been revoked.
     pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
         self.leases
-            .admission
+            .namespace
             .revoke(key.into(), holder.whole_token())
             .await
     }
@@ -203,7 +204,7 @@ impl RwLock {
         &self,
         key: Key,
         access: Access,
-        wait: Option<Wait>,
+        wait: Option<Patience>,
     ) -> Result<Lease, Error> {
         let Settings {
             prefer_readers,
@@ -220,7 +221,7 @@ impl RwLock {
                 prefer_readers.into(),
             ),
         };
-        let ask = Ask::new((), Subject::Lock, suffix, rank, wait);
+        let ask = AcquireRequest::new((), Subject::Lock, suffix, rank, wait);
         let locked = self.leases.acquire(key, ask).await;
         self.decisions.admitted(locked)
     }
@@ -248,7 +249,7 @@ pub struct RwLockWriteGuard(Lease);
 impl RwLockReadGuard {
     /// Returns the fencing token of the last writer before this reader.
     ///
-    /// `None` if there was no writer, or if the store has forgotten its token: see
+    /// `None` if there was no writer, or if the store no longer remembers its token: see
     /// [`fence_ttl`](RwLockBuilder::fence_ttl).
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
@@ -257,7 +258,7 @@ impl RwLockReadGuard {
 }
 
 impl RwLockWriteGuard {
-    /// Returns the fencing token, which is greater than that of every earlier writer of this key.
+    /// Returns the fencing token, which is greater than the token of every earlier writer of this key.
     ///
     /// The resource that you write to should check it: see [`guarantees`](crate::guarantees).
     #[must_use]

@@ -36,9 +36,8 @@ pub use self::outcome::Postcard;
 #[cfg(any(feature = "postcard", feature = "json"))]
 pub use self::outcome::SerdeValue;
 pub use self::outcome::{Codec, Share};
-pub use crate::layers::single_flight::{
-    Capture, Captured, SingleFlightLayer, WholeAnswer, WholeResponse,
-};
+pub use crate::layers::single_flight::{Capture, SingleFlightLayer, WholeAnswer, WholeResponse};
+pub use crate::single_flight::flight::Captured;
 
 /// A namespace of single flights, one per key, whose answers are of type `T`. Clones are cheap and share the
 /// flights. See the [module](crate::single_flight) for the guarantees.
@@ -98,7 +97,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     /// * [`RunError::Failed`] if the work failed.
     /// * [`RunError::Flight`] with [`is_waited_too_long`](Error::is_waited_too_long) (and
     ///   [`is_refused`](Error::is_refused)) if the caller waited longer than `max_wait`.
-    /// * [`RunError::Flight`] with [`is_unavailable`](Error::is_unavailable) if the store gave no answer and
+    /// * [`RunError::Flight`] with [`is_unavailable`](Error::is_unavailable) if the store is unavailable and
     ///   [`on_store_failure`](SingleFlightBuilder::on_store_failure) is `FailClosed`, or if `max_wait` passed during an
     ///   outage.
     /// * [`RunError::Flight`] with [`is_lost`](Error::is_lost) if the caller's run lost its lease and
@@ -137,9 +136,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     /// Removes the answer to a key in all processes, so that the next caller runs.
     ///
     /// A run that is in progress continues: new callers join it, and its answer is published. So an answer that was
-    /// computed from old data may appear after this call. An answer that a caller of this flight, or of a clone of it,
-    /// has got before does not appear again: this call waits until it is published. Another process that is reading the
-    /// answer, or serves a stale one, gives it to new callers until it receives the message about this call.
+    /// computed from old data may appear after this call. If a caller of this flight, or of a clone of it, already got
+    /// an answer, that answer does not appear again: this call waits until it is published. Another process that is
+    /// reading the answer, or serves a stale one, returns it to new callers until it receives the message about this
+    /// call.
     ///
     /// ```
     /// use std::time::Duration;
@@ -156,7 +156,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) if the store gave no answer.
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn forget(&self, key: impl Into<Key>) -> Result<(), Error> {
         self.0.forget(key.into()).await
     }
@@ -168,7 +168,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlight<T,
     }
 }
 
-/// The work of [`SingleFlight::try_run`], whose outcome is shared as it is.
+/// The work of [`SingleFlight::try_run`], whose outcome is shared unchanged.
 struct Plain<W, T, E> {
     core: Arc<Core<T, E>>,
     work: W,

@@ -1,4 +1,4 @@
-//! The store of all state: [`Store`], in the memory of this process or on Redis. It knows no primitive by name.
+//! The store of all state, in the memory of this process or on Redis: [`Store`]. It does not depend on any primitive.
 
 pub(crate) mod address;
 pub(crate) mod background;
@@ -20,14 +20,18 @@ pub(crate) mod memory;
 pub(crate) mod notifier;
 pub(crate) mod operation;
 pub(crate) mod owed;
+#[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]
+pub(crate) mod processes;
 pub(crate) mod redis;
+#[cfg(any(feature = "concurrency-limit", feature = "rate-limit"))]
+pub(crate) mod replicas;
 pub(crate) mod scheduler;
 pub(crate) mod stats;
 pub(crate) mod timer;
 pub(crate) mod validity;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::error::Error;
@@ -38,12 +42,14 @@ use crate::store::memory::InMemory;
 use crate::store::memory::bound::Bounds;
 use crate::store::memory::clock::Clock;
 use crate::store::notifier::Notifier;
-use crate::store::owed::{Owed, OwedOne};
+use crate::store::owed::{Owed, PendingGuard};
 use crate::store::redis::RedisStore;
 use crate::store::scheduler::Scheduler;
 use crate::store::timer::within;
+#[cfg(feature = "metrics")]
+use crate::telemetry;
 
-/// The place of all state: Redis, or the memory of this process.
+/// The storage of all state: Redis, or the memory of this process.
 ///
 /// A store is cheap to clone. Clones share connections, and the state in memory.
 ///
@@ -56,46 +62,46 @@ use crate::store::timer::within;
 /// # Ok(()) }
 /// ```
 ///
-/// [`StoreBuilder`](crate::StoreBuilder) has the settings, also for TLS, for credentials that change, and for Cluster and Sentinel.
+/// [`StoreBuilder`](crate::StoreBuilder) has the settings, including those for TLS, changing credentials, Cluster and
+/// Sentinel.
 ///
 /// # On Redis
 ///
-/// A store makes its own [`connections`](crate::StoreBuilder::connections) on each runtime that uses it; no call checks a
-/// connection out of a pool. All calls on the runtime share these connections. A connection is replaced when it
-/// fails and closed when the runtime ends. Calls that are made while others are in flight leave together as one
-/// script call, so a hot key costs Redis little more than an idle one.
+/// A store makes its own [`connections`](crate::StoreBuilder::connections) on each runtime that uses it; no call checks
+/// a connection out of a pool. All calls on the runtime share these connections. A connection is replaced when it fails
+/// and closed when the runtime ends. Calls that are made while others are in flight are sent as one script call,
+/// so a hot key costs Redis little more than an idle one.
 ///
 /// Every call ends within [a time that the builder sets](crate::StoreBuilder#how-long-a-call-can-take). After three
 /// failures in a row, or when no connection can be made, a circuit breaker opens: calls fail at once. An open
-/// breaker lets one call through as a probe after a random pause of up to 25 ms, or of up to the time that the failed call
-/// took, if that is longer. Each failed probe doubles the 25 ms. No pause is longer than 1 s.
+/// breaker lets one call through as a probe after a random pause of up to 25 ms, or of up to the time that the failed
+/// call took, if that is longer. Each failed probe doubles the 25 ms. No pause is longer than 1 s.
 ///
 /// A call depends only on the runtime that awaits it. Renewals, releases after a drop and other work that must not
-/// depend on a caller run on [a thread of this crate](crate::StoreBuilder::background). This thread also serves callers
-/// outside of any runtime.
+/// depend on a caller run on [a thread of this crate](crate::StoreBuilder::background). This thread also runs calls
+/// made outside of any runtime.
 ///
 /// The store requires Redis 6.2 or later.
 ///
 /// # Overload
 ///
-/// The number of operations that may wait for Redis on each runtime is [bounded](crate::StoreBuilder::max_queued). A call
-/// above the bound [is overloaded](Error::is_overloaded) and fails at once. This is not an outage, and no layer
+/// The number of operations that may wait for Redis on each runtime is [bounded](crate::StoreBuilder::max_queued). A
+/// call above the bound [is overloaded](Error::is_overloaded) and fails at once. This is not an outage, and no layer
 /// admits a request because of it.
 ///
 /// # Repeated calls
 ///
-/// A call that may have run is not sent again if its answer would be another the second time: a rate limit would
-/// charge twice, and [`insert`](crate::BloomFilter::insert) would find its own item. If the reply to
-/// such a call is lost, its error says [`is_unavailable`](Error::is_unavailable), and nothing was decided. If the
-/// connection was idle for 1 s or more, the store first sends a `PING`, so that a connection that was closed meanwhile
-/// fails no call.
+/// A call that may have run is not sent again if its result could differ the second time: a rate limit would charge
+/// twice, and [`insert`](crate::BloomFilter::insert) would find its own item. If the reply to such a call is lost, its
+/// error [is unavailable](Error::is_unavailable), and nothing was decided. If the connection was idle for 1 s or more,
+/// the store first sends a `PING`, so that a connection that was closed meanwhile fails no call.
 ///
-/// Calls of locks and claims have a token, and calls that read have the same answer again. If their connection was idle
-/// for 1 s or more and turns out to be closed, the store sends them again.
+/// Calls of locks and claims carry a token, and calls that only read give the same result again. If their connection
+/// was idle for 1 s or more and turns out to be closed, the store sends them again.
 ///
-/// A store on a pool for a Cluster is an exception: the client of the pool repeats all calls by itself. A rate limit may
-/// then charge twice, but it never admits more; and [`BloomFilter::insert`](crate::BloomFilter::insert) may answer that a new item was contained. A store
-/// by `StoreBuilder::cluster` does not repeat calls.
+/// A store on a pool for a Cluster is an exception: the client of the pool repeats all calls by itself. A rate limit
+/// may then charge twice, but it never admits more; and [`BloomFilter::insert`](crate::BloomFilter::insert) may report
+/// that a new item was contained. A store made by `StoreBuilder::cluster` does not repeat calls.
 ///
 /// # Time and expiry
 ///
@@ -117,8 +123,8 @@ use crate::store::timer::within;
 /// * While a slot is being moved, a node refuses calls for keys of which it has only some parts (`TRYAGAIN`). The store
 ///   sends such a call again until the [`timeout`](crate::StoreBuilder::timeout) is over.
 /// * The subscription to wake-ups is one connection to each master. From Redis 7.0 on, a wake-up is a sharded message
-///   (`SPUBLISH`): it goes to the master of its key, and costs the others nothing. Otherwise it goes to all nodes, and the
-///   store drops the copies.
+///   (`SPUBLISH`): it goes to the master of its key, and costs the others nothing. Otherwise it goes to all nodes, and
+///   the store drops the copies.
 ///
 /// A store on a pool of a Cluster has a queue and a breaker for each master as well. Each of its connections is a
 /// client of the pool's kind, which connects to all nodes and follows redirections.
@@ -126,16 +132,23 @@ use crate::store::timer::within;
 /// # ACLs
 ///
 /// [`acl_rule`](Self::acl_rule) returns the command that gives a user of Redis the permissions that this store needs.
-/// If a call is denied, its error says what to allow: see
+/// If a call is denied, its error names the permission to add: see
 /// [`guide::errors`](crate::guide::errors#what-the-server-denies).
 ///
 /// # Forks
 ///
-/// A forked child process must make its own stores. A store of the parent returns errors in the child, and never
+/// A forked child process must create its own stores. A store of the parent returns errors in the child, and never
 /// sends anything on the parent's connections. This crate has no control over data that the parent's runtime had
 /// begun to write.
 #[derive(Clone)]
-pub struct Store(Arc<Backend>);
+pub struct Store(Arc<Shared>);
+
+/// What all clones of a store share.
+struct Shared {
+    backend: Backend,
+    /// See [`Store::local_share`].
+    local_share: OnceLock<Store>,
+}
 
 pub(crate) enum Backend {
     InMemory(InMemory),
@@ -145,7 +158,7 @@ pub(crate) enum Backend {
 impl Store {
     /// Creates a store in the memory of this process. It needs no server and shares nothing with other processes.
     ///
-    /// It holds the state of up to a million keys in up to 256 MiB, see [`max_keys`](crate::StoreBuilder::max_keys) and
+    /// It holds the state of up to a million keys in up to 256 MiB: see [`max_keys`](crate::StoreBuilder::max_keys) and
     /// [`max_bytes`](crate::StoreBuilder::max_bytes).
     ///
     /// The store uses tokio's clock. A test may pause and advance this clock; pause it before the first lease is
@@ -161,7 +174,7 @@ impl Store {
     }
 
     fn of_memory(clock: Clock, bounds: Bounds) -> Self {
-        Self(Arc::new(Backend::InMemory(InMemory::new(clock, bounds))))
+        Self::on(Backend::InMemory(InMemory::new(clock, bounds)))
     }
 
     #[cfg(test)]
@@ -169,8 +182,17 @@ impl Store {
         Self::of_memory(clock, Bounds::NONE)
     }
 
+    pub(crate) fn on(backend: Backend) -> Self {
+        #[cfg(feature = "metrics")]
+        telemetry::describe_metrics();
+        Self(Arc::new(Shared {
+            backend,
+            local_share: OnceLock::new(),
+        }))
+    }
+
     pub(crate) fn backend(&self) -> &Backend {
-        &self.0
+        &self.0.backend
     }
 
     fn base(&self) -> &Base {
@@ -191,7 +213,7 @@ impl Store {
         self.on_redis().is_none()
     }
 
-    /// Whether this store is certainly the same place as another.
+    /// Whether this store and `other` certainly have the same state.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self.backend(), other.backend()) {
             (Backend::Redis(one), Backend::Redis(other)) => {
@@ -204,17 +226,17 @@ impl Store {
     /// Waits for detached work and for all pending background operations, such as releases after drops, and closes the
     /// connections. Use it for a clean exit of the process, after the server has drained.
     ///
-    /// 1. It waits for *detached work*: requests of `web::idempotency`, requests of `web::dedupe` and runs of single flights
-    ///    that [go on](crate::single_flight::SingleFlightBuilder::go_on), refreshes of stale answers, and
-    ///    confirmations that have failed and are tried again. The client of such a
-    ///    request may have left, and the server then no longer waits for it. The store serves the calls of this work
-    ///    meanwhile. The last quarter of `limit`, 1 s at most, is kept for the rest.
-    /// 2. Answers of flights that are on their way are published, in at most half of the time that is left.
-    /// 3. Leases that are still held, such as those of requests that a time-out has cut off, end: they signal
-    ///    [`lost`](crate::LeaseHandle::lost) and are released. Detached work that still runs keeps its claim or lead, and the
-    ///    leases that it has acquired, also if its runtime ends: another process gets them after their ttl. Locks that are
-    ///    kept [at least](crate::mutex::MutexBuilder::at_least_for) for a time stay as well.
-    /// 4. Calls that are under way are completed, and close their connections. A later call connects again.
+    /// 1. It waits for *detached work*: requests of `web::idempotency`, requests of `web::dedupe` and runs of single
+    ///    flights that [go on](crate::single_flight::SingleFlightBuilder::go_on), refreshes of stale answers, and
+    ///    retries of failed confirmations. The client of such a request may have left, and the server then no longer
+    ///    waits for it. The store serves the calls of this work meanwhile. The last quarter of `limit`, 1 s at most, is
+    ///    kept for the next steps.
+    /// 2. Pending answers of flights are published, in at most half of the remaining time.
+    /// 3. Leases that are still held, such as those of requests that a timeout has cut off, end: they signal
+    ///    [`lost`](crate::LeaseHandle::lost) and are released. Detached work that still runs keeps its claim or lead,
+    ///    and the leases that it has acquired, even if its runtime ends: another process gets them after their ttl.
+    ///    Locks that are kept [at least](crate::mutex::MutexBuilder::at_least_for) for a time stay as well.
+    /// 4. Calls that have been sent are completed, and the connections are closed. A later call connects again.
     ///
     /// A store in memory waits for detached work only.
     ///
@@ -232,8 +254,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) and [`is_timeout`](Error::is_timeout) if all that is not done within `limit`.
-    /// The text says which work still runs, and how many operations are left.
+    /// [`is_unavailable`](Error::is_unavailable) and [`is_timeout`](Error::is_timeout) if this takes longer than
+    /// `limit`. The text names the work that still runs, and the number of operations that are left.
     pub async fn shutdown(&self, limit: Duration) -> Result<(), Error> {
         let left = match self.on_redis() {
             None => {
@@ -256,7 +278,7 @@ impl Store {
         left.told(limit)
     }
 
-    /// Work that goes on when its callers leave.
+    /// The work that continues when its callers leave.
     pub(crate) fn detached(&self) -> &Arc<DetachedWork> {
         &self.base().detached
     }
@@ -271,7 +293,7 @@ impl Store {
         &self.base().scheduler
     }
 
-    /// The prefix of all keys. In memory it is only checked that exact names do not contain it.
+    /// The prefix of all keys. In memory it is only used to check that exact names do not contain it.
     pub(crate) fn prefix(&self) -> &str {
         &self.base().prefix
     }
@@ -297,7 +319,7 @@ impl Store {
             .map_or(Duration::ZERO, |store| store.call_limit())
     }
 
-    /// How long a call may wait for replicas or the disk before it counts. `None`: it counts at once.
+    /// How long a call may wait for replicas or the disk. `None`: it does not wait for them.
     pub(crate) fn durable_within(&self) -> Option<Duration> {
         self.on_redis()?
             .limits
@@ -305,12 +327,12 @@ impl Store {
             .map(|durability| durability.within)
     }
 
-    /// Where work runs that must not depend on its callers. `None` in memory, where every operation is immediate.
+    /// The runtime for work that must not depend on its callers. `None` in memory, where every operation is immediate.
     pub(crate) fn background(&self) -> Option<&Background> {
         self.on_redis().map(|store| &store.base.background)
     }
 
-    /// Where a task runs that takes time even in memory.
+    /// The runtime for tasks that take time even in memory.
     pub(crate) fn background_for_a_task(&self) -> Background {
         self.base().background.for_a_task()
     }
@@ -320,9 +342,9 @@ impl Store {
         self.on_redis().map(|store| &store.owed)
     }
 
-    /// Counts an outcome as on its way to the store, until the returned guard is dropped. `None` in memory, where outcomes are
-    /// stored at once.
-    pub(crate) fn publication(&self) -> Option<OwedOne> {
+    /// Counts an outcome that is about to be stored, until the returned guard is dropped. `None` in memory, where
+    /// outcomes are stored at once.
+    pub(crate) fn publication(&self) -> Option<PendingGuard> {
         self.on_redis().map(|store| store.publications.one())
     }
 

@@ -1,5 +1,5 @@
-//! Locks, and the types of concurrent code that `tests/interleavings` runs in all interleavings: those of the standard
-//! library, or with `cfg(interleavings)` those of loom, which exist only within a test.
+//! Locks, and the concurrent types for the tests that `tests/interleavings` runs in all interleavings: those of the
+//! standard library, or with `cfg(interleavings)` those of loom, which exist only within a test.
 //!
 //! Statics have the types of the standard library: they outlive a test.
 
@@ -21,7 +21,7 @@ pub(crate) use std::thread_local;
 #[cfg(not(interleavings))]
 pub(crate) use tokio::sync::Notify;
 
-/// Locks a mutex and ignores poisoning: a step that panics leaves what it guards consistent.
+/// Locks a mutex and ignores poisoning: a step that panics leaves the guarded value consistent.
 #[cfg(not(interleavings))]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -39,12 +39,12 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 /// The number of stripes. With more threads than this, several threads have the same one.
 const STRIPES: usize = if cfg!(interleavings) { 1 } else { 8 };
 
-/// Several values of one type, one for each of a few threads. A thread that uses its own value waits for no other thread, and
-/// for no cache line that another has written.
+/// Several values of one type, one for each of a few threads. A thread that uses its own value does not wait for other
+/// threads, or for a cache line that another thread has written.
 #[derive(Debug)]
 pub(crate) struct Stripes<T>([Padded<T>; STRIPES]);
 
-/// Puts a value into its own cache lines: two, since processors fetch them in pairs.
+/// Puts a value into separate cache lines: two, because processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);
@@ -55,7 +55,7 @@ pub(crate) fn my_stripe() -> usize {
     std::thread_local! {
         static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
     }
-    // While the thread ends, it uses the first.
+    // While the thread ends, it uses the first stripe.
     MINE.try_with(|mine| *mine).unwrap_or_default()
 }
 

@@ -20,8 +20,22 @@ pub(crate) use self::{
     names::{Event, Outcome},
 };
 
-/// Whether anything is told or counted.
+/// Whether events are emitted or metrics are counted.
 const IS_ON: bool = cfg!(any(feature = "tracing", feature = "metrics"));
+
+/// Describes all metrics, with their units, to the recorder that is installed. Each [`Store`](crate::Store) does so when it is
+/// built: call it if the recorder is installed later.
+///
+/// ```
+/// use tower_distributed::telemetry::describe_metrics;
+///
+/// // metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;
+/// describe_metrics();
+/// ```
+#[cfg(feature = "metrics")]
+pub fn describe_metrics() {
+    series::describe();
+}
 
 /// Makes a future that is spawned as a task run in the span of its caller.
 #[cfg(feature = "tracing")]
@@ -34,7 +48,7 @@ pub(crate) fn in_current_span<F: Future>(future: F) -> F {
     future
 }
 
-/// Makes what an answer calls run in the span of the caller.
+/// Makes a function that is called with a reply run in the span of the caller.
 pub(crate) fn answered_in_current_span<A>(then: impl FnOnce(A)) -> impl FnOnce(A) {
     #[cfg(feature = "tracing")]
     let span = tracing::Span::current();

@@ -4,7 +4,6 @@ pub(crate) mod acquire;
 mod authorize;
 pub(crate) mod calls;
 mod decide;
-pub(crate) mod fleet;
 pub(crate) mod hold;
 pub(crate) mod hold_all;
 pub(crate) mod limiter;
@@ -30,18 +29,19 @@ use crate::bucket::holds::HoldOptions;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::error::Error;
-use crate::fleet::replicas::Replicas;
 use crate::key::Key;
 use crate::learn::table::LearnedQuotas;
 use crate::macros::in_range;
 use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::store::failure::Sharing;
+use crate::store::replicas::Replicas;
 use crate::telemetry::decisions::Decisions;
 use crate::token_bucket::calls::{Clients, to_micros};
 use crate::token_bucket::local::Local;
 
 pub use crate::bucket::charge::Costs;
+pub use crate::bucket::chosen::{ChosenQuotas, IntoQuotas, QuotaTable};
 pub use crate::bucket::decision::{Balance, BucketState, Decision};
 pub use crate::bucket::holds::OnEnd;
 pub use crate::layers::budget::{AtResponse, BudgetHold, BudgetLayer, Estimate, Meter};
@@ -50,10 +50,9 @@ pub use crate::layers::rate_limit::RateLimitLayer;
 pub use crate::layers::rate_limit::ban::Ban;
 pub use crate::layers::rate_limit::hooks::{Block, BlockOnResponse};
 pub use crate::layers::rate_limit::keys::KeyExtractors;
-pub use crate::layers::rate_limit::quotas::{ChooseQuotas, ChosenQuotas, IntoQuotas, QuotaTable};
+pub use crate::layers::rate_limit::quotas::ChooseQuotas;
 pub use crate::learn::{LearnFromResponse, Learned};
 pub use crate::token_bucket::acquire::Reservation;
-pub use crate::token_bucket::fleet::{FleetQuotas, FleetTable};
 pub use crate::token_bucket::hold::{Captured, Hold, Usage};
 pub use crate::token_bucket::hold_all::HoldAll;
 pub use crate::token_bucket::limits::TokenBuckets;
@@ -65,12 +64,12 @@ pub use crate::token_bucket::limits::TokenBuckets;
 /// # Cancel safety
 ///
 /// Every future here may be dropped at any time. If a request is dropped while it waits for the decision or for its
-/// delay, a background task gives its tokens back, as far as no later reservation depends on them.
+/// delay, a background task gives its tokens back, except for tokens on which later reservations depend.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     pub(crate) clients: Arc<Clients>,
     pub(crate) quotas: Quotas,
-    /// The longest delay of a reservation, µs.
+    /// The maximum delay of a reservation, µs.
     pub(crate) max_wait: i64,
     pub(crate) local: Local,
     /// The quotas that a layer learns from its upstream. Waiting requests use them after a block.
@@ -138,8 +137,8 @@ impl TokenBucket {
 
     /// Charges `n` tokens even if they are not available: a penalty, or a cost that is known only afterwards.
     ///
-    /// The bucket may go into debt, of at most 35 years. The debt is paid by the tokens that come back; until then
-    /// the bucket admits nothing. Only the [quotas](Self::quotas) of this handle are charged.
+    /// The bucket may go into debt, of at most 35 years. Refilled tokens repay the debt; until then the bucket admits
+    /// nothing. Only the [quotas](Self::quotas) of this handle are charged.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Store, TokenBucket};
@@ -183,8 +182,8 @@ impl TokenBucket {
 
     /// Adds `n` tokens, up to a full bucket: a reward, or the unused part of an estimated cost.
     ///
-    /// The tokens come on top of what [the algorithm](crate::token_bucket#the-algorithm) admits. To take back a
-    /// reservation that has not acted yet, [cancel](Reservation::cancel) it.
+    /// The added tokens come on top of the number that [the algorithm](crate::token_bucket#the-algorithm) admits. To
+    /// undo a reservation that has not acted yet, [cancel](Reservation::cancel) it.
     ///
     /// # Errors
     ///
@@ -214,15 +213,15 @@ impl TokenBucket {
         let key: Key = key.into();
         self.local.forget(&key);
         let reset = self.clients.reset.run(key.clone(), Reset).await;
-        // Again, because requests during the reset may have cached an older state.
+        // Once more, because requests during the reset may have cached an older state.
         self.local.forget(&key);
         reset
     }
 
     /// Blocks a bucket in all processes for `duration`, for example because the upstream answered 429.
     ///
-    /// A longer block that exists is kept. The bucket keeps refilling during the block. Waiting requests are
-    /// admitted after the block, at the usual rate. Requests that would have acted during the block queue again.
+    /// A longer block that exists is kept. The bucket keeps refilling during the block, so after
+    /// it, waiting requests are admitted at once up to the burst, and then at the usual rate. Requests that would have acted during the block queue again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -265,7 +264,7 @@ impl TokenBucket {
     }
 }
 
-/// Settings: handles to the same buckets that decide in another way.
+/// Settings: handles to the same buckets with other settings.
 impl TokenBucket {
     /// Returns a handle to the same buckets with other quotas, for example those of a customer's plan.
     ///
@@ -312,10 +311,10 @@ impl TokenBucket {
     /// Returns a handle to the same buckets that caches refusals in this process. Default: `false`, but `true` for
     /// a [layer](crate::RateLimitLayer::cache_refusals) without `max_wait`.
     ///
-    /// A refusal says when the next token comes. Until then, this process refuses all requests for the key without
-    /// a call to the store. After that, it sends as many requests to the store as there can be tokens. So a refused
-    /// key costs the store hardly more calls than its admitted requests, and as many requests are admitted as
-    /// without the cache.
+    /// A refusal contains the time when the next token is available. Until then, this process refuses all requests for
+    /// the key without a call to the store. After that, it sends as many requests to the store as there can be tokens.
+    /// So a refused key costs the store hardly more calls than its admitted requests, and the cache does not reduce the
+    /// number of admitted requests.
     ///
     /// The cache learns within one second that another process gave tokens back, [reset](Self::reset) the bucket,
     /// or charged it under raised quotas. If this handle or one of its clones does so, the cache learns it
@@ -340,11 +339,11 @@ impl TokenBucket {
 
     /// Returns a handle to the same buckets that prefetches tokens of hot keys.
     ///
-    /// The process charges several tokens of a hot key in one call, holds them for up to `hold`, and admits
-    /// requests with them without a call to the store. This is for keys that one process requests thousands of
-    /// times per second. The process detects these keys; other keys are not prefetched. A prefetch charges as many
-    /// tokens as the process used in half of `hold` before, and at most a quarter of the available tokens. Unused
-    /// tokens are given back. The setting has no effect on a store in memory.
+    /// The process charges several tokens of a hot key in one call, holds them for up to `hold`, and admits requests
+    /// with them without a call to the store. This is for keys that one process requests thousands of times per second.
+    /// The process detects these keys; other keys are not prefetched. A prefetch charges as many tokens as the
+    /// process used during the last half of `hold`, but at most a quarter of the available tokens. Unused tokens are
+    /// given back. The setting has no effect on a store in memory.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -366,10 +365,10 @@ impl TokenBucket {
     ///   were charged within an interval that is longer by `hold`. This is the term `rate·hold`.
     /// * All of their tokens, except those already held at the start, were charged within the interval itself. This
     ///   is the term `K`.
-    /// * A process uses its tokens for at most `hold` after it asked for them, by a clock that keeps running while
+    /// * A process uses its tokens for at most `hold` after it sent the prefetch, by a clock that keeps running while
     ///   the host is suspended. That clock exists on Linux; on other systems, a host must not be suspended.
-    /// * Unused tokens are given back minus the tokens that came back since the charge: without the charge, the
-    ///   bucket might have been full, and these tokens would have been lost.
+    /// * Unused tokens are given back minus the tokens that were refilled since the charge: without the charge, the
+    ///   bucket might have been full, and the refill would have been lost.
     ///
     /// # Limits
     ///
@@ -401,7 +400,7 @@ impl TokenBucket {
     }
 }
 
-/// Calls of layers and of other modules.
+/// Calls for layers and other modules.
 impl TokenBucket {
     /// The counters of decisions. The caller counts the decisions of [`acquire`](Self::acquire) and of a
     /// [`Limiter`](crate::token_bucket::limiter::Limiter).
@@ -445,7 +444,7 @@ impl TokenBucket {
         }
     }
 
-    /// The same buckets with the quotas that were learned for a key meanwhile.
+    /// The same buckets with the quotas that were learned for a key since this handle was created.
     pub(crate) fn under_learned(self, key: &Key) -> Self {
         let quotas = self.learned.as_ref().and_then(|learned| learned.known(key));
         quotas
@@ -461,7 +460,7 @@ impl TokenBucket {
         }
     }
 
-    /// Tells that so many values of a response of an upstream cannot be read.
+    /// Reports that this number of values in a response of an upstream cannot be read.
     pub(crate) fn upstream_ignored(&self, values: u64) {
         self.clients.upstream.ignored(values);
     }
@@ -472,8 +471,8 @@ impl TokenBucket {
         self.clients.adjust.detach(key, self.adjusting(0, duration));
     }
 
-    /// Returns the buckets of this name in the memory of this process, which replaces the store while it is unavailable.
-    /// Their quotas are divided by the number of processes that share them.
+    /// Returns the buckets of this name in the memory of this process, which replaces the store while it is
+    /// unavailable. Their quotas are divided by the number of processes that share them.
     pub(crate) fn local_share(&self, sharing: Sharing) -> Self {
         let name = self.name();
         let store = self.clients.store.local_share();
@@ -495,7 +494,7 @@ impl TokenBucket {
         }
     }
 
-    /// Other buckets in the same store. Their name is the name of this namespace plus `ending`.
+    /// Buckets in the same store whose name is the name of this namespace plus `ending`.
     pub(crate) fn beside(&self, ending: &str, quota: Quota) -> Result<Self, Error> {
         let store = &self.clients.store;
         let name = format!("{}{ending}", self.name());

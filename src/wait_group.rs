@@ -1,7 +1,6 @@
 #![doc = include_str!("wait_group/page.md")]
 
 mod builder;
-mod fleet;
 pub(crate) mod permits;
 pub(crate) mod turn;
 
@@ -11,27 +10,25 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adaptive::look::look;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Subject, Why};
-use crate::fleet::replicas::Replicas;
 use crate::key::Key;
 use crate::lease::handle::{Lease, guard};
 use crate::lease::look::{Holder, Snapshot};
 use crate::lease::namespace::Leases;
-use crate::lease::settings::{KeyLimit, Rules, Told};
+use crate::lease::settings::{CallerSettings, KeyLimit, Rules};
 use crate::lease::token::{Suffix, Token, percent};
-use crate::lease::waiter::{Ask, Wait};
+use crate::lease::waiter::{AcquireRequest, Patience};
 use crate::macros::in_range;
 use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::store::failure::Sharing;
+use crate::store::replicas::Replicas;
 use crate::telemetry::decisions::Decisions;
 use crate::wait_group::permits::Permits;
 use crate::wait_group::turn::Queueing;
 
 pub use self::builder::WaitGroupBuilder;
-pub use self::fleet::FleetLimit;
 pub use self::turn::Turn;
 #[cfg(feature = "http")]
 pub use crate::adaptive::http::watched_body::WatchedBody;
@@ -73,9 +70,9 @@ pub struct WaitGroup {
     name: Arc<str>,
     pub(crate) decisions: Decisions,
     limit: u32,
-    /// The limit with which it was built.
+    /// The limit that was set in the builder.
     most: u32,
-    pub(crate) wait: Wait,
+    pub(crate) wait: Patience,
     queueing: Arc<Queueing>,
     rules: Arc<Rules>,
     pub(crate) turn: Turn,
@@ -105,12 +102,12 @@ impl WaitGroup {
 
     /// Returns the same permits with another limit, for example the limit of a customer's plan.
     ///
-    /// By a limit of 0, all calls are refused, whatever the fleet sets. Each caller that waits has the limit with which it called,
-    /// unless the fleet [sets one](FleetLimit), which counts instead.
+    /// With a limit of 0, all calls are refused, regardless of the limit of the fleet. Each waiting caller keeps the
+    /// limit with which it called, unless the fleet [sets one](crate::fleet::FleetLimit), which then applies instead.
     ///
     /// # Errors
     ///
-    /// None at present.
+    /// Currently none.
     pub fn with_limit(&self, limit: u32) -> Result<Self, Error> {
         Ok(Self {
             limit,
@@ -122,7 +119,7 @@ impl WaitGroup {
     #[must_use]
     pub fn with_max_wait(&self, max_wait: Duration) -> Self {
         Self {
-            wait: Wait {
+            wait: Patience {
                 max_wait: Some(max_wait),
                 ..self.wait
             },
@@ -130,13 +127,13 @@ impl WaitGroup {
         }
     }
 
-    /// Returns the same permits for calls that wait in another order: those of a flow, or of a class. [`Turn`] has an
-    /// example.
+    /// Returns the same permits for calls with another place among the waiters: the place of a flow, or of a class.
+    /// [`Turn`] has an example.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the share is not 1 to 1000, if there is no such class, or if the turn has a flow
-    /// and [the newest is served first](WaitGroupBuilder::newest_first_after).
+    /// [`is_invalid`](Error::is_invalid) if the share is not 1 to 1000, if there is no such class, or if the turn has a
+    /// flow and [the newest is served first](WaitGroupBuilder::newest_first_after).
     pub fn with_turn(&self, turn: Turn) -> Result<Self, Error> {
         self.queueing.class(turn)?;
         Ok(Self {
@@ -162,9 +159,10 @@ impl WaitGroup {
     ///   queue is full ([`max_waiters`](WaitGroupBuilder::max_waiters)) or
     ///   [too long](WaitGroupBuilder::refuse_early).
     /// * [`is_refused`](Error::is_refused) also if the limit is 0.
-    /// * [`is_exceeds_limit`](Error::is_exceeds_limit): `n` is above the limit with which the WaitGroup was built, and above that
-    ///   of [`with_limit`](Self::with_limit), less what is [reserved](WaitGroupBuilder::reserve) for higher classes. What is only
-    ///   above a limit that was lowered since gets its permit when no other is held.
+    /// * [`is_exceeds_limit`](Error::is_exceeds_limit): `n` is above the limit that was set in the builder, and above
+    ///   the limit of [`with_limit`](Self::with_limit), each minus the permits that are
+    ///   [reserved](WaitGroupBuilder::reserve) for higher classes. If `n` is only above a limit that was lowered later,
+    ///   the call acquires its permit when no other is held.
     /// * [`is_invalid`](Error::is_invalid): `n` is 0.
     /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
@@ -203,7 +201,7 @@ impl WaitGroup {
         )
     }
 
-    /// Waits until no permit is held and no caller waits for one. The store checks both in one step.
+    /// Waits until no permit is held and no caller is waiting for one. The store checks both in one step.
     ///
     /// # Errors
     ///
@@ -211,17 +209,17 @@ impl WaitGroup {
     /// * [`is_interrupted`](Error::is_interrupted): [`close`](Self::close) was called.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable.
     pub async fn wait(&self, key: impl Into<Key>) -> Result<(), Error> {
-        let wait = Wait {
+        let wait = Patience {
             max_waiters: u32::MAX,
             ..self.wait
         };
-        // A token that waits until no permit is held, and then holds nothing.
-        // No setting applies to it, so it carries none but the limit.
-        let told = Told {
-            limit: self.leases.admission.fleet_limit(),
+        // This token waits until no permit is held, and then holds nothing. No settings apply to it, so it has none but
+        // the limit.
+        let told = CallerSettings {
+            limit: self.leases.namespace.fleet_limit(),
             rules: Arc::default(),
         };
-        let ask = Ask::new(
+        let ask = AcquireRequest::new(
             told,
             Subject::Permit,
             Suffix::Text("/idle".into()),
@@ -235,13 +233,13 @@ impl WaitGroup {
         Ok(())
     }
 
-    /// Returns the sum of the weights of all permits that are held.
+    /// Returns the sum of the weights of all permits currently held.
     ///
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn count(&self, key: impl Into<Key>) -> Result<u32, Error> {
-        Ok(u32::try_from(self.leases.admission.in_use(key.into()).await?).unwrap_or(u32::MAX))
+        Ok(u32::try_from(self.leases.namespace.in_use(key.into()).await?).unwrap_or(u32::MAX))
     }
 
     /// Returns the permits of a key and the number of waiters. Changes nothing. [`Snapshot`] has an example.
@@ -250,30 +248,20 @@ impl WaitGroup {
     ///
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn inspect(&self, key: impl Into<Key>) -> Result<Snapshot, Error> {
-        self.leases.admission.look(key.into()).await
-    }
-
-    /// Returns the limit of a key that [adapts](ConcurrencyLimitLayer::adaptive), and what was seen of it. `None` if none is
-    /// stored. Changes nothing. [`AdaptiveState`] has an example.
-    ///
-    /// # Errors
-    ///
-    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
-    pub async fn inspect_limit(&self, key: impl Into<Key>) -> Result<Option<AdaptiveState>, Error> {
-        look(&Namespace::open(self.store(), &self.name), key.into()).await
+        self.leases.namespace.look(key.into()).await
     }
 
     pub(crate) fn store(&self) -> &Store {
-        &self.leases.admission.store
+        &self.leases.namespace.store
     }
 
-    /// Takes a permit from its holder, as a release by the holder does: waiters that fit are woken and get it. Returns
-    /// whether the holder still held it.
+    /// Revokes the permit of a holder. As after a release by the holder, waiters that fit are woken and acquire
+    /// permits. Returns whether the holder still held it.
     ///
-    /// The holder does not have to agree. A message notifies its process, which then checks the store at once, and the permit is
-    /// [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a permit, or for
-    /// `lost()` for 1 s. Without messages, the holder learns of the loss at its next renewal, a third of its ttl later at most;
-    /// without [`watchdog`](WaitGroupBuilder::watchdog) when the ttl ends.
+    /// The holder's consent is not needed. A message notifies its process, which then checks the store at once, and the
+    /// permit is [lost](crate::LeaseHandle::lost). A process receives messages once a caller has waited for a lock or a
+    /// permit, or for `lost()` for 1 s. Without messages, the holder detects the loss at its next renewal, after a
+    /// third of its ttl at most; without [`watchdog`](WaitGroupBuilder::watchdog), when the ttl ends.
     ///
     /// ```
     /// use tower_distributed::{Store, WaitGroup};
@@ -293,13 +281,13 @@ impl WaitGroup {
     /// [`is_unavailable`](Error::is_unavailable): the permit may have been revoked.
     pub async fn revoke(&self, key: impl Into<Key>, holder: &Holder) -> Result<bool, Error> {
         self.leases
-            .admission
+            .namespace
             .revoke(key.into(), holder.whole_token())
             .await
     }
 
-    /// Closes this value and its clones: pending and later calls that acquire or wait fail with an error that
-    /// [is interrupted](Error::is_interrupted). Calls of `try_add` fail once the store has answered. Permits stay valid.
+    /// Closes this value and its clones: pending and later calls that acquire or wait fail with an error that [is
+    /// interrupted](Error::is_interrupted). Calls of `try_add` fail once the store has replied. Permits stay valid.
     pub fn close(&self) {
         self.leases.close();
     }
@@ -342,9 +330,9 @@ impl WaitGroup {
                 "the permit must belong to the WaitGroup {own:?}, is one of {name:?}"
             )));
         }
-        // The permit may be of another process, as may be the next waiter.
+        // The permit may belong to another process, and so may the next waiter.
         self.leases
-            .admission
+            .namespace
             .revoke(id.key.clone(), id.token.text().as_bytes())
             .await
     }
@@ -355,13 +343,13 @@ impl WaitGroup {
         &self.name
     }
 
-    /// Returns the permits of this name in the memory of this process, which replaces the store while it is unavailable,
-    /// and how many processes share the limit.
+    /// Returns the permits of this name in the memory of this process, which replaces the store while it is
+    /// unavailable, and how many processes share the limit.
     pub(crate) fn local_share(&self, sharing: Sharing) -> (Replicas, Self) {
         let leases = self
             .leases
             .local_share(&self.name, |store| Namespace::open(store, &self.name));
-        let store = &self.leases.admission.store;
+        let store = &self.leases.namespace.store;
         let replicas = Replicas::of(store, "wait_group", &self.name, sharing);
         (
             replicas,
@@ -372,7 +360,7 @@ impl WaitGroup {
         )
     }
 
-    /// The same for one of so many processes that share the limit now.
+    /// Returns the share of one of `replicas` processes that currently share the limit.
     pub(crate) fn share(&self, replicas: NonZeroU32) -> Self {
         let queueing = Arc::new(self.queueing.share(replicas));
         let rules = Arc::new(Rules {
@@ -386,14 +374,14 @@ impl WaitGroup {
         }
     }
 
-    /// The limit for a call: that of the fleet, else that of this value; and one that is `chosen` for it, where that is lower or
-    /// the fleet has set none.
+    /// The limit for a call: the limit of the fleet, otherwise the limit of this value. If a limit is `chosen` for the
+    /// call, it applies if it is lower, or if the fleet has set none.
     pub(crate) fn limit_of_call(&self, chosen: Option<u32>) -> CallLimit {
-        let of_key = self.leases.admission.fleet_limit();
+        let of_key = self.leases.namespace.fleet_limit();
         let fleet = of_key
             .and_then(|of_key| of_key.limit)
             .map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
-        // No setting opens what was closed here.
+        // If this value is closed, no setting opens it.
         let in_force = if self.limit == 0 {
             0
         } else {
@@ -429,14 +417,15 @@ impl WaitGroup {
             chosen,
             of_key,
         }: CallLimit,
-        wait: Option<Wait>,
+        wait: Option<Patience>,
         turn: Turn,
     ) -> Result<Lease, Error> {
         in_range("the weight of a permit", 1.., "at least 1", n)?;
         let (rank, reserved) = self.queueing.class(turn)?;
-        // A limit that moves takes no class its share.
+        // A limit that changes at run time leaves each class at least one permit.
         let share = |limit: u32| limit.saturating_sub(reserved).max(1);
-        // What is heavier than a limit that moves runs alone. What is heavier than the limit that was chosen for it is an error.
+        // A weight above a limit that changes at run time runs alone. A weight above the limit that was chosen for the
+        // call is an error.
         let most = share(chosen.unwrap_or_else(|| limit.max(self.most)));
         if limit == 0 {
             return Err(Busy {
@@ -454,11 +443,11 @@ impl WaitGroup {
         let suffix = self
             .queueing
             .suffix(turn, n, (limit, whole - limit), chosen);
-        let told = Told {
+        let told = CallerSettings {
             limit: of_key,
             rules: Arc::clone(&self.rules),
         };
-        let mut ask = Ask::new(told, Subject::Permit, suffix, rank, wait);
+        let mut ask = AcquireRequest::new(told, Subject::Permit, suffix, rank, wait);
         ask.early = self.queueing.early.then_some((limit / n).max(1));
         self.leases.acquire(key, ask).await
     }
@@ -500,7 +489,7 @@ guard!(Permit.lease, "the permit", done);
 /// [`Permit::into_id`] returns it. Convert it to a string to send it to another task or
 /// process, which parses it and passes it to [`WaitGroup::done`].
 ///
-/// Everyone who knows the id can release the permit.
+/// Any process that knows the id can release the permit.
 ///
 /// ```
 /// use tower_distributed::wait_group::PermitId;

@@ -40,7 +40,7 @@ end
 local redis = {call = run, pcall = run}
 ";
 
-/// What another program, or another version, could have written.
+/// State that another program, or another version, could have written.
 const FORGED: [&str; 16] = [
     "",
     " ",
@@ -153,7 +153,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
         let lua = join_all(sent).await;
         for ((key, report), lua) in reports.into_iter().zip(lua) {
             let cell = cells.entry(key.clone()).or_default();
-            // As the store does: what has expired does not come back when the clock is set back.
+            // Like the store: expired state does not come back when the clock is set back.
             if cell.is_idle(now) {
                 cell.clear();
             }

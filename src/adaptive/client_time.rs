@@ -1,4 +1,4 @@
-//! How long a handler waits for its client: the time that its service does not take.
+//! The time that a handler waits for its client, which is not part of the service's latency.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
@@ -8,26 +8,26 @@ use tokio::time::Instant;
 
 use crate::sync::lock;
 
-/// What part of a request is its client's.
+/// The part of a request's latency that is due to its client.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Client {
-    /// Nothing: the whole latency is that of the service.
+    /// None: the whole latency is that of the service.
     #[default]
     Nothing,
-    /// It is not known how much, so there is no latency.
+    /// The part is unknown, so the request has no latency.
     Unknown,
     /// The time in which the handler waits for the body of the request.
     Upload(Arc<ClientTime>),
 }
 
-/// How a request has ended, as far as its client decides.
+/// The latency of the service when a request has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceTime {
-    /// So long without the client.
+    /// The latency without the client's time.
     Known(Duration),
-    /// The latency says nothing, since it depends on the client.
+    /// There is no latency, since it depends on the client.
     Unknown,
-    /// The client has broken off its upload: the outcome says nothing either.
+    /// The client has aborted its upload: the outcome does not count either.
     BrokenOff,
 }
 
@@ -40,7 +40,7 @@ struct State {
     waited: Duration,
     /// Since when the handler waits for the next frame.
     since: Option<Instant>,
-    /// When the handler was woken to read it. From then on, the service is late.
+    /// When the handler was woken to read it. A delay after that is the service's.
     woken: Option<Instant>,
     waker: Option<Waker>,
     upload: Upload,
@@ -50,13 +50,13 @@ struct State {
 pub(crate) enum Upload {
     #[default]
     Open,
-    /// The handler has read all of it, or does not want more.
+    /// The handler has read all of it, or has dropped it.
     Over,
     Failed,
 }
 
 impl Client {
-    /// The time of the service in a request that began at `began`, and has a response.
+    /// Returns the service's latency of a request that began at `began`, and has a response.
     pub(super) fn of_response(&self, began: Instant, now: Instant) -> ServiceTime {
         match self {
             Self::Nothing => ServiceTime::Known(now.saturating_duration_since(began)),
@@ -65,7 +65,7 @@ impl Client {
         }
     }
 
-    /// The same for a request that was dropped. Without its whole upload, its client has broken it off.
+    /// Returns the same for a request that was dropped. If its upload is incomplete, its client has aborted it.
     pub(super) fn of_dropped(&self, began: Instant, now: Instant) -> ServiceTime {
         match self.of_response(began, now) {
             ServiceTime::Unknown => ServiceTime::BrokenOff,
@@ -75,7 +75,7 @@ impl Client {
 }
 
 impl ClientTime {
-    /// The handler asks for the next frame.
+    /// Records that the handler polls for the next frame.
     pub(super) fn asks(&self, waker: &Waker, now: Instant) {
         let mut state = lock(&self.0);
         state.since.get_or_insert(now);
@@ -86,12 +86,12 @@ impl ClientTime {
         }
     }
 
-    /// The frame that was asked for at `asked` is there.
+    /// Records that the frame that was polled for at `asked` has arrived.
     pub(super) fn has_come(&self, asked: Instant) {
         lock(&self.0).stops_waiting(asked);
     }
 
-    /// The body has ended, or was dropped.
+    /// Records that the body has ended, or was dropped.
     pub(super) fn ends(&self, upload: Upload, now: Instant) {
         let mut state = lock(&self.0);
         state.stops_waiting(now);
@@ -104,7 +104,7 @@ impl ClientTime {
     fn service_time(&self, began: Instant, now: Instant) -> ServiceTime {
         let state = lock(&self.0);
         match state.upload {
-            // A stream in both directions: the handler answers what it has read so far.
+            // A bidirectional stream: the handler responds to the part that it has read so far.
             Upload::Open => ServiceTime::Unknown,
             Upload::Over => ServiceTime::Known(
                 now.saturating_duration_since(began)
@@ -150,7 +150,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// What the handler waits for a frame is the client's; what it is late to read it, is the service's.
+    /// The time until a frame arrives is the client's; the delay of the handler in reading it is the service's.
     #[test]
     fn only_the_time_until_the_handler_is_woken_is_the_clients() {
         let (time, began, waker) = (
@@ -162,7 +162,7 @@ mod tests {
         let at = |after| began + ms(after);
         time.asks(waker, at(100));
         lock(&time.0).woken = Some(at(400));
-        // For nothing: there is no frame yet.
+        // A spurious poll: there is no frame yet.
         time.asks(waker, at(500));
         lock(&time.0).woken = Some(at(700));
         time.asks(waker, at(1000));

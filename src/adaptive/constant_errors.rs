@@ -1,4 +1,5 @@
-//! Errors that do not depend on the load do not steer, and those that do, do. By a simulated service, in virtual time.
+//! Errors that do not depend on the load have no effect on the limit, and those that do have one. Tested with a
+//! simulated service, in virtual time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,19 +11,20 @@ use crate::adaptive::tests::Limit;
 
 const WINDOW: i64 = 50_000;
 
-/// The same runs each time: which samples a window has is chance, and some assertions hold for nearly all runs.
+/// A fixed seed, so that all runs are equal: the samples of a window are random, and some assertions hold only for
+/// nearly all runs.
 const SEED: u64 = 7;
 
-/// A service that refuses what is more than `capacity` at once, and fails so many of 1000 requests at any load.
+/// A service that refuses requests above `capacity` at once, and fails `fails` of 1000 requests at any load.
 #[derive(Clone, Copy)]
 struct Service {
     capacity: i64,
     fails: u64,
-    /// How long a request takes, µs.
+    /// The latency of a request, µs.
     latency: i64,
 }
 
-/// A service of 10 ms for each request.
+/// A service with a latency of 10 ms.
 fn service(capacity: i64, fails: u64) -> Service {
     Service {
         capacity,
@@ -31,7 +33,7 @@ fn service(capacity: i64, fails: u64) -> Service {
     }
 }
 
-/// A limit before a service, with so many callers that each send a request after the other.
+/// A limit in front of a service, with this number of callers that each send one request after the other.
 struct Run {
     limit: Limit,
     callers: i64,
@@ -53,7 +55,7 @@ impl Run {
         }
     }
 
-    /// Returns how many requests succeeded in so many windows.
+    /// Runs this number of windows. Returns how many requests succeeded.
     fn windows(&mut self, count: usize, service: Service) -> i64 {
         let mut served = 0;
         for _ in 0..count {
@@ -81,7 +83,7 @@ impl Run {
     }
 }
 
-/// The same run without errors serves at most a tenth more than the share that fails.
+/// Without errors, the same run serves at most a tenth more than the share that fails.
 #[test]
 fn errors_at_any_load_do_not_steer() {
     for (callers, latency) in [(100, 10_000), (100, 100_000), (20, 50_000)] {
@@ -109,7 +111,7 @@ fn errors_at_any_load_do_not_steer() {
     }
 }
 
-/// Also if they begin at once, and end at once.
+/// Also if the errors begin and end abruptly.
 #[test]
 fn errors_that_begin_do_not_steer() {
     for follows in [false, true] {
@@ -122,7 +124,7 @@ fn errors_that_begin_do_not_steer() {
     }
 }
 
-/// Beside errors that do not depend on the load, those that do are seen.
+/// Errors that depend on the load are detected even beside errors that do not.
 #[test]
 fn the_limit_follows_the_capacity_beside_errors() {
     for follows in [false, true] {
@@ -146,8 +148,8 @@ fn the_limit_follows_the_capacity_beside_errors() {
     }
 }
 
-/// A window of a small service has few samples, by which chance decides: of 200 000 runs, 8 are taken for a service that fails
-/// at any load, until the share is measured again, 100 windows later.
+/// A window of a small service has few samples, so it depends on chance: of 200 000 runs, 8 treat the service as one
+/// that fails at any load, until the share is measured again, 100 windows later.
 #[test]
 fn a_small_service_is_not_taken_for_one_that_fails_at_any_load() {
     let service = |capacity| Service {
@@ -177,7 +179,7 @@ fn a_small_service_is_not_taken_for_one_that_fails_at_any_load() {
     assert!(unlucky.limit.cell.limit <= 9000, "{:?}", unlucky.limit.cell);
 }
 
-/// A service that fails most of its requests is overloaded, at any share of its own.
+/// A service that fails most of its requests is overloaded, whatever its usual share is.
 #[test]
 fn a_service_that_fails_most_requests_is_overloaded() {
     for follows in [false, true] {

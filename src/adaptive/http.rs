@@ -1,4 +1,4 @@
-//! What HTTP and gRPC responses say about a service.
+//! Classifies HTTP and gRPC responses.
 
 pub(crate) mod watched_body;
 

@@ -14,11 +14,11 @@ use crate::layers::lease::{Leased, Observe, Observes};
 use crate::lease::handle::Lease;
 
 impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
-    /// Lets the limit of each key adapt to what the inner service can do, for all processes together. The limit of the
+    /// Adapts the limit of each key to the capacity of the inner service, for all processes together. The limit of the
     /// WaitGroup is the start value.
     ///
-    /// A [`limit`](Self::limit) that is chosen for a request is a bound: the lower one applies. A request that weighs more
-    /// than the limit at that time takes all of it. See the [module](crate::wait_group#adaptive-limits).
+    /// A [`limit`](Self::limit) that is chosen for a request is an upper bound: the lower one applies. A request that
+    /// weighs more than the limit at that time takes all of it. See the [module](crate::wait_group#adaptive-limits).
     ///
     /// ```
     /// use tower::{Layer, ServiceExt, service_fn};
@@ -38,8 +38,8 @@ impl<Req, H, R> ConcurrencyLimitLayer<Req, H, R> {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) unless 1 ≤ min ≤ start ≤ max ≤ 1 000 000, and if the window or the time-out is out of
-    /// range.
+    /// [`is_invalid`](Error::is_invalid) unless 1 ≤ min ≤ start ≤ max ≤ 1 000 000, and if the window or the timeout is
+    /// out of range.
     pub fn adaptive<C>(
         self,
         adaptive: Adaptive<C>,
@@ -98,7 +98,7 @@ impl<Req> RequestPermits<Req> {
     }
 }
 
-/// Notes how a request has ended, also if its future is dropped.
+/// Records how a request has ended, even if its future is dropped.
 #[derive(Debug)]
 pub struct Sample {
     limits: AdaptiveLimits,

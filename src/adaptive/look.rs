@@ -7,8 +7,10 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::store::client::Namespace;
 use crate::store::operation::{Field, Fields, Garbled, Operation, Repeat, Script, function};
+use crate::wait_group::WaitGroup;
 
-/// The limit of a key that [adapts](super::Adaptive), and what all processes saw. The figures are approximate.
+/// The limit of a key that [adapts](super::Adaptive), and the measurements of all processes. The figures are
+/// approximate.
 ///
 /// ```
 /// use tower::{Layer, ServiceExt, service_fn};
@@ -33,11 +35,12 @@ use crate::store::operation::{Field, Fields, Garbled, Operation, Repeat, Script,
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdaptiveState {
-    /// The limit. While the latency is measured, half of it is in force.
+    /// The limit. While the latency without a queue is measured, half of it applies.
     pub limit: u32,
-    /// The permits in flight: the sum of the most that each process had at once, as a mean of some windows.
+    /// The permits in flight: the sum of the most that each process had at once, with permits that response bodies
+    /// hold, as a mean of about four windows.
     pub in_flight: u32,
-    /// The mean latency of the successes in the last window. Zero if there were none.
+    /// The mean latency of the successful requests in the last window. Zero if there were none.
     pub latency: Duration,
     /// The latency without a queue. `None` if it is not known yet, and for [`Adaptive::aimd`](super::Adaptive::aimd).
     pub base_latency: Option<Duration>,
@@ -71,7 +74,7 @@ impl Operation for LookAtLimit {
 
     fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
         fields.integer()?;
-        // A key of another type, and text in another form, are no limit: the next report replaces them.
+        // A key of another type, or text in another form, is not a limit: the next report replaces it.
         let Field::Text(text) = fields.next()? else {
             return Err(Garbled("a script returned no text"));
         };
@@ -94,6 +97,18 @@ pub(crate) async fn look(
     key: Key,
 ) -> Result<Option<AdaptiveState>, Error> {
     namespace.client().run(key, LookAtLimit).await
+}
+
+impl WaitGroup {
+    /// Returns the limit of a key that [adapts](crate::ConcurrencyLimitLayer::adaptive), and its last
+    /// measurements. `None` if none is stored. Changes nothing. [`AdaptiveState`] has an example.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
+    pub async fn inspect_limit(&self, key: impl Into<Key>) -> Result<Option<AdaptiveState>, Error> {
+        look(&Namespace::open(self.store(), self.name()), key.into()).await
+    }
 }
 
 #[cfg(test)]

@@ -1,45 +1,46 @@
-//! The limit of a key that adapts: `lua/adapt.lua` in Rust.
+//! The limit of a key that adapts: the Rust counterpart of `lua/adapt.lua`.
 
 use crate::store::operation::{
     Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function,
 };
 
-/// By what the limit moves, and its bounds.
+/// The rules of an adaptive limit, and its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
     /// Whether the limit follows the latency. Otherwise only overload lowers it.
     pub(super) follows: bool,
     pub(super) min: i64,
     pub(super) max: i64,
-    /// The limit of a key of which nothing is known, and after a pause.
+    /// The limit of a new key, and of a key after a pause.
     pub(super) start: i64,
     /// The length of a window, µs.
     pub(super) window: i64,
 }
 
-/// What a process saw since its last report.
+/// The measurements of a process since its last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(super) ok: i64,
     pub(super) overloads: i64,
     /// The sum of the latencies of the successes, µs.
     pub(super) latency: i64,
-    /// The most permits in flight at once.
+    /// The maximum number of permits in flight.
     pub(super) peak: i64,
-    /// Since when, µs ago.
+    /// The time since the last report, µs.
     pub(super) span: i64,
 }
 
-/// Adds what a process saw to the window of a key, moves the limit when the window is over, and returns the limit.
+/// Adds the measurements of a process to the window of a key, changes the limit when the window is over, and returns
+/// the limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Adapt {
     pub(super) rules: Rules,
-    /// The limit if none is stored.
+    /// The limit to use if none is stored.
     pub(super) known: i64,
     pub(super) seen: Seen,
 }
 
-/// The limit, and what was seen in the last windows.
+/// The limit, and the measurements of the last windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(super) limit: i64,
@@ -48,14 +49,14 @@ pub(crate) struct Told {
     pub(super) mean: i64,
 }
 
-/// What is stored of one key.
+/// The stored state of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Adapted {
     /// The limit, in thousandths of a permit.
     pub(super) limit: i64,
     /// The latency without a queue, ns. 0: unknown.
     pub(super) base: i64,
-    /// How many windows under load ago it was measured.
+    /// The number of windows under load since it was measured.
     age: i64,
     /// The step of the measurement: 0, [`FULL`], [`DRAIN`] or [`HALF`].
     probe: i64,
@@ -66,86 +67,88 @@ pub(crate) struct Adapted {
     latency: i64,
     /// Permits in flight · ms.
     busy: i64,
-    /// Permits in flight, in thousandths. The mean of some windows: in a single one, some processes may report twice, and
-    /// others not at all.
+    /// Permits in flight, in thousandths. The mean of several windows: in a single one, some processes may report
+    /// twice, and others not at all.
     in_flight: i64,
     /// The mean latency of the last window, µs.
     pub(super) mean: i64,
-    /// The share of overloads that does not depend on the load, in millionths.
+    /// The usual share of overloads, which does not depend on the load, in millionths.
     usual: i64,
-    /// The share of overloads before half of the permits were handed out, in millionths.
+    /// The share of overloads before the permits in flight were halved, in millionths.
     tried: i64,
-    /// For how many windows `usual` counts as measured.
+    /// The number of windows for which `usual` still counts as measured.
     sure: i64,
-    /// How often the limit was lowered of late.
+    /// How much the limit was lowered recently; see [`CUT`].
     cuts: i64,
     /// When the last sample was reported, µs.
     sampled: i64,
-    /// From when on it is forgotten, µs.
+    /// When the state expires, µs.
     end: i64,
 }
 
 /// The share of overloads is measured at the usual load. The limit does not change in these three steps.
 const FULL: i64 = 1;
-/// Half of what was in flight is handed out, so that the queue drains.
+/// The permits in flight are halved, so that the queue drains.
 const DRAIN: i64 = 2;
-/// The latency and the share of overloads are measured.
+/// The latency and the share of overloads are measured at half of the load.
 const HALF: i64 = 3;
 
 /// How long a limit is kept after the last report, µs.
 const KEPT: i64 = 3_600_000_000;
 
-/// Without a sample for this time, ten windows, and twice the latency, a limit returns to its start, µs.
+/// Without a sample for this time, ten windows, and twice the latency, a limit returns to its start value, µs.
 const QUIET: i64 = 60_000_000;
 
-/// A longer latency counts as this one, µs.
+/// The maximum latency, µs. Longer ones are cut to it.
 pub(super) const LONGEST: i64 = 3_600_000_000;
 
-/// Larger sums count as this one, so that all numbers are exact in Lua.
+/// The maximum of sums, so that all numbers are exact in Lua.
 const MOST: i64 = 1_000_000_000_000_000;
 const BUSIEST: i64 = 4_000_000_000_000;
 const MOST_SAMPLES: i64 = 1_000_000_000;
 
-/// The most permits in flight, in thousandths.
+/// The maximum number of permits in flight, in thousandths.
 const MOST_IN_FLIGHT: i64 = 1_000_000_000;
 
-/// A window has so many samples, or as many as the limit.
+/// The minimum number of samples in a window; the limit, if that is lower.
 const FEW: i64 = 10;
 
-/// One in which the share of overloads is measured has so many, or takes so many times as long.
+/// The number of samples in a window that measures the share of overloads, or its maximum length as a multiple of a
+/// window.
 const MEASURED: i64 = 100;
 const LONGER: i64 = 10;
 
-/// The latency without a queue is measured after so many windows under load, and the share of overloads counts as measured
-/// for so many.
+/// The number of windows under load after which the latency without a queue is measured, and for which the share of
+/// overloads counts as measured.
 const PROBE_AFTER: i64 = 100;
 
-/// The latency does not lower a limit much below this one, in thousandths: where twice its root is the limit, it is 4.
+/// The latency does not lower a limit much below this one, in thousandths: if the limit is twice its square root, it is
+/// 4.
 const LOW: i64 = 8000;
 
-/// All of the requests.
+/// The share of all requests.
 const ALL: i64 = 1_000_000;
-/// In a large fleet so many fail at any time: 1 %.
+/// The share that fails at any time in a large fleet: 1 %.
 const FREE: i64 = 10_000;
 
-/// A usual share above this one is measured again and again: it may be overload that was taken for usual by chance.
+/// A usual share above this one is measured repeatedly: it may be overload that was classified as usual by chance.
 const MANY: i64 = 100_000;
 
-/// From this share on, everything is overload.
+/// From this share on, all failures are overload.
 const NEARLY_ALL: i64 = 750_000;
 
-/// A reduction counts this, and each window takes 2. The share of overloads is measured again at [`TOO_MANY`]: after three
-/// reductions in a row.
+/// A reduction adds [`CUT`], and each window subtracts 2. The share of overloads is measured again at [`TOO_MANY`]:
+/// after three reductions in a row.
 const CUT: i64 = 6;
 const TOO_MANY: i64 = 14;
 
-/// The variance of a share of `samples`, times `factor`, as a deviation.
+/// Returns the standard deviation of a share of `samples`, times the square root of `factor`.
 fn noise(share: i64, samples: i64, factor: i64) -> i64 {
     (factor * share * (ALL - share) / samples).isqrt()
 }
 
 impl Adapted {
-    /// Reads what is stored. `None` for text in another form.
+    /// Parses the stored text. `None` for text in another form.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let is_known = text
             .bytes()
@@ -190,7 +193,7 @@ impl Adapted {
         is_known.then_some(this)
     }
 
-    /// Brings what may have been forged, or written under other rules, into its range.
+    /// Limits values that may have been forged, or written under other rules, to their range.
     fn bound(&mut self, rules: &Rules, now: i64) {
         self.limit = rules.bound(self.limit);
         (self.base, self.age) = (self.base.min(LONGEST * 1000), self.age.min(1000));
@@ -203,8 +206,9 @@ impl Adapted {
         (self.sure, self.cuts) = (self.sure.min(PROBE_AFTER), self.cuts.min(1000));
     }
 
-    /// Returns to the start after a pause without samples. What the limit was lowered by is over, and what it was raised by
-    /// is not known any more. The latency without a queue and the usual share of overloads are those of the service.
+    /// Returns to the start value after a pause without samples. The cause of reductions is over, and earlier increases
+    /// are out of date. The latency without a queue and the usual share of overloads are kept, since they are
+    /// properties of the service.
     fn rest(&mut self, seen: &Seen, rules: &Rules, now: i64) {
         let mean = self.mean.max((seen.latency / seen.ok.max(1)).min(LONGEST));
         if now - self.sampled > QUIET.max(rules.window * 10).max(mean * 2) {
@@ -238,7 +242,7 @@ impl Adapted {
         self.ok = (self.ok + seen.ok).min(MOST_SAMPLES);
         self.overloads = (self.overloads + seen.overloads).min(MOST_SAMPLES);
         self.latency = (self.latency + seen.latency).min(MOST);
-        // What was in flight before the window began counts for the length of a window.
+        // Permits in flight before the window began count for the length of a window.
         let busy = seen.peak * seen.span.min(lasts.max(rules.window)) / 1000;
         self.busy = (self.busy + busy).min(BUSIEST);
         let mean = if self.ok > 0 {
@@ -258,7 +262,8 @@ impl Adapted {
         }
     }
 
-    /// Returns whether the window is over. A limit shows its effect after the latency: so long is the `shortest` window.
+    /// Returns whether the window is over. A limit shows its effect only after the latency, so `shortest` depends on
+    /// it.
     fn is_over(&self, lasts: i64, shortest: i64) -> bool {
         let samples = self.ok + self.overloads;
         let measures = self.probe == FULL || self.probe == HALF && self.tried > FREE;
@@ -267,23 +272,24 @@ impl Adapted {
             && (!measures || samples >= MEASURED || lasts >= shortest * LONGER)
     }
 
-    /// Moves the limit by a window that is over.
+    /// Adjusts the limit at the end of a window.
     ///
     /// * Overload lowers it by a tenth: the `AIMDLimit` of Netflix's concurrency-limits, after D. Chiu and R. Jain,
     ///   "Analysis of the Increase and Decrease Algorithms", 1989.
-    /// * Overload is a share of failures that depends on the load. As in M. Dong et al., "PCC: Re-architecting Congestion
-    ///   Control for Consistent High Performance", NSDI 2015, failures are no proof of congestion: what they say is found
-    ///   out by an experiment. See [`learn`](Self::learn). Only what is above the share that was found then, by more than
-    ///   four standard deviations, lowers the limit.
-    /// * Latency moves it as in `Gradient2Limit` of the same library: the limit times latency without a queue ÷ latency,
-    ///   within 0.5 and 1, and a queue of the square root of the limit (as in `GradientLimit`), smoothed by 0.2. Up to
-    ///   10 % above is noise.
-    /// * `Gradient2Limit` has a long mean for the latency without a queue. Under lasting load that mean becomes the
-    ///   latency with a queue, and the limit grows for ever. So it is measured here: by half of the limit for two windows,
-    ///   as BBR drains the queue to measure a round trip (N. Cardwell et al., "BBR: Congestion-Based Congestion Control",
-    ///   2016), or while less than half of the limit is in use. A latency that is twice this one and more when the limit is as
-    ///   low as that makes it is measured again soon: it is not that of a queue.
-    /// * A limit that is not used by half does not grow.
+    /// * Overload is a share of failures that depends on the load. As in M. Dong et al., "PCC: Re-architecting
+    ///   Congestion Control for Consistent High Performance", NSDI 2015, failures do not prove congestion: an
+    ///   experiment finds out whether they depend on the load. See [`learn`](Self::learn). Only a share that exceeds
+    ///   the usual one, which the experiment measured, by more than four standard deviations lowers the limit.
+    /// * Latency changes it as in `Gradient2Limit` of the same library: the limit times latency without a queue ÷
+    ///   latency, within 0.5 and 1, plus a queue of the square root of the limit (as in `GradientLimit`), smoothed by
+    ///   0.2. A latency of up to 10 % more counts as noise.
+    /// * `Gradient2Limit` uses a long mean as the latency without a queue. Under lasting load that mean becomes the
+    ///   latency with a queue, and the limit grows without bound. So it is measured here: with half of the limit for
+    ///   two windows, as BBR drains the queue to measure a round trip (N. Cardwell et al., "BBR: Congestion-Based
+    ///   Congestion Control", 2016), or while less than half of the limit is in use. If the latency stays at twice the
+    ///   measured one or more although the limit has become low because of it, it is measured again soon: such a
+    ///   latency is not due to a queue.
+    /// * A limit of which less than half is in use does not grow.
     fn adjust(&mut self, rules: &Rules) {
         let samples = self.ok + self.overloads;
         let share = self.overloads * ALL / samples;
@@ -293,7 +299,7 @@ impl Adapted {
         let is_open = !is_certain && (self.sure == 0 || self.cuts >= TOO_MANY);
         (self.sure, self.cuts) = ((self.sure - 1).max(0), (self.cuts - 2).max(0));
         if is_certain {
-            // There is nothing to find out.
+            // All failures are overload, so nothing needs to be measured.
             self.probe = 0;
         }
         match self.probe {
@@ -314,7 +320,7 @@ impl Adapted {
         }
     }
 
-    /// Moves the limit by a window without overload.
+    /// Adjusts the limit after a window without overload.
     fn grow(&mut self, share: i64, rules: &Rules) {
         let (is_used, short) = (self.in_flight * 2 >= self.limit, (self.mean * 1000).max(1));
         if !rules.follows {
@@ -335,13 +341,15 @@ impl Adapted {
         }
     }
 
-    /// Takes in what was measured at half of the load: the latency without a queue, and the share of failures.
+    /// Uses the measurements at half of the load: the latency without a queue, and the share of failures.
     ///
-    /// If the share is as high as before, it does not depend on the load, and is the usual one. If it is lower by more than
-    /// chance, or by more than half of what it is lower by if all of it depends on the load, the limit is lowered; what is left
-    /// may depend on the load as well, so it does not raise the usual share. If half of the load has three quarters of the
-    /// successes or more, half of the load is still too much: the limit is halved, and nothing is known of the usual share,
-    /// which is a half at most.
+    /// * If the share is as high as before, it does not depend on the load, and becomes the usual share, which is at
+    ///   most a half. It counts as high as before unless it is lower by more than chance explains, or by more than half
+    ///   of the decrease that is expected if all failures depend on the load.
+    /// * If the share is lower, the limit is lowered. The remaining failures may depend on the load as well, so they do
+    ///   not raise the usual share.
+    /// * If half of the load has three quarters of the successes or more, half of the load is still too much: the limit
+    ///   is halved, and the usual share is unknown again.
     fn learn(&mut self, share: i64, samples: i64, rules: &Rules) {
         if rules.follows {
             let short = (self.mean * 1000).max(1);
@@ -387,7 +395,7 @@ impl Adapted {
 }
 
 impl Rules {
-    /// A limit in thousandths, within the bounds.
+    /// Returns a limit in thousandths, within the bounds.
     fn bound(&self, limit: i64) -> i64 {
         limit.min(self.max * 1000).max(self.min * 1000)
     }
@@ -411,7 +419,7 @@ impl Operation for Adapt {
     type Undo = Self;
     const SCRIPT: Script = function!(Writes: "adapt"; &["adapt"]);
     const PARTS: &'static [&'static str] = &["permits:limit"];
-    // A second copy would count its samples again. A lost report is made up for by the next one.
+    // A second copy would count its samples again. The next report compensates for a lost one.
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = 32;
     const SAME_ONCE: bool = false;
@@ -467,7 +475,7 @@ impl Operation for Adapt {
         state.rest(&seen, &rules, now);
         if seen.is_something() {
             state.add(&seen, &rules, now);
-            // Keys expire by milliseconds.
+            // Keys expire in whole milliseconds.
             state.end = (now + KEPT) / 1000 * 1000;
             *cell = state;
         }

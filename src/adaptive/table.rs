@@ -1,4 +1,4 @@
-//! The adaptive limits that this process knows, and what it saw of their keys.
+//! The adaptive limits that this process knows, and its measurements of their keys.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,15 +29,15 @@ struct Inner {
     told: AdaptiveLimit,
 }
 
-/// What this process knows of one key.
+/// The state of one key in this process.
 #[derive(Debug)]
 struct Known {
     limit: u32,
-    /// The mean latency of the last window, as the store told it.
+    /// The mean latency of the last window, from the last reply of the store.
     mean: Duration,
-    /// When a request of this process ended that told something of the service. `None`: never.
+    /// When a request of this process last ended with a sample. `None`: never.
     sampled_at: Option<Instant>,
-    /// When the store told it last. `None`: never.
+    /// When the store last replied. `None`: never.
     heard_at: Option<Instant>,
     used_at: Instant,
     /// When the last report was sent.
@@ -47,22 +47,23 @@ struct Known {
     seen: Seen,
 }
 
-/// The maximum number of keys. Beyond that, those that were not used for a minute make room. Of others nothing is told, and
-/// their limits are read for each request.
+/// The maximum number of keys. Beyond that, keys that were not used for a minute are evicted. For keys without an
+/// entry, nothing is reported, and their limits are read for each request.
 const MOST: usize = 4096;
 const UNUSED: Duration = Duration::from_secs(60);
 
-/// A latency counts at most so many times the mean of the last window: a few expensive requests are no queue.
+/// A latency counts as at most this many times the mean of the last window, so that a few expensive requests do not
+/// look like a queue.
 const OUTLIER: u32 = 4;
 
-/// A limit that was heard of so long ago is read before it is used.
+/// A limit that is older than this is read before it is used.
 const STALE: Duration = Duration::from_secs(10);
 
-/// A report that is not answered within this time is given up.
+/// A report without a reply within this time is abandoned.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 
 impl AdaptiveLimits {
-    /// Those of the WaitGroups of the namespace `name`.
+    /// Opens the limits of the WaitGroups of the namespace `name`.
     pub(super) fn new(store: &Store, name: &str, rules: Rules, timeout: Duration) -> Self {
         let namespace: Namespace<Adapted> = Namespace::open(store, name);
         let (client, told) = (namespace.client(), AdaptiveLimit::new(name));
@@ -79,7 +80,8 @@ impl AdaptiveLimits {
         self.0.timeout
     }
 
-    /// Returns the weight and the limit for a request that weighs `weight`, for which the user has chosen the limit `most`.
+    /// Returns the weight and the limit for a request that weighs `weight`, for which the user has chosen the limit
+    /// `most`.
     pub(crate) async fn bounded(&self, key: &Key, weight: u32, most: u32) -> (u32, u32) {
         let highest = u32::try_from(self.0.rules.max)
             .unwrap_or(u32::MAX)
@@ -95,7 +97,7 @@ impl AdaptiveLimits {
         (weight.min(limit), limit)
     }
 
-    /// The limit of a key, if this process knows it; else the future that asks.
+    /// Returns the limit of a key, if this process knows it; otherwise the future that reads it.
     fn known(&self, key: &Key) -> Result<u32, BoxFuture<'static, u32>> {
         let now = Instant::now();
         let known = slot(&self.0, &mut lock(&self.0.known), key, now).and_then(|known| {
@@ -135,14 +137,14 @@ impl AdaptiveLimits {
         known.in_flight = known.in_flight.saturating_add(weight);
         known.seen.peak = known.seen.peak.max(known.in_flight.into());
         drop(all);
-        lease.beside(InFlight {
+        lease.with_guard(InFlight {
             limits: self.clone(),
             key,
             weight,
         })
     }
 
-    /// Notes how a request has ended.
+    /// Records how a request has ended.
     pub(super) fn ended(&self, key: &Key, latency: Duration, signal: Signal) {
         let signal = match signal {
             Signal::Success if latency >= self.0.timeout => Signal::Overload,
@@ -186,14 +188,15 @@ impl Inner {
         u32::try_from(self.rules.start).unwrap_or(u32::MAX)
     }
 
-    /// The report that is to be sent now. One is in flight at a time.
+    /// The geometric mean of both, in seconds.
     fn due(&self, known: &mut Known, now: Instant) -> Option<Adapt> {
         let span = now.duration_since(known.sent_at);
         if micros(span) < self.rules.window || known.is_unanswered && span < GIVEN_UP {
             return None;
         }
         (known.sent_at, known.is_unanswered) = (now, true);
-        // If the store has lost the limit, it goes on with what this process knows, if that is of samples.
+        // If the store has lost the limit, it continues with the limit that this process knows, if that is based on
+        // recent samples.
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| now.duration_since(at) < STALE);
         let knows = is_recent(known.heard_at) && is_recent(known.sampled_at);
         let limit = if knows {
@@ -219,12 +222,12 @@ impl Inner {
         })
     }
 
-    /// Notes what the store tells of a key, and returns its limit. In an outage, what this process knows stays.
+    /// Stores the reply for a key, and returns its limit. In an outage, the known limit stays.
     fn hear(&self, key: &Key, told: &Result<Told, Error>) -> u32 {
         let (now, mut all) = (Instant::now(), lock(&self.known));
         let mut known = slot(self, &mut all, key, now);
         if let Some(known) = &mut known {
-            // After a failure, not again at once.
+            // After a failure, the next attempt must not be immediate.
             (known.heard_at, known.is_unanswered) = (Some(now), false);
         }
         let Ok(told) = told else {
@@ -241,7 +244,7 @@ impl Inner {
     }
 }
 
-/// What is known of a key. `None`: there are too many.
+/// Returns the entry of a key. `None`: there are too many.
 fn slot<'a>(
     limits: &Inner,
     all: &'a mut KnownKeys<Known>,

@@ -1,4 +1,4 @@
-//! How the limit of a key moves.
+//! How the limit of a key changes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ fn seen(ok: i64, latency: i64, peak: i64, span: i64) -> Seen {
     }
 }
 
-/// The rules of a limit that begins with 20.
+/// The rules of a limit that starts at 20.
 pub(super) fn rules(follows: bool, min: i64, max: i64) -> Rules {
     Rules {
         follows,
@@ -37,7 +37,7 @@ pub(super) fn rules(follows: bool, min: i64, max: i64) -> Rules {
     }
 }
 
-/// A key whose limit begins with 20, and the time.
+/// A key whose limit starts at 20, and the time.
 pub(super) struct Limit {
     pub(super) cell: Adapted,
     pub(super) now: i64,
@@ -85,7 +85,7 @@ impl Limit {
         });
     }
 
-    /// So long behind a service that handles `capacity` requests at once, in `service` µs each.
+    /// Runs for `span` behind a service that handles `capacity` requests at once, in `service` µs each.
     fn run(&mut self, span: i64, capacity: i64, service: i64) {
         let end = self.now + span;
         while self.now < end {
@@ -94,7 +94,7 @@ impl Limit {
         }
     }
 
-    /// The same. Asserts how high the limit is then.
+    /// Does the same, and asserts the resulting limit.
     #[track_caller]
     fn comes_to(&mut self, limits: Range<i64>, span: i64, capacity: i64, service: i64) {
         self.run(span, capacity, service);
@@ -107,7 +107,7 @@ impl Limit {
     }
 }
 
-/// The first overload of which nothing is known is looked into, with half of the load.
+/// The first overload with an unknown usual share starts a measurement with half of the load.
 #[test]
 fn additive_increase_multiplicative_decrease() {
     let mut limit = Limit::new(false, 1, 100);
@@ -135,7 +135,7 @@ fn additive_increase_multiplicative_decrease() {
     );
 }
 
-/// Without samples a limit returns to its start, wherever it was, and whatever is asked for meanwhile.
+/// Without samples a limit returns to its start, whatever it was, and whatever requests arrive meanwhile.
 #[test]
 fn without_samples_a_limit_returns_to_its_start() {
     for follows in [false, true] {
@@ -145,7 +145,7 @@ fn without_samples_a_limit_returns_to_its_start() {
             let moved = limit.limit();
             assert!(moved == 1 || moved > 30, "{moved}");
             let (base, ended) = (limit.cell.base, limit.now);
-            // Requests come, and get no permit; or they get one, and end without a sample.
+            // Requests arrive and get no permit; or they get one, and end without a sample.
             for second in 1..=60 {
                 limit.now = ended + second * 1_000_000;
                 let peak = second % 2;
@@ -161,7 +161,7 @@ fn without_samples_a_limit_returns_to_its_start() {
     }
 }
 
-/// A service that takes ten minutes for a request has no sample for as long.
+/// A service that takes ten minutes for a request has no sample for that time.
 #[test]
 fn slow_services_have_longer_pauses() {
     let mut limit = Limit::new(false, 1, 100);
@@ -184,13 +184,13 @@ fn a_limit_that_is_not_used_does_not_grow() {
         let mut limit = Limit::new(follows, 1, 100);
         (0..1000).for_each(|_| limit.used_window(9, 10_000, 0));
         assert_eq!(limit.limit(), 20);
-        // Eight processes with one request each use less than half of it too, though they report at different times.
+        // Eight processes with one request each use less than half of it too, although they report at different times.
         for step in 0..1000 {
             limit.now += WINDOW / 8 + step % 7;
             limit.report(seen(10, 100_000, 1, WINDOW));
         }
         assert_eq!(limit.limit(), 20);
-        // A process that has not reported for long does not count for all of that time.
+        // A process that has not reported for a long time does not count for all of that time.
         let mut limit = Limit::new(follows, 1, 100);
         limit.used_window(9, 10_000, 0);
         limit.now += WINDOW;
@@ -205,8 +205,9 @@ fn a_limit_that_is_not_used_does_not_grow() {
     }
 }
 
-/// The limit of a service that handles 32 at once stays near 32, for a day of full load; that of one whose capacity changes
-/// follows it; and it comes back where each request takes five times as long, without a queue.
+/// The limit of a service that handles 32 requests at once stays near 32 during a day of full load. The limit of a
+/// service whose capacity changes follows the capacity. The limit recovers if each request takes five times as long
+/// without a queue.
 #[test]
 fn the_limit_follows_the_capacity() {
     let new = || Limit::new(true, 1, 1000);
@@ -239,7 +240,7 @@ fn few_samples_do_not_end_a_window() {
     limit.now += WINDOW;
     limit.report(one);
     assert_eq!(limit.limit(), 22);
-    // A limit of 1 is told by one sample.
+    // A limit of 1 needs only one sample.
     let mut limit = Limit::new(false, 1, 1);
     limit.report(one);
     limit.now += WINDOW;
@@ -247,8 +248,8 @@ fn few_samples_do_not_end_a_window() {
     assert_eq!(limit.cell.mean, 503);
 }
 
-/// A client of a pool for a Cluster may send a report twice. The server cannot tell the copies apart without remembering
-/// each process. Copies move the limit once at most, since the second is in the next window.
+/// A client of a pool for a Cluster may send a report twice. The server cannot detect copies without remembering each
+/// process. Copies change the limit only once, since the second is in the next window.
 #[test]
 fn a_report_that_arrives_twice_moves_the_limit_once() {
     for follows in [false, true] {
@@ -277,7 +278,7 @@ fn what_is_known_of_a_service_is_kept_for_an_hour() {
     limit.now += 1001;
     assert!(limit.cell.is_idle(limit.now));
     assert_eq!(limit.limit(), 20, "the start value");
-    // A store that has lost the limit goes on with what a process knows.
+    // A store that has lost the limit continues with the one that a process knows.
     let seen = seen(1, 0, 0, 0);
     let told = Adapt {
         rules: limit.rules,

@@ -1,4 +1,4 @@
-//! The bits of a filter in memory: which bits stand for an item, and the bits of one shard.
+//! The bits of a filter in memory: the mapping of an item to bits, and the bits of one shard.
 //!
 //! The mapping of items to bits is the same in every process, release and language. The steps on a shard do the same as
 //! `lua/bloom.lua`.
@@ -8,8 +8,8 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::bloom_filter::layout::{Layout, Mismatch, SAMPLE};
 use crate::store::operation::{Arguments, Cell};
 
-/// The multiplier of D. E. Knuth's MMIX generator, which generates the positions. Its high bits depend on all 128
-/// bits of the hash, so small filters also keep their rates. With double hashing they would not.
+/// The multiplier of D. E. Knuth's MMIX generator, which generates the positions. Its high bits depend on all 128 bits
+/// of the hash, so small filters keep their rates too. With double hashing they would not.
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
 
 /// The place of an item in a filter: its key and its bits.
@@ -78,8 +78,8 @@ struct Stored {
     expires: Option<i64>,
 }
 
-/// How long the configuration is kept after none of its generations counts any more (µs). The margin protects
-/// against clocks that are set.
+/// How long the configuration is kept after none of its generations counts (µs). The margin allows for clocks that are
+/// set.
 const MARGIN: i64 = 2 * 3_600_000_000;
 
 impl Bits {
@@ -151,7 +151,7 @@ impl Bits {
         Ok(fresh && !before)
     }
 
-    /// Makes sure that the filter exists and is in the current generation. Returns that generation.
+    /// Creates the filter if it does not exist, and begins the current generation. Returns that generation.
     pub(crate) fn enter(&mut self, layout: &Layout, now: i64) -> Result<i64, Mismatch> {
         let current = self.current(layout, now)?;
         let since = self
@@ -175,7 +175,7 @@ impl Bits {
         Ok(current)
     }
 
-    /// Returns how many bits are set in the current generation, and in the one before.
+    /// Returns how many bits are set in the current generation, and in the previous one.
     pub(crate) fn count(&self, layout: &Layout, now: i64) -> Result<[u64; 2], Mismatch> {
         let current = self.current(layout, now)?;
         let before = if layout.forget > 0 {
@@ -239,7 +239,7 @@ impl Cell for Bits {
             .is_none_or(|stored| stored.expires.is_some_and(|expires| expires <= now))
     }
 
-    /// All bits count from the beginning, so that an item that is handled fits.
+    /// All bits count from the beginning, so that there is always memory for a handled item.
     fn heap_bytes(&self) -> usize {
         let Some(Stored { layout, .. }) = &self.stored else {
             return 0;
@@ -254,7 +254,7 @@ impl Cell for Bits {
 mod tests {
     use super::*;
 
-    /// The same values as in the documentation of the module. With other values, stored filters would be
+    /// The same values as in the page `wire_format`. With other values, stored filters would be
     /// unreadable.
     #[test]
     fn test_vectors() {

@@ -1,4 +1,4 @@
-//! The settings of a filter, and the check of them.
+//! The settings of a filter, and their checks.
 
 use std::time::Duration;
 
@@ -40,20 +40,20 @@ pub struct BloomFilterBuilder {
 }
 
 setters! { BloomFilterBuilder:
-    /// Sets how many different items the filter is for, at least 1. Set
+    /// Sets the number of different items that the filter is for, at least 1. Set
     /// [`false_positive_rate`](Self::false_positive_rate) too.
     ///
-    /// With [`remember_for`](Self::remember_for) `F`, the capacity is the number of items that arrive within `F`.
-    /// For example, a filter for 100 items a second that remembers for a day has a capacity of 8 640 000. Above the
-    /// capacity, the filter has more false positives than the rate says.
+    /// With [`remember_for`](Self::remember_for) `F`, the capacity is the number of items that arrive within `F`. For
+    /// example, a filter for 100 items a second that remembers for a day has a capacity of 8 640 000. Above the
+    /// capacity, the filter exceeds its false-positive rate.
     fn capacity(items: u64) => capacity = Some(items);
 
     /// Sets the false-positive rate, above 0 and below 1: the share of items that were not inserted and are
     /// reported as inserted. The rate holds up to the capacity.
     fn false_positive_rate(rate: f64) => rate = Some(rate);
 
-    /// Sets how many bits the filter has, at least 1, in place of a capacity. Set [`hashes`](Self::hashes) too. A
-    /// filter that forgets has twice as many bits.
+    /// Sets the number of bits of the filter, at least 1, instead of a capacity. Set [`hashes`](Self::hashes) too. A
+    /// filter that forgets items has twice as many bits.
     ///
     /// ```
     /// use tower_distributed::{BloomFilter, Store};
@@ -66,11 +66,10 @@ setters! { BloomFilterBuilder:
     /// ```
     fn bits(bits: u64) => bits = Some(bits);
 
-    /// Sets how many bits stand for an item, 1 to 64, in place of a false-positive rate. Set [`bits`](Self::bits)
-    /// too.
+    /// Sets the number of bits per item, 1 to 64, instead of a false-positive rate. Set [`bits`](Self::bits) too.
     fn hashes(hashes: u32) => hashes = Some(hashes);
 
-    /// Sets over how many keys the bits are spread, 1 to 64. A key has at most 64 MiB.
+    /// Sets the number of keys over which the bits are spread, 1 to 64. A key has at most 64 MiB.
     ///
     /// Default: with a capacity, one key up to 2 MiB, and above that a number of keys at which the server's
     /// allocator wastes little memory. With [`bits`](Self::bits), as few keys as possible.
@@ -78,11 +77,11 @@ setters! { BloomFilterBuilder:
     /// An item belongs to one key. On a Cluster the keys are on different masters, which share the work.
     fn keys(keys: u32) => keys = Some(keys);
 
-    /// Sets how long an item is remembered at least after it was last inserted, 1 second to 10 years in whole
+    /// Sets the minimum time for which an item is remembered after it was last inserted, 1 second to 10 years in whole
     /// milliseconds. Default: items are never forgotten.
     ///
-    /// An item is forgotten after twice this time at the latest. The server's clock counts. The filter takes a
-    /// little more than twice the memory: it has two generations of this length, and each holds the whole capacity.
+    /// An item is forgotten after twice this time at the latest, by the server's clock. The filter takes a little more
+    /// than twice the memory: it has two generations of this length, and each holds the whole capacity.
     fn remember_for(span: Duration) => remember_for = Some(span);
 }
 
@@ -173,7 +172,7 @@ impl BloomFilterBuilder {
     }
 }
 
-/// Returns the bits and hashes for a capacity and rate. Each generation of a filter that forgets has half of the
+/// Returns the bits and hashes for a capacity and rate. Each generation of a filter that forgets items has half of the
 /// rate.
 fn sized(capacity: u64, rate: f64, forgets: bool) -> Result<(u64, u32), Error> {
     if !(rate > 0.0 && rate < 1.0) {

@@ -1,7 +1,7 @@
 //! The layout of the bits of a filter, and the text that is stored beside them.
 //!
-//! All processes that use a name must use the same layout. The text of another layout is an error, here and in the exact mode
-//! of `dedupe`.
+//! All processes that use a name must use the same layout. If another layout is stored, calls return an error, here and
+//! in the exact mode of `dedupe`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ pub(super) struct Config {
     pub(super) rate: Option<f64>,
 }
 
-/// The size of the sample: the bytes at the beginning of an array that are counted to estimate how full it is.
+/// The size of the sample: the bytes at the beginning of an array that are counted to estimate the fill level.
 pub(super) const SAMPLE: usize = 4096;
 
-/// How the bits of a filter are laid out.
+/// The layout of the bits of a filter.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     /// The number of keys over which the bits are spread.
@@ -32,7 +32,7 @@ pub(crate) struct Layout {
     pub(crate) hashes: u32,
     /// The length of a generation, µs; 0: items are never forgotten.
     pub(crate) forget: i64,
-    /// The stored text, without the generation if the filter forgets.
+    /// The stored text, without the generation if the filter forgets items.
     descriptor: Arc<str>,
 }
 
@@ -74,7 +74,7 @@ impl Layout {
         is_whole.then(|| (Self::new(shards, bits, hashes, forget), newest))
     }
 
-    /// Returns the size, as far as it is stored.
+    /// Returns the size; its capacity and rate are not stored.
     pub(super) fn size(&self) -> FilterSize {
         FilterSize {
             capacity: None,
@@ -86,7 +86,7 @@ impl Layout {
         }
     }
 
-    /// Returns how long an item is remembered at least, or `None` if the filter does not forget.
+    /// Returns the minimum time for which an item is remembered, or `None` if the filter does not forget items.
     pub(super) fn remember_for(&self) -> Option<Duration> {
         let micros = u64::try_from(self.forget).ok().filter(|micros| *micros > 0);
         micros.map(Duration::from_micros)
@@ -110,27 +110,27 @@ impl Layout {
         }
     }
 
-    /// Returns how many items one call takes at most, so that a script takes less than half a millisecond.
+    /// Returns the maximum number of items in one call. It limits a script to less than half a millisecond.
     pub(crate) fn most_items(&self) -> usize {
         (512 / self.hashes as usize).clamp(8, 128)
     }
 
-    /// Estimates how many items one array has, by the number of its set bits.
+    /// Estimates the number of items in one array from the number of its set bits.
     pub(crate) fn items_behind(&self, ones: u64) -> f64 {
         self.items_in(self.bits, ones)
     }
 
-    /// Estimates how many items one array has, by the number of set bits in its [sample](SAMPLE).
+    /// Estimates the number of items in one array from the number of set bits in its [sample](SAMPLE).
     pub(crate) fn items_sampled(&self, ones: u64) -> f64 {
         self.items_in(self.sampled(), ones)
     }
 
-    /// Returns how many bits the sample of one array has.
+    /// Returns the number of bits in the sample of one array.
     pub(super) fn sampled(&self) -> u64 {
         self.bits.min(8 * SAMPLE as u64)
     }
 
-    /// Estimates how many items one array has, if `ones` of `bits` bits are set.
+    /// Estimates the number of items in one array, if `ones` of `bits` bits are set.
     fn items_in(&self, bits: u64, ones: u64) -> f64 {
         // If all bits are set, the estimate would be infinite: it is computed as if one bit were not set.
         let share = ones.min(bits - 1) as f64 / bits as f64;
@@ -183,7 +183,8 @@ pub(crate) const UNREADABLE: Garbled = Garbled(
 );
 
 impl Mismatch {
-    /// Returns the error for `what` has the name. `parse` reads a stored text; `None` if this version stores no such text.
+    /// Returns the error if the name is used for `what`. `parse` reads a stored text; `None` if this version stores no
+    /// such text.
     pub(crate) fn error<L: fmt::Display>(
         &self,
         what: fmt::Arguments<'_>,
@@ -220,7 +221,7 @@ pub(crate) fn read_flag(fields: &mut Fields<'_>) -> Result<bool, Garbled> {
         .map_err(|_| UNREADABLE)
 }
 
-/// Checks how long items are to be remembered.
+/// Checks the time for which items are to be remembered.
 pub(crate) fn check_remember_for(span: Duration) -> Result<Duration, Error> {
     const SHORTEST: Duration = Duration::from_secs(1);
     const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);

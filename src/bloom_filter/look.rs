@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::store::client::Namespace;
 use crate::store::operation::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
 
-/// What is known of a stored filter. [`Operator`](crate::operator) has an example.
+/// What is known of a stored filter. [`Operator::inspect`](crate::operator::Operator::inspect) has an example.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FilterState {
@@ -29,11 +29,11 @@ pub struct FilterState {
 #[derive(Debug)]
 struct Look;
 
-/// What a shard has stored.
+/// The stored data of a shard.
 #[derive(Debug)]
 struct Shard {
     layout: Layout,
-    /// The generations that count, of those that the shard has.
+    /// The generations of the shard that count.
     generations: RangeInclusive<i64>,
     /// The set bits in the sample of each array.
     ones: [u64; 2],

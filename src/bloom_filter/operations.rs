@@ -1,4 +1,4 @@
-//! The operations on one shard of a filter. Each is one operation of `lua/filter.lua` and its twin in Rust.
+//! The operations on one shard of a filter. Each corresponds to one operation of `lua/filter.lua`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,16 +16,16 @@ pub(crate) const PARTS: &[&str] = &["config", "bits0", "bits1"];
 /// Items of one shard.
 pub(crate) type Probes = SmallVec<[Probe; 1]>;
 
-/// One number per item, or what the step answers about the shard.
+/// One number per item, or the result of the step for the shard.
 pub(crate) type Answers = SmallVec<[u64; 2]>;
 
 /// A step on one shard. Its script takes the layout and the positions of the items.
 pub(crate) trait Step: fmt::Debug + Send + Sync + 'static {
     const SCRIPT: Script;
     const REPEAT: Repeat;
-    /// How many numbers a step that takes no items answers.
+    /// The number of results of a step that takes no items.
     const NUMBERS: usize;
-    /// The same in Rust: with the layout, the items and the time.
+    /// The same step in Rust: with the layout, the items and the time.
     const APPLY: fn(&mut Bits, &Layout, &[Probe], i64) -> Result<Answers, Mismatch>;
 }
 
@@ -49,19 +49,19 @@ macro_rules! steps {
 }
 
 steps! {
-    /// Inserts items. Answers 1 for each that was contained before, else 0.
+    /// Inserts items. Returns 1 for each that was already contained, otherwise 0.
     CheckAndInsert(function!(Writes: "check_and_insert"; FILTER), Never, 1)
         => |bits, layout, probes, now| {
             probes.iter().map(|probe| Ok(u64::from(!bits.insert(layout, probe, now)?))).collect()
         };
 
-    /// Answers 1 for each item that is contained, else 0.
+    /// Returns 1 for each item that is contained, otherwise 0.
     Contains(function!(Reads: "contains"; FILTER), Safe, 1)
         => |bits, layout, probes, now| {
             probes.iter().map(|probe| Ok(u64::from(bits.contains(layout, probe, now)?))).collect()
         };
 
-    /// Counts the set bits of the current generation and of the one before.
+    /// Counts the set bits of the current generation and of the previous one.
     Count(function!(Reads: "count"; FILTER), Safe, 2)
         => |bits, layout, _, now| bits.count(layout, now).map(Answers::from);
 
@@ -74,7 +74,7 @@ steps! {
         => |bits, layout, _, now| bits.enter(layout, now).map(|_| smallvec![1]);
 }
 
-/// One step.
+/// A step for items of one shard.
 #[derive(Debug)]
 pub(crate) struct OnShard<S> {
     pub(crate) layout: Arc<Layout>,

@@ -14,11 +14,11 @@ pub struct FilterSize {
     pub false_positive_rate: Option<f64>,
     /// The number of bits in all keys, without those of the second generation.
     pub bits: u64,
-    /// How many bits stand for an item.
+    /// The number of bits per item.
     pub hashes: u32,
     /// Over how many keys the bits are spread.
     pub keys: u32,
-    /// How long an item is remembered at least. `None` if the filter does not forget.
+    /// The minimum time for which an item is remembered. `None` if the filter does not forget items.
     pub remember_for: Option<Duration>,
 }
 
@@ -27,7 +27,7 @@ pub(super) const MOST_BITS: u64 = 1 << 29;
 pub(super) const MOST_KEYS: u32 = 64;
 pub(super) const MOST_HASHES: u32 = 64;
 
-/// The minimum number of bits for a capacity. With fewer bits, the real rate is higher than the formula says.
+/// The minimum number of bits for a capacity. With fewer bits, the real rate is higher than the formula.
 const LEAST_BITS: u64 = 1024;
 
 /// From this many bits on, the number of keys is chosen so that little of the server's memory is wasted.

@@ -102,7 +102,7 @@ fn settings_out_of_range_are_named() {
     }
     let rated = |capacity, rate| filter().capacity(capacity).false_positive_rate(rate);
     let sized = |bits, hashes| filter().bits(bits).hashes(hashes);
-    // What the error contains, between bars.
+    // The parts that the error contains, separated by bars.
     for (builder, named) in [
         (rated(0, 0.1), "capacity|at least 1|is 0"),
         (

@@ -1,4 +1,4 @@
-//! Charges without a check, adds tokens, blocks and resets a bucket, and reads it with the quotas that are stored with it:
+//! Charges without a check, adds tokens, blocks and resets a bucket, and reads it with its stored quotas:
 //! `lua/correct.lua` in Rust.
 
 #[cfg(test)]
@@ -27,7 +27,7 @@ pub(crate) struct Adjust {
     pub(crate) quotas: Quotas,
     /// The tokens to charge; negative to add tokens.
     pub(crate) tokens: i64,
-    /// How long to block the bucket, µs; 0: not at all. A longer block that exists is kept.
+    /// How long to block the bucket, µs; 0: no block. An existing longer block is kept.
     pub(crate) block: i64,
 }
 
@@ -107,7 +107,7 @@ impl Operation for Reset {
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Peek;
 
-/// A bucket as it is stored, with the levels of all quotas.
+/// A stored bucket, with the levels of all quotas.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Stored {
@@ -157,7 +157,7 @@ impl Operation for Peek {
             return Err(WRONG_TYPE);
         };
         let mut bucket = Bucket::new(read_time(&mut numbers)?, SmallVec::new());
-        // A level has seven numbers. What is held has two, behind all levels.
+        // Each level has seven numbers. The held tokens have two numbers, after all levels.
         while numbers.len() > 2 {
             let tat = read_moment(&mut numbers)?;
             let last = read_moment(&mut numbers)?;

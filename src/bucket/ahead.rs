@@ -15,7 +15,7 @@ use crate::store::operation::{
 /// The minimum size of a prefetch.
 pub(crate) const LEAST: i64 = 8;
 
-/// One process may prefetch at most one in `SHARE` of the available tokens.
+/// One process may prefetch at most `1 / SHARE` of the available tokens.
 const SHARE: i64 = 4;
 
 /// Prefetches tokens.
@@ -48,8 +48,8 @@ impl Bucket {
         count
     }
 
-    /// Changes the state to that seen by the process that holds `tokens` prefetched tokens: they are available and
-    /// act at once, regardless of what other requests reserved since. All quotas refill: others are not prefetched.
+    /// Changes the state to the view of the process that holds `tokens` prefetched tokens: they are available and act
+    /// at once, regardless of later reservations of other requests. All quotas refill: others are not prefetched.
     pub(crate) fn hold(&mut self, quotas: &Quotas, now: i64, tokens: i64) {
         for (level, limit) in self.levels.iter_mut().zip(quotas.limits()) {
             let tat = level
@@ -63,7 +63,7 @@ impl Bucket {
 impl Operation for Prefetch {
     under_its_quotas!();
     type Reply = Prefetched;
-    // If the caller is gone, the tokens come back with time.
+    // If the caller was dropped, the tokens are refilled with time.
     type Undo = Self;
     const SCRIPT: Script = function!(Writes: "prefetch"; BUCKETS, &["correct"]);
     const REPEAT: Repeat = Repeat::Never;

@@ -2,7 +2,7 @@
 //! `lua/calendar.lua`, integer for integer.
 //!
 //! The windows of a calendar are numbered, with positive numbers. Dates are of the proleptic Gregorian calendar. The
-//! conversions between days and months are those of Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms"
+//! conversions between days and months follow Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms"
 //! (<https://howardhinnant.github.io/date_algorithms.html>), `civil_from_days` and `days_from_civil`: years begin in
 //! March, so the leap day is the last day of a year.
 
@@ -14,8 +14,9 @@ use std::fmt;
 /// The longest time in µs that a bucket may take to refill. It keeps all arithmetic below 2^53.
 pub(crate) const MAX_SPAN: i64 = 1 << 50;
 
-/// The numbers of a quota: at most `burst` tokens, one more every `num / den` µs. If `num` is 0, tokens do not come back
-/// one by one: never if `den` is 1, otherwise all at the start of a window of the [`Calendar`] with the code `den`.
+/// The numbers of a quota: at most `burst` tokens, one more every `num / den` µs. If `num` is 0, tokens do not refill
+/// one by one: if `den` is 1, they never refill; otherwise all refill at the start of a window of the [`Calendar`] with
+/// the code `den`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tokens {
     pub(crate) burst: i64,
@@ -24,7 +25,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Whether a quota can have these numbers, which a store has stored.
+    /// Whether numbers from a store can be the numbers of a quota.
     pub(crate) fn are_valid(&self) -> bool {
         let span = i128::from(self.burst) * i128::from(self.num);
         (1..=u32::MAX.into()).contains(&self.burst)
@@ -34,12 +35,12 @@ impl Tokens {
             && span <= i128::from(MAX_SPAN) * i128::from(self.den)
     }
 
-    /// Whether used tokens never come back.
+    /// Whether used tokens are never refilled.
     pub(crate) fn never_refill(&self) -> bool {
         self.num == 0 && self.den == 1
     }
 
-    /// The time from one token to the next in µs, on average; infinite if no token comes back.
+    /// The average time from one token to the next in µs; infinite if no token is refilled.
     pub(crate) fn interval(&self) -> f64 {
         match Calendar::of(self) {
             Some(calendar) => calendar.average() / self.burst as f64,
@@ -48,7 +49,7 @@ impl Tokens {
         }
     }
 
-    /// Whether `tokens` take longer than [`MAX_SPAN`] to come back.
+    /// Whether `tokens` take longer than [`MAX_SPAN`] to refill.
     pub(crate) fn take_too_long(&self, tokens: i64) -> bool {
         tokens as f64 * self.interval() > MAX_SPAN as f64
     }
@@ -63,7 +64,7 @@ pub(crate) enum Unit {
     Year,
 }
 
-/// The settings of a calendar quota, as they were given.
+/// The settings of a calendar quota, as the user set them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Settings {
     pub(crate) starting: Option<u8>,
@@ -100,7 +101,7 @@ const EPOCH: i64 = 719_468;
 /// The first Monday after day 0.
 const MONDAY: i64 = 5;
 
-/// The number of offsets from UTC, with their sign, and one to spare: 24 hours in both directions.
+/// The number of offsets from UTC, with their sign and one unused value: 24 hours in both directions.
 const OFFSETS: i64 = 2880;
 
 /// The code of a calendar is `(start + AHEAD if tokens can be reserved ahead)·2880 + 1440 + offset`. The start is 1 for

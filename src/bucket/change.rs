@@ -4,11 +4,11 @@
 //! burst. Each request is charged to all levels. A level whose quota does not apply to the request is charged at
 //! most until it is empty. So each quota holds for its own calls, regardless of how calls alternate between quotas.
 //!
-//! A quota that is new to a used bucket takes over the level of the next slower quota. That level is missing at
-//! least as many tokens as the level of the new quota would, had it existed before. If there is no slower quota,
-//! the new quota takes over the level of the slowest. The missing tokens stay missing, counted *in tokens*. But if
-//! the burst is smaller, as many tokens are left as before, up to the new burst. For a calendar quota, the used tokens
-//! are the missing ones.
+//! A quota that is new to a used bucket takes over the level of the next slower quota. At least as many tokens are
+//! missing in that level as would be missing in the level of the new quota, had it existed before. If there is no
+//! slower quota, the new quota takes over the level of the slowest. The number of missing *tokens* is kept. But if the
+//! burst is smaller, the number of tokens left is kept, up to the new burst. For a calendar quota, the used tokens are
+//! the missing ones.
 
 #[cfg(test)]
 mod tests;
@@ -24,12 +24,11 @@ use crate::bucket::quota::{Limit, MOST_REPEATS, Pace};
 use crate::bucket::quotas::Quotas;
 use crate::store::operation::Cell as _;
 
-/// The maximum number of levels of a bucket. Beyond that, the levels that were not used for the longest time are
-/// dropped.
+/// The maximum number of levels of a bucket. Beyond it, the levels that were unused for the longest time are dropped.
 const MOST_LEVELS: usize = 16;
 
 impl Bucket {
-    /// Whether the first levels are those of the quotas.
+    /// Whether the first levels are the levels of the quotas.
     pub(crate) fn fits(&self, quotas: &Quotas) -> bool {
         let limits = quotas.limits();
         self.levels.len() >= limits.len()
@@ -38,8 +37,9 @@ impl Bucket {
                 .all(|(level, limit)| level.quota == limit.tokens)
     }
 
-    /// Whether the first levels are those of the quotas, and a request can be charged without a copy. If there are also
-    /// levels of other quotas, and one of a calendar, a copy shows whether a new window makes them all full.
+    /// Whether the first levels are the levels of the quotas, and a request can be charged without a copy. A copy is
+    /// needed if there are levels of other quotas too and one level is of a calendar quota: the copy shows whether a
+    /// new window makes all levels full.
     pub(crate) fn fits_in_place(&self, quotas: &Quotas) -> bool {
         let needs_copy = self.levels.len() > quotas.limits().len()
             && self.levels.iter().any(|level| level.calendar().is_some());
@@ -58,8 +58,8 @@ impl Bucket {
         )
     }
 
-    /// Returns the bucket with the levels of the quotas first, and whether it is not as it was stored: a quota is new
-    /// to a used bucket, or the clock was set back.
+    /// Returns the bucket with the levels of the quotas first, and whether it differs from the stored state: a quota is
+    /// new to a used bucket, or the clock was set back.
     pub(crate) fn fitted(&self, quotas: &Quotas, now: i64) -> (Self, bool) {
         let mut this = self.clone();
         let was_set_back = this.set_back(now);
@@ -67,7 +67,7 @@ impl Bucket {
         (this, was_set_back || is_new)
     }
 
-    /// As [`fitted`](Self::fitted), for times that were moved already if the clock was set back.
+    /// Like [`fitted`](Self::fitted), for times that were already moved if the clock was set back.
     pub(crate) fn fit(self, quotas: &Quotas, now: i64) -> (Self, bool) {
         let this = self.in_windows_of(now);
         if this.is_idle(now) {
@@ -126,7 +126,7 @@ impl Bucket {
         };
         let tat = convert(from, from.tat, limit, now);
         if limit.num == 0 {
-            // After the clock was set back, the used tokens may be those of a later window.
+            // After the clock was set back, the used tokens may belong to a later window.
             let at = from
                 .calendar()
                 .map_or(now, |calendar| calendar.start(from.last.whole).max(now));

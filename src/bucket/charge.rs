@@ -21,7 +21,7 @@ use crate::store::operation::{
     Arguments, Cell as _, Fields, Garbled, Operation, Repeat, Script, packed,
 };
 
-/// Charges a request in full, or not at all.
+/// Charges a request completely, or not at all.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Reserve {
@@ -39,7 +39,7 @@ impl Operation for Reserve {
     const MOST_REPEATS: usize = MOST_REPEATS;
 
     fn repeats(&self, other: &Self) -> bool {
-        // Of equal requests that wait, some may act in another window of a calendar quota.
+        // Equal requests that wait may act in different windows of a calendar quota.
         self.ask == other.ask && (self.ask.wait == 0 || !self.quotas.have_windows())
     }
 
@@ -49,7 +49,7 @@ impl Operation for Reserve {
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {
         let nth = nth as i64;
-        // Without numbers, all are admitted to a bucket that was full.
+        // A reply without numbers means: the bucket was full, and all requests are admitted.
         let (admitted, before) = match fields.len() {
             0 => (nth + 1, Bucket::full(&self.quotas)),
             _ => (
@@ -74,8 +74,8 @@ impl Operation for Reserve {
             }
             return self.decision(admitted, now, after);
         }
-        // A refusal leaves the bucket unchanged, because the script writes nothing then. But a new quota is stored,
-        // and refills from now on; and so is a state that was moved since the clock was set back.
+        // A refusal leaves the bucket unchanged, because the script writes nothing then. But a new quota is stored, and
+        // refills from now on. A state that was moved because the clock was set back is stored too.
         let (mut after, is_new) = bucket.fitted(&self.quotas, now);
         let admitted = after.take(&self.quotas, now, self.ask);
         if admitted || is_new || changed {
@@ -101,14 +101,15 @@ impl Operation for Reserve {
 }
 
 impl Reserve {
-    /// Like [`apply`](Operation::apply), where nobody reads an admission. `None`: the request is admitted.
+    /// Like [`apply`](Operation::apply), for callers that do not read the decision on an admission. `None`: the request
+    /// is admitted.
     pub(crate) fn admit(
         quotas: &Quotas,
         ask: Ask,
         bucket: &mut Bucket,
         now: i64,
     ) -> Option<Decision> {
-        // An unused bucket has nothing that could have ended, or be of an earlier time.
+        // An unused bucket has no holds to end and no earlier times.
         let is_unused = bucket.levels.is_empty() && bucket.is_idle(now);
         if is_unused {
             *bucket = Bucket::full(quotas).in_windows_of(now);
@@ -214,7 +215,7 @@ impl Price {
         }
     }
 
-    /// How many costs there are for so many limits.
+    /// The number of costs for this number of limits.
     pub(crate) fn count(self, limits: usize) -> usize {
         if matches!(self, Self::Same(_)) {
             1
@@ -310,7 +311,7 @@ impl Operation for ReserveAll {
 
     fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decided, Garbled> {
         let nth = nth as i64;
-        // Without numbers, all are admitted to the only bucket, which was full.
+        // A reply without numbers means: the only bucket was full, and all requests are admitted.
         let is_short = fields.len() == 0;
         let admitted = if is_short {
             nth + 1
@@ -400,14 +401,14 @@ impl Operation for ReserveAll {
 }
 
 impl Decided {
-    /// The decision that the caller gets.
+    /// The decision for the caller.
     pub(crate) fn decision(&self) -> Decision {
         let mut refused =
             (0..self.states.len()).filter(|limit| !self.admitted && !self.has(*limit));
         self.decision_by(refused.next())
     }
 
-    /// The decision, in which the limit at a position has refused the request.
+    /// The decision, if the limit at this position refused the request.
     pub(crate) fn decision_by(&self, refused: Option<usize>) -> Decision {
         let now = self.states.first().map_or(0, |state| state.now);
         let mut bucket = Bucket::default();
@@ -421,7 +422,7 @@ impl Decided {
             let shift = now - state.now;
             bucket.blocked_until = bucket.blocked_until.max(state.bucket.blocked_until + shift);
             for (level, limit) in state.bucket.pairs(&state.quotas) {
-                // What is held counts as used.
+                // Held tokens count as used.
                 let mut level = level.with_held(limit, state.now, state.bucket.held());
                 if limit.num != 0 {
                     level.tat.whole += shift;

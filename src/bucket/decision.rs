@@ -1,4 +1,4 @@
-//! What a caller gets to see: the [`Decision`] on a request, the [`BucketState`] after it, and the [`Balance`] of each quota.
+//! The public results of requests: the [`Decision`], the [`BucketState`] after it, and the [`Balance`] of each quota.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::telemetry::Outcome;
 
-/// The answer to a request, with the state of the bucket after it.
+/// The decision on a request, with the state of the bucket after it.
 ///
 /// All times are durations from the moment of the decision, so no clocks are compared.
 ///
@@ -46,8 +46,8 @@ use crate::telemetry::Outcome;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Decision {
-    /// The requested number of tokens. If several limits have [different costs](crate::token_bucket::Costs): that of the limit that
-    /// refused the request, or else the largest.
+    /// The requested number of tokens. If several limits have [different costs](crate::token_bucket::Costs): the cost
+    /// of the limit that refused the request, otherwise the largest cost.
     pub cost: u32,
     /// Whether this process made the decision without a call to the store: with
     /// [prefetched](crate::TokenBucket::prefetch) tokens, or by a
@@ -56,7 +56,8 @@ pub struct Decision {
     /// The key of the request, as the layer's extractor made it, for example to
     /// [charge more](crate::TokenBucket::charge). `None` if the request was not decided by a layer.
     ///
-    /// With [several limits](crate::TokenBuckets), the key combines those of all limits. No single bucket has it.
+    /// With [several limits](crate::TokenBuckets), the key combines the keys of all limits. It is not the key of a
+    /// single bucket.
     pub key: Option<Key>,
     /// The state of the bucket after the decision.
     pub state: BucketState,
@@ -67,7 +68,7 @@ pub struct Decision {
     pub(crate) costs: Option<Arc<[u32]>>,
 }
 
-/// Which limit and which quota of the decision refused a request.
+/// The limit and the quota in the decision that refused a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refuser {
     pub(crate) limit: u8,
@@ -103,7 +104,8 @@ impl Decision {
         )
     }
 
-    /// Refuses a request under quotas of which one is 0, without a call to the store. The state is that of an unused bucket.
+    /// Refuses a request because one of its quotas is 0, without a call to the store. The state is that of an unused
+    /// bucket.
     pub(crate) fn closed(quotas: &Quotas, cost: u32) -> Self {
         let state = BucketState {
             quotas: quotas.clone(),
@@ -118,7 +120,8 @@ impl Decision {
         !self.admitted && self.state.quotas.are_closed()
     }
 
-    /// The decision on a cost of zero, on any other under a quota of 0, and the error of a cost above the burst of a quota.
+    /// The decision on a cost of zero, on any other cost under a quota of 0, or the error for a cost above the burst of
+    /// a quota.
     pub(crate) fn without_state(quotas: &Quotas, cost: u32) -> Option<Result<Self, Error>> {
         let most = quotas.max_cost();
         match cost {
@@ -198,8 +201,8 @@ impl Decision {
         !self.admitted && balance.remaining < cost.unwrap_or(self.cost)
     }
 
-    /// Returns the name of the quota that refused the request: the first, if several do. `None` if the request is
-    /// admitted.
+    /// Returns the name of the quota that refused the request: the first one, if several refused it. `None` if the
+    /// request is admitted.
     ///
     /// With [several limits](crate::TokenBuckets), the name is `limit`, or `limit.quota` if the quota has a name.
     #[must_use]
@@ -243,7 +246,7 @@ impl fmt::Debug for Decision {
 }
 
 impl Error {
-    /// Returns the token bucket's decision behind a refusal.
+    /// Returns the token bucket's decision on a refusal.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -366,7 +369,7 @@ impl BucketState {
         ))
     }
 
-    /// Returns when there are tokens for a cost of each quota; `None` if never.
+    /// Returns when all quotas have tokens for their costs; `None` if never.
     pub(crate) fn available_after_each(&self, costs: &[u32]) -> Option<Duration> {
         let mut each = self.bucket.pairs(&self.quotas).zip(costs).enumerate();
         each.try_fold(
@@ -495,11 +498,11 @@ pub struct Balance<'a> {
     /// The number of tokens available now.
     pub remaining: u32,
     /// How long an empty bucket takes to fill; `None` if it never does. For a calendar quota: the length of the current
-    /// window; `None` in the decision on a cost of 0, which does not ask the store for the time.
+    /// window; `None` in the decision on a cost of 0, which does not read the time from the store.
     pub window: Option<Duration>,
-    /// The time in which as many tokens come back as are [left](Self::remaining). A client that spreads the remaining
+    /// The time in which as many tokens refill as are [left](Self::remaining). A client that spreads the remaining
     /// tokens over this time is not refused. If no tokens are left: when the next token is available. For a calendar
-    /// quota: when the next window starts. `None` if tokens never come back.
+    /// quota: when the next window starts. `None` if tokens never refill.
     pub effective_window: Option<Duration>,
     /// When the quota is full again; `None` if never.
     pub reset_after: Option<Duration>,

@@ -1,5 +1,5 @@
-//! Gives tokens of a charge back (`lua/cancel.lua` in Rust), and lets the next request for the key wait until they are back,
-//! so that the charge does not refuse it.
+//! Gives tokens of a charge back (`lua/cancel.lua` in Rust). The next request for the key waits until the tokens are
+//! back, so that the charge does not cause its refusal.
 
 #[cfg(test)]
 mod tests;
@@ -36,29 +36,30 @@ pub(crate) struct Cancel {
     pub(crate) _returning: Option<Arc<Return>>,
 }
 
-/// Which tokens of a charge are given back.
+/// The tokens of a charge that are given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Those on which no later reservation depends, until the time `act`, at which the request acts. None if the clock is
-    /// before `since`: it was set back after the charge, whose times are not those of the state any more.
+    /// The tokens on which no later reservation depends, until the time `act`, when the request acts. No tokens if the
+    /// clock is before `since`: then it was set back after the charge, and the times of the charge do not match the
+    /// state.
     ActsAt { act: i64, since: i64 },
     /// All of them if nothing was charged after them, otherwise none. The request never acts.
     IfLatest,
-    /// All of them minus the tokens that came back since the charge: without the charge, the bucket might have been
-    /// full, and these tokens would have been lost. None while a reservation has not acted yet.
+    /// All tokens minus those that were refilled since the charge: without the charge, the bucket might have been full,
+    /// and the refill would have been lost. No tokens while a reservation has not acted yet.
     Unused {
-        /// When the tokens were charged, by the server's clock, and the time since the charge by this process's
-        /// clock, at most. Both are µs. Two clocks, because the server's clock may be set back.
+        /// The time of the charge, by the server's clock, and the maximum time since the charge, by this process's
+        /// clock. Both are in µs. There are two clocks because the server's clock may be set back.
         charged: i64,
         age: i64,
     },
 }
 
 impl Rule {
-    /// For a reservation that is at least so old, in µs by the clock of this process, which is never set back.
+    /// For a reservation that is at least `age` µs old, by the clock of this process, which is never set back.
     pub(crate) fn acts_at(decision: &Decision, age: i64) -> Self {
-        // A clock that is corrected by running slower was not set back: chrony slows it by up to a twelfth. By a step of less
-        // than 1 ms, little is given back too much.
+        // A clock that is corrected by running slower was not set back: chrony slows it by up to a twelfth. After a
+        // step of less than 1 ms, only few tokens are given back in excess.
         let since = decision.state.now + age - age / 8 - 1000;
         Self::ActsAt {
             act: decision.act(),
@@ -67,12 +68,12 @@ impl Rule {
     }
 }
 
-/// What a charge did to one level.
+/// The effect of a charge on one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// The TAT after the charge. For a quota that counts used tokens: these, or [`KEPT`](Self::KEPT).
+    /// The TAT after the charge. For a quota that counts used tokens: their number, or [`KEPT`](Self::KEPT).
     tat: Moment,
-    /// The latest TAT of the reservations that had not acted yet before the charge. For a calendar quota: the window in
+    /// The latest TAT of the reservations that were pending before the charge. For a calendar quota: the window in
     /// which the charge was made.
     before: Moment,
 }
@@ -125,7 +126,8 @@ impl Level {
                 if built_upon == Moment::default() {
                     self.last = mine.minus(pace, charge).max(trace.before);
                     if self.tat < mine {
-                        // Others were cancelled before. A request that came after them may still act up to this time.
+                        // Other charges were cancelled before. A request that came after them may still act up to this
+                        // time.
                         self.last = self.last.max(self.tat);
                     }
                 }
@@ -144,10 +146,10 @@ impl Level {
 }
 
 impl Cancel {
-    /// Gives back `cost` tokens of a charge that led to `state`.
+    /// Gives back `cost` tokens of a charge that resulted in `state`.
     pub(crate) fn new(state: &BucketState, cost: i64, rule: Rule) -> Self {
         let BucketState { quotas, bucket, .. } = state;
-        // A bucket may have more levels, left by other quotas.
+        // A bucket may have more levels, from other quotas.
         let traces = bucket.pairs(quotas).map(|(level, _)| Trace {
             tat: level.tat,
             before: level.before,
@@ -173,8 +175,8 @@ impl Cancel {
         )
     }
 
-    /// Takes back an admission whose request never acts. It is safe to run twice, because the second run finds a
-    /// later change. A quota that never refills cannot detect that, so it gets nothing back.
+    /// Takes back an admission whose request never acts. It is safe to run twice, because the second run finds a later
+    /// change. A quota that never refills cannot detect this, so its tokens are not given back.
     pub(crate) fn safe_to_repeat(state: &BucketState, cost: i64) -> Self {
         let mut cancel = Self::new(state, cost, Rule::IfLatest);
         for (trace, limit) in cancel.traces.iter_mut().zip(state.quotas.limits()) {
@@ -185,8 +187,8 @@ impl Cancel {
         cancel
     }
 
-    /// Takes back `count` charges of `cost` in a row, whose requests never act, as one charge: the TAT after the last
-    /// charge, and the state before the first.
+    /// Takes back `count` charges of `cost` in a row, whose requests never act, as one charge: with the TAT after the
+    /// last charge, and the state before the first.
     pub(crate) fn combined(
         first: &BucketState,
         last: &BucketState,
@@ -251,7 +253,7 @@ impl Operation for Cancel {
         } = &self;
         let swept = bucket.sweep(now);
         let (mut after, is_new) = bucket.fitted(quotas, now);
-        // Nothing is known of the charge if the bucket was reset since, or has no level for these quotas.
+        // The charge is unknown if the bucket was reset since, or has no level for these quotas.
         let is_unknown = |((level, limit), trace): ((&Level, &Limit), &Trace)| {
             limit.num != 0 && trace.tat > level.last
         };
@@ -307,7 +309,7 @@ impl Operation for CancelAll {
     }
 }
 
-/// The longest wait. The task that gives tokens back may be in a runtime that does not run.
+/// The maximum wait. The task that gives tokens back may be in a runtime that does not run.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The keys of one namespace. Cloning is cheap.
@@ -318,11 +320,11 @@ pub(crate) struct Returning(Arc<Keys>);
 struct Keys {
     /// The number of operations in progress, usually zero.
     count: AtomicUsize,
-    under_way: Mutex<HashMap<Key, UnderWay>>,
+    under_way: Mutex<HashMap<Key, HoldsUnderWay>>,
 }
 
 /// The operations in progress for one key.
-struct UnderWay {
+struct HoldsUnderWay {
     count: usize,
     over: watch::Sender<()>,
 }
@@ -336,7 +338,7 @@ pub(crate) struct Return {
 impl Returning {
     pub(crate) fn begin(&self, key: &Key) -> Return {
         let mut under_way = lock(&self.0.under_way);
-        let new = || UnderWay {
+        let new = || HoldsUnderWay {
             count: 0,
             over: watch::Sender::new(()),
         };

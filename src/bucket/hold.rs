@@ -1,8 +1,8 @@
-//! The steps on the holds of one to eight limits: `lua/hold.lua` in Rust. All steps are one operation, so that those of many
-//! callers on one key share a call, whatever they do.
+//! Steps on the holds of one to eight limits: `lua/hold.lua` in Rust. All kinds of steps are one operation, so that the
+//! steps of many callers on one key share a call.
 //!
-//! The ids of a process are consecutive, so holds that begin together are of one *block* of 32 ids. Equal steps on a block
-//! are one run, and equal holds of a block share a record in the store.
+//! The ids of a process are consecutive, so holds that begin together are in one *block* of 32 ids. Equal steps on a
+//! block are one run, and equal holds of a block share a record in the store.
 
 #[cfg(test)]
 mod tests;
@@ -27,14 +27,14 @@ use crate::store::operation::{Arguments, Field, Fields, Garbled, Operation, Repe
 pub(crate) struct HoldStep {
     pub(crate) quotas: Quotas,
     pub(crate) id: u128,
-    /// What happens when the hold ends by itself.
+    /// The rule for a hold that ends by itself.
     pub(crate) on_end: OnEnd,
     pub(crate) verb: Verb,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// Holds `amount` tokens for `ttl` µs. If the hold exists, as `Extend`.
+    /// Holds `amount` tokens for `ttl` µs. If the hold exists, like `Extend`.
     Authorize { amount: u32, ttl: i64 },
     /// Raises the hold to at least `amount` tokens if they are available, and moves its end to at least `ttl` µs from
     /// now.
@@ -47,41 +47,41 @@ impl Verb {
     /// Ends the hold, and charges nothing.
     pub(crate) const RELEASE: Self = Self::Capture { amount: 0, late: 0 };
 
-    /// Charges tokens for a hold that has ended. It is sent once, and only if the only capture was answered so: a capture that
-    /// the network held up may come after another one that has removed the hold.
+    /// Charges tokens for a hold that has ended. It is sent once, and only if the hold's only capture found that the
+    /// hold had ended: a delayed copy of a capture may arrive after another copy that has removed the hold.
     pub(crate) fn late(late: u32) -> Self {
         Self::Capture { amount: 0, late }
     }
 }
 
-/// What became of a hold.
+/// The outcome of a step on a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The tokens are not available.
     Refused,
-    /// It is held, or was when it was captured.
+    /// The tokens are held, or were held until this capture.
     Held,
-    /// There is no such hold any more.
+    /// The hold does not exist, or has ended.
     Ended,
-    /// The key has as many holds as it can have.
+    /// The key already has the maximum number of holds.
     Full,
 }
 
 #[derive(Debug)]
 pub(crate) struct HoldReply {
     pub(crate) outcome: Outcome,
-    /// The tokens that the hold had before a capture, or has after another step; 0 if there is none.
+    /// The tokens of the hold before a capture, or after another step; 0 if there is no hold.
     pub(crate) amount: i64,
-    /// The state after it, and after other steps of the same instant.
+    /// The state after the step, and after other steps of the same instant.
     pub(crate) state: BucketState,
-    /// The hold, if the step was an authorization.
+    /// The id of the hold, if the step was an authorization.
     authorized: Option<u128>,
 }
 
 /// The number of ids in a block: the bits of a mask.
 const BLOCK: u128 = 32;
 
-/// The answer to one hold of a run whose answers may differ: the outcome and the amount.
+/// The size of the result for one hold of a run whose results may differ: the outcome and the amount.
 const ANSWER: usize = 5;
 
 impl HoldStep {
@@ -99,8 +99,8 @@ impl HoldStep {
         }
     }
 
-    /// One text: the number of the step, what happens at the end, the block, the holds as a mask and their number, the
-    /// amount, and another number. Behind it, the numbers of each capture if there are several.
+    /// Writes the step as one text: the number of the step, the rule for the end, the block, the holds as a mask and
+    /// their number, the amount, and another number. If there are several captures, the numbers of each follow.
     pub(crate) fn write<'a>(
         &'a self,
         others: impl ExactSizeIterator<Item = &'a Self> + Clone,
@@ -125,7 +125,7 @@ impl HoldStep {
         };
         let mut text: SmallVec<[u8; 39]> = SmallVec::new();
         text.extend([verb, u8::from(self.on_end == OnEnd::Capture)]);
-        // Their first bytes differ most, which makes them quick to find.
+        // The first bytes differ most, which makes ids quick to find.
         text.extend((self.id / BLOCK).to_le_bytes());
         text.extend(mask.to_be_bytes());
         text.push(1 + others.len() as u8);
@@ -199,7 +199,7 @@ impl HoldStep {
         (Outcome::Held, amount, true)
     }
 
-    /// Whether so many more tokens are available.
+    /// Whether this number of additional tokens is available.
     fn has(&self, bucket: &Bucket, now: i64, more: i64) -> bool {
         let ask = Ask {
             cost: more,
@@ -212,7 +212,7 @@ impl HoldStep {
 impl Operation for HoldStep {
     under_its_quotas!();
     type Reply = HoldReply;
-    // Only an authorization whose caller is gone is taken back.
+    // Only an authorization whose caller was dropped is undone.
     type Undo = Self;
     const SCRIPT: Script = HOLD;
     const REPEAT: Repeat = Repeat::Never;
@@ -225,7 +225,7 @@ impl Operation for HoldStep {
         !matches!(self.verb, Verb::Authorize { .. })
     }
 
-    /// Captures first: they leave tokens to the authorizations.
+    /// Captures run first: they release tokens for the authorizations.
     fn rank(&self) -> (u8, u128) {
         let verb = match self.verb {
             Verb::Capture { .. } => 0,
@@ -252,7 +252,7 @@ impl Operation for HoldStep {
         others: impl ExactSizeIterator<Item = &'a Self> + Clone,
         call: &mut Arguments<'_>,
     ) {
-        // Not: in all buckets of a run or in none.
+        // 0: each step runs alone, not in all buckets or in none.
         call.integer(0);
         self.write(others, call);
     }
@@ -290,7 +290,7 @@ impl Operation for HoldStep {
 
     fn apply(self, bucket: &mut Bucket, now: i64) -> HoldReply {
         let moved = bucket.sweep(now) | bucket.set_back(now);
-        // What is written has its calendar quotas in their current windows.
+        // A state is written with its calendar quotas in their current windows.
         if bucket.fits_in_place(&self.quotas) && !self.quotas.have_windows() {
             let (outcome, amount, changed) = self.run(bucket, now);
             if changed || moved {
@@ -328,7 +328,7 @@ pub(crate) struct HoldAllStep {
     pub(crate) terms: Arc<Terms>,
     /// In the order of the limits.
     pub(crate) steps: Steps,
-    /// Whether it is done for all limits or for none. Otherwise, for each by itself.
+    /// Whether the step is done for all limits or for none. Otherwise it is done for each limit alone.
     pub(crate) all_or_none: bool,
 }
 
@@ -337,8 +337,8 @@ pub(crate) type Steps = SmallVec<[HoldStep; 3]>;
 #[derive(Debug)]
 pub(crate) struct HoldAllReply {
     terms: Arc<Terms>,
-    /// What became of each hold. If a step that is done for all or for none was not possible for one limit, the states are
-    /// those without it.
+    /// The result for each hold. If an all-or-none step was not possible for one limit, the states are those without
+    /// the step.
     pub(crate) each: SmallVec<[HoldReply; 3]>,
 }
 
@@ -357,7 +357,7 @@ impl HoldAllReply {
 impl Operation for HoldAllStep {
     type Cell = Buckets;
     type Reply = HoldAllReply;
-    // Only an authorization whose caller is gone is taken back.
+    // Only an authorization whose caller was dropped is undone.
     type Undo = Self;
     const SCRIPT: Script = HOLD;
     const PARTS: &'static [&'static str] = PARTS;
@@ -425,7 +425,7 @@ impl Operation for HoldAllStep {
             return reply;
         }
         for ((bucket, step), reply) in cells.0.iter_mut().zip(steps).zip(&mut reply.each) {
-            // A step that changes nothing by itself.
+            // A step that changes nothing.
             let nothing = HoldStep {
                 verb: Verb::Extend { amount: 0, ttl: 0 },
                 ..step

@@ -1,5 +1,5 @@
-//! The holds of a bucket: tokens that are not charged yet, and that no other request gets. Each hold ends at a time
-//! that its holder moves on. It equals `lua/holds.lua`, integer for integer.
+//! The holds of a bucket: tokens that are not charged yet, and that are not available to other requests. Each hold ends
+//! at a time that its renewals extend. It equals `lua/holds.lua`, integer for integer.
 
 #[cfg(test)]
 mod tests;
@@ -9,9 +9,9 @@ use crate::bucket::level::{Level, Moment};
 use crate::bucket::quota::Pace;
 use crate::bucket::quotas::Quotas;
 
-/// What happens to a [`Hold`](crate::token_bucket::Hold) that ends without a word, for example because its process crashed: after its
-/// [ttl](crate::TokenBucket::with_hold_ttl) without a renewal. A hold that is dropped before its usage is known ends the
-/// same way.
+/// The rule for a [`Hold`](crate::token_bucket::Hold) that ends by itself: after its
+/// [ttl](crate::TokenBucket::with_hold_ttl) without a renewal, for example because its process crashed. A hold that is
+/// dropped before its usage is known ends in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnEnd {
     /// Its amount is charged, at the time of its end.
@@ -38,7 +38,7 @@ impl Default for HoldOptions {
 }
 
 impl HoldOptions {
-    /// What happens to a hold that ends by itself. A crash must not eat a credit that never comes back.
+    /// Returns the rule for a hold that ends by itself. By default, a crash does not use up tokens that never refill.
     pub(crate) fn on_end(&self, quotas: &Quotas) -> OnEnd {
         self.on_end.unwrap_or_else(|| {
             match quotas
@@ -59,13 +59,13 @@ pub(crate) const MOST: usize = 1024;
 /// The holds of one bucket, at least one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holds {
-    /// The tokens that are held.
+    /// The number of held tokens.
     pub(crate) held: i64,
-    /// Those of them that are charged when their holds end.
+    /// The held tokens that are charged when their holds end.
     pub(crate) captures: i64,
-    /// When the first hold ends, at the earliest, µs.
+    /// A lower bound for the end of the first hold, µs.
     pub(crate) next: i64,
-    /// When the last hold ends, at the latest, µs.
+    /// An upper bound for the end of the last hold, µs.
     pub(crate) last: i64,
     /// In any order. Empty in replies.
     pub(crate) each: Vec<Record>,
@@ -103,7 +103,7 @@ impl Holds {
         }
     }
 
-    /// Adds tokens to those that are held until `end`.
+    /// Adds tokens that are held until `end`.
     pub(crate) fn add(&mut self, amount: i64, end: i64, on_end: OnEnd) {
         self.held += amount;
         self.captures += if on_end == OnEnd::Capture { amount } else { 0 };
@@ -115,7 +115,7 @@ impl Holds {
         self.last = self.last.max(end);
     }
 
-    /// Moves all times, in their order.
+    /// Moves all times. `moved` must keep their order.
     pub(crate) fn shift(&mut self, moved: impl Fn(i64) -> i64) {
         (self.next, self.last) = (moved(self.next), moved(self.last));
         self.each
@@ -123,7 +123,7 @@ impl Holds {
             .for_each(|record| record.end = moved(record.end));
     }
 
-    /// When a level that is full at `full` is full again once all holds have ended, at the latest.
+    /// An upper bound for the time when a level that is full at `full` is full again after all holds have ended.
     pub(crate) fn full_from(&self, level: &Level, full: i64) -> i64 {
         let from = full.max(self.last);
         let pace = Pace::of(level.quota);
@@ -135,19 +135,19 @@ impl Holds {
 }
 
 impl Level {
-    /// The level as if what is held were used.
+    /// The level if held tokens count as used.
     pub(crate) fn with_held(mut self, pace: &Pace, now: i64, held: i64) -> Self {
         match pace.num {
             _ if held == 0 => {}
-            // More may be held than a quota admits that was changed, by any factor.
+            // If the quota was changed, any number of tokens may be held.
             0 => self.overuse(now, now, held),
             _ => self.tat = self.overdrawn(pace, now, now, held),
         }
         self
     }
 
-    /// Charges what was held, at the time `at`: in full, with a debt of at most 35 years, or until the level is empty. A
-    /// calendar quota is charged in its current window.
+    /// Charges held tokens at the time `at`: all of them, with a debt of at most 35 years, or until the level is empty.
+    /// A calendar quota is charged in its current window.
     pub(crate) fn settle(&mut self, now: i64, at: i64, tokens: i64, in_full: bool) {
         if !in_full {
             return self.charge_up_to_burst(now, at, tokens);

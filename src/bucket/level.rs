@@ -1,13 +1,14 @@
-//! The arithmetic of one limit: how many tokens it has, and what a charge does to it. It equals `lua/level.lua` and
-//! `lua/calendar.lua`, integer for integer.
+//! The arithmetic of one limit: how many tokens are available, and how a charge changes the state. It equals
+//! `lua/level.lua` and `lua/calendar.lua`, integer for integer.
 //!
 //! GCRA: the state is the *theoretical arrival time* (TAT), at which the bucket is full again. With one token every
 //! `T`, a request for `n` tokens is admitted if `max(TAT, now) + n·T − burst·T ≤ now + wait`. It acts at the time
 //! on the left-hand side. Times are whole µs plus `den`-ths of a µs, so nothing is rounded.
 //!
-//! The level of a calendar quota counts the tokens used in a window. Its `tat` is the number of used tokens, as for a quota
-//! that never refills, and its `last` is the number of the window. At the start of each later window, `burst` of the used
-//! tokens come back. More than `burst` tokens are used if tokens were reserved ahead or charged without a check.
+//! The level of a calendar quota counts the tokens used in a window. Its `tat` is the number of used tokens, as for a
+//! quota that never refills, and its `last` is the number of the window. At the start of each later window, `burst` of
+//! the used tokens are refilled. More than `burst` tokens are used if tokens were reserved ahead or charged without a
+//! check.
 
 #[cfg(test)]
 mod tests;
@@ -16,14 +17,14 @@ use crate::bucket::calendar::{Calendar, MAX_SPAN, Tokens};
 use crate::bucket::quota::Pace;
 use crate::store::notifier::END;
 
-/// How long a state is kept after the end of its last window, µs. If the server's clock steps over the end of a window
-/// and back, the used tokens are still known.
+/// How long a state is kept after the end of its last window, µs: if the server's clock steps over the end of a window
+/// and back, the number of used tokens is still known.
 const KEPT: i64 = 86_400_000_000;
 
-/// What is held of a key is charged to a level as at most so many bursts.
+/// The holds of a key are charged to a level as at most this many bursts: one for each hold.
 const MOST_HELD: i64 = 1024;
 
-/// The used tokens of a level are at most so many times its tokens.
+/// The maximum number of used tokens of a stored level, in bursts.
 const MOST_USED: i64 = 16_384;
 
 /// A point in time or a duration, in whole µs plus `den`-ths of a µs (`0 ≤ part < den`). Ordered as a number.
@@ -80,10 +81,11 @@ impl Moment {
 /// The state of a bucket under one quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level {
-    /// The TAT. For a quota that never refills or is of a calendar: the used tokens, with the part [`Moment::USED`].
+    /// The TAT. For a quota that never refills and for a calendar quota: the used tokens, with the part
+    /// [`Moment::USED`].
     pub(crate) tat: Moment,
     /// The latest TAT of the reservations that have not acted yet. It is above `tat` only after a cancellation. For a
-    /// calendar quota: the window.
+    /// calendar quota: the number of the window.
     pub(crate) last: Moment,
     /// `last` before the most recent charge; not stored.
     pub(crate) before: Moment,
@@ -122,8 +124,8 @@ impl Level {
         pace.burst + tokens_in(pace, until - base.whole, base.part)
     }
 
-    /// The time at which the last charge may act, in whole µs, rounded up: `TAT − burst·T`, with what is left of the
-    /// burst.
+    /// The time at which the last charge may act, in whole µs, rounded up: `TAT − burst·T`, if the burst is reduced by
+    /// the held tokens.
     pub(crate) fn act(&self, pace: &Pace, held: i64) -> i64 {
         if pace.num == 0 {
             return self.acts_in_window();
@@ -136,7 +138,7 @@ impl Level {
             .ceil()
     }
 
-    /// The time at which one token is available besides those that are held.
+    /// The time at which one token is available besides the held ones.
     pub(crate) fn next(&self, pace: &Pace, now: i64, held: i64) -> i64 {
         let mut after = *self;
         after.charge(pace, now, now, 1);
@@ -159,7 +161,7 @@ impl Level {
         self.last = self.before.max(self.tat);
     }
 
-    /// Charges for a request to which the quota does not apply: at most until the level is empty.
+    /// Charges a request to which the quota does not apply: at most until the level is empty.
     pub(crate) fn charge_up_to_burst(&mut self, now: i64, at: i64, tokens: i64) {
         let pace = Pace::of(self.quota);
         let tokens = tokens.min(pace.burst);
@@ -177,7 +179,7 @@ impl Level {
         self.last = self.last.max(self.tat);
     }
 
-    /// Whether a TAT owes more than the burst without `tokens`.
+    /// Whether the debt of a TAT without `tokens` exceeds the burst.
     #[inline]
     pub(crate) fn owes(&self, tat: Moment, now: i64, tokens: i64) -> bool {
         let Tokens { burst, num, den } = self.quota;
@@ -186,7 +188,7 @@ impl Level {
         num != 0 && ahead > i128::from(burst - tokens) * i128::from(num)
     }
 
-    /// Whether so many tokens are available by `until`, counted from the TAT or from `start`, whichever is later.
+    /// Whether this number of tokens is available by `until`, counted from the TAT or from `start`, whichever is later.
     #[inline]
     pub(crate) fn has(&self, now: i64, start: i64, until: i64, tokens: i64) -> bool {
         match self.quota.num {
@@ -196,7 +198,7 @@ impl Level {
     }
 }
 
-/// The number of whole tokens that come back in `span` µs minus `part` den-ths of a µs. A negative span counts
+/// The number of whole tokens that are refilled in `span` µs minus `part` den-ths of a µs. A negative span counts
 /// backwards.
 #[inline]
 fn tokens_in(pace: &Pace, span: i64, part: i64) -> i64 {
@@ -204,7 +206,7 @@ fn tokens_in(pace: &Pace, span: i64, part: i64) -> i64 {
     let left = span.rem_euclid(pace.num);
     let rest = match left.checked_mul(pace.den) {
         Some(left) => (left - part).div_euclid(pace.num),
-        // The share of one of very many processes. The result is below `den` in size, which fits.
+        // For the share of one of very many processes. The absolute result is below `den`, so it fits.
         None => {
             let left = i128::from(left) * i128::from(pace.den) - i128::from(part);
             i64::try_from(left.div_euclid(i128::from(pace.num))).unwrap_or(i64::MAX)
@@ -213,8 +215,8 @@ fn tokens_in(pace: &Pace, span: i64, part: i64) -> i64 {
     laps.saturating_mul(pace.den).saturating_add(rest)
 }
 
-/// The number of whole tokens that come back in `span` µs plus `part` den-ths of a µs, and the `num`-ths of the
-/// next token.
+/// The number of whole tokens that are refilled in `span` µs plus `part` den-ths of a µs, and the `num`-ths of the next
+/// token.
 pub(crate) fn divide(pace: &Pace, span: i64, part: i64) -> (i64, i64) {
     let num = i128::from(pace.num);
     let den = i128::from(pace.den);
@@ -223,9 +225,10 @@ pub(crate) fn divide(pace: &Pace, span: i64, part: i64) -> (i64, i64) {
     (narrow(parts / num), narrow(parts % num))
 }
 
-/// Levels of quotas that count used tokens: of calendar quotas, and of those that never refill.
+/// Levels of quotas that count used tokens: calendar quotas, and quotas that never refill.
 impl Level {
-    /// Makes a level of the numbers in the reply of a script. `None` if its window, or how much is used, is out of range.
+    /// Creates a level from the numbers in the reply of a script. `None` if its window or its number of used tokens is
+    /// out of range.
     pub(crate) fn read(tat: Moment, last: Moment, quota: Tokens) -> Option<Self> {
         let level = Self {
             tat,
@@ -274,14 +277,14 @@ impl Level {
         self
     }
 
-    /// The used tokens for a request that acts at `at` or later: all of the windows before that are used.
+    /// The used tokens for a request that acts at `at` or later: the tokens of all windows before `at` count as used.
     fn used_by(&self, calendar: &Calendar, at: i64) -> i64 {
         let windows = (calendar.window(at) - self.last.whole).max(0);
         self.tat.whole.max(windows * self.quota.burst)
     }
 
-    /// The number of tokens available by `until` for a request that acts at `start` or later; without those of later
-    /// windows, unless they can be reserved.
+    /// The number of tokens available by `until` for a request that acts at `start` or later. Tokens of later windows
+    /// count only if they can be reserved.
     pub(crate) fn unused(&self, now: i64, start: i64, until: i64) -> i64 {
         let Tokens { burst, .. } = self.quota;
         let Some(calendar) = self.calendar() else {
@@ -308,7 +311,7 @@ impl Level {
             self.before = self.last;
             let used = self.used_by(&calendar, at);
             let burst = self.quota.burst;
-            // The tokens of a request are all of one window, if they can be.
+            // The tokens of a request are from one window, if possible.
             let left = (burst - used % burst) % burst;
             self.tat.whole = if left < tokens && tokens <= burst {
                 used + left
@@ -332,7 +335,7 @@ impl Level {
         self.tat.whole = (used + tokens).min(most).max(self.tat.whole);
     }
 
-    /// Charges at most as much as comes back within 35 years from now.
+    /// Charges at most as many tokens as are refilled within 35 years from now.
     pub(crate) fn overuse(&mut self, now: i64, at: i64, tokens: i64) {
         let mut used = self.tat.whole;
         let mut most = MAX_SPAN;
@@ -343,7 +346,7 @@ impl Level {
         self.tat.whole = (used + tokens).min(most).max(self.tat.whole);
     }
 
-    /// The tokens that come back within 35 years from now.
+    /// The number of tokens that are refilled within 35 years from now.
     fn most_used(&self, calendar: &Calendar, now: i64) -> i64 {
         (1 + calendar.window(now + MAX_SPAN) - self.last.whole) * self.quota.burst
     }
@@ -358,8 +361,8 @@ impl Level {
         level
     }
 
-    /// Whether the tokens of a charge can be given back, which led to `tat` in the window `before`: it was in the current
-    /// window, and all charges act now; or nothing was charged after it.
+    /// Whether the tokens of a charge can be given back. The charge resulted in `tat` in the window `before`. They can
+    /// if that window is the current one and all charges act now, or if nothing was charged after it.
     pub(crate) fn can_give_back(&self, tat: Moment, before: Moment) -> bool {
         let windows = self.last.whole - before.whole;
         self.calendar().is_none()
@@ -367,7 +370,7 @@ impl Level {
             || windows >= 0 && self.tat.whole == tat.whole - windows * self.quota.burst
     }
 
-    /// When all tokens are back; `None` if never.
+    /// When all tokens are refilled; `None` if never.
     pub(crate) fn unused_from(&self) -> Option<i64> {
         let used = self.tat.whole;
         let burst = self.quota.burst;
@@ -378,7 +381,8 @@ impl Level {
         }
     }
 
-    /// The time from which the level is idle, at the latest, if holds of `captures` tokens end by `last`; `None` if never.
+    /// An upper bound for the time from which the level is idle, if holds of `captures` tokens end by `last`; `None` if
+    /// never.
     pub(crate) fn window_idle_from(&self, last: i64, captures: i64) -> Option<i64> {
         let mut after = *self;
         if captures > 0 {
@@ -402,9 +406,9 @@ impl Level {
     }
 }
 
-/// Charges without a check, and what such charges leave.
+/// Charges without a check.
 impl Level {
-    /// The TAT after a charge at the time `at` of at most as much as comes back within 35 years from now.
+    /// The TAT after a charge at the time `at` of at most as many tokens as are refilled within 35 years from now.
     pub(crate) fn overdrawn(&self, pace: &Pace, now: i64, at: i64, tokens: i64) -> Moment {
         let most = Moment::at(now + MAX_SPAN);
         let after = match pace.take_too_long(tokens) {
@@ -414,7 +418,7 @@ impl Level {
         self.tat.max(after)
     }
 
-    /// Charges at most as much as comes back within 35 years from now.
+    /// Charges at most as many tokens as are refilled within 35 years from now.
     pub(crate) fn overdraw(&mut self, pace: &Pace, now: i64, at: i64, tokens: i64) {
         if pace.num == 0 {
             self.overuse(now, at, tokens);

@@ -1,4 +1,4 @@
-//! [`Quota`]: one rate limit as its user writes it, and [`Limit`]: the same limit, checked and in numbers.
+//! [`Quota`]: one rate limit as the user sets it, and [`Limit`]: the same limit, checked and in numbers.
 
 #[cfg(test)]
 mod tests;
@@ -16,6 +16,8 @@ use crate::error::Error;
 /// A quota is checked when it becomes [`Quotas`](crate::Quotas). Every constructor that takes a quota does this.
 ///
 /// A quota of 0 [closes](crate::token_bucket#closed-limits) its limit: requests are refused until the quota is changed.
+/// It can come from [`quotas`](crate::RateLimitLayer::quotas), from a
+/// [table](crate::RateLimitLayer::quota_table), or for all processes at once from [`FleetQuotas`](crate::FleetQuotas).
 ///
 /// ```
 /// use std::time::Duration;
@@ -50,7 +52,7 @@ pub(crate) enum Rate {
 }
 
 impl Rate {
-    /// Whether it admits nothing. [`Never`](Self::Never) admits the burst.
+    /// Whether it admits nothing. [`Never`](Self::Never) admits its burst.
     fn is_zero(self) -> bool {
         match self {
             Self::Never => false,
@@ -102,14 +104,14 @@ impl Quota {
         Self::new(rate, Duration::from_secs(86_400))
     }
 
-    /// A fractional `rate` of tokens per second, such as `0.5`: 0, or 1e-9 to 1e9. The default burst is the rate rounded
-    /// up.
+    /// A fractional `rate` of tokens per second, such as `0.5`: 0, or 1e-9 to 1e9. The default burst is the rate
+    /// rounded up.
     #[must_use]
     pub const fn per_second_f64(rate: f64) -> Self {
         Self::at(Rate::Fraction(rate), Duration::from_secs(1), None)
     }
 
-    /// `tokens` in total. Used tokens do not come back until the bucket is [reset](crate::TokenBucket::reset).
+    /// `tokens` in total. Used tokens are not refilled until the bucket is [reset](crate::TokenBucket::reset).
     ///
     /// In Redis, the key of such a bucket has no TTL, because an expired key would be a full bucket. It stays
     /// without a TTL when later calls use other quotas, until the bucket is reset.
@@ -140,7 +142,7 @@ impl Quota {
 
 /// Calendar quotas. See [calendar quotas](crate::token_bucket#calendar-quotas).
 impl Quota {
-    /// `tokens` per day from midnight to midnight, of which all can be taken at once. [`per_day`](Self::per_day) is a
+    /// `tokens` per day from midnight to midnight. All of them can be taken at once. [`per_day`](Self::per_day) is a
     /// quota that refills within 24 hours.
     ///
     /// ```
@@ -153,7 +155,7 @@ impl Quota {
         Self::calendar(tokens, Unit::Day)
     }
 
-    /// `tokens` per week, from Monday on, of which all can be taken at once.
+    /// `tokens` per week, from Monday on. All of them can be taken at once.
     ///
     /// ```
     /// # use tower_distributed::Quota;
@@ -165,7 +167,7 @@ impl Quota {
         Self::calendar(tokens, Unit::Week)
     }
 
-    /// `tokens` per month, from its first day on, of which all can be taken at once.
+    /// `tokens` per month, from its first day on. All of them can be taken at once.
     ///
     /// ```
     /// # use tower_distributed::Quota;
@@ -177,7 +179,7 @@ impl Quota {
         Self::calendar(tokens, Unit::Month)
     }
 
-    /// `tokens` per year, from January on, of which all can be taken at once.
+    /// `tokens` per year, from January on. All of them can be taken at once.
     ///
     /// ```
     /// # use tower_distributed::Quota;
@@ -211,8 +213,8 @@ impl Quota {
     /// Sets when the windows of a calendar quota start: the weekday of a week (1 is Monday, 7 is Sunday), the day of a
     /// month (1 to 31), or the month of a year (1 to 12). Default: 1.
     ///
-    /// A month that lacks the day starts on its last day: `starting(31)` starts on 28 or 29 February. A calendar day has
-    /// no such start; use [`at_offset`](Self::at_offset).
+    /// A month without this day starts on its last day: in February, `starting(31)` starts on the 28th or 29th. A
+    /// calendar day has no such start; use [`at_offset`](Self::at_offset).
     #[must_use]
     pub const fn starting(mut self, start: u8) -> Self {
         self.calendar.starting = Some(start);
@@ -221,7 +223,7 @@ impl Quota {
 
     /// Sets the offset of a calendar quota from UTC in minutes, positive to the east: -1439 to 1439. Default: 0.
     ///
-    /// Time zones with daylight saving time are not supported; see
+    /// With daylight saving time, change the offset when the clocks change; see
     /// [calendar quotas](crate::token_bucket#calendar-quotas).
     #[must_use]
     pub const fn at_offset(mut self, minutes: i16) -> Self {
@@ -333,7 +335,7 @@ impl Quota {
     }
 }
 
-/// Whether a text in quotes, in a header field, may have this character.
+/// Whether a quoted text in a header field may contain this character.
 pub(crate) fn is_quotable(c: char) -> bool {
     matches!(c, ' '..='~') && c != '"' && c != '\\'
 }
@@ -357,7 +359,7 @@ fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
             return above;
         }
         let steps = (short - 1) / over;
-        // The next `below` has too large a denominator, and so has all that is nearer than `above`.
+        // The next `below` has too large a denominator, and so has every fraction nearer than `above`.
         if above.1 > 0 && steps > (most - below.1) / above.1 {
             return above;
         }
@@ -376,7 +378,7 @@ fn ceiling(p: i128, q: i128, most: i128) -> (i128, i128) {
 pub(crate) struct Limit {
     pub(crate) name: Arc<str>,
     pub(crate) pace: Pace,
-    /// Whether it admits nothing. Then the pace is one token a second, in which the store keeps the state.
+    /// Whether it admits nothing. Then its pace is one token a second, which the store uses for the state.
     pub(crate) is_closed: bool,
 }
 

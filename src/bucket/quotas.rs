@@ -1,5 +1,5 @@
-//! [`Quotas`]: a checked set of one to eight quotas that apply together. Equal sets share one value, so that calls under
-//! them are sent to the store in one batch.
+//! [`Quotas`]: a checked set of one to eight quotas that apply together. Equal sets share one value, so that calls
+//! under them are sent to the store in one batch.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState};
@@ -16,7 +16,7 @@ use crate::macros::in_range;
 use crate::store::operation::packed;
 use crate::sync::lock;
 
-/// One to eight quotas that apply together, for example `10/s` and `1000/h`.
+/// One to eight quotas that apply together, such as `10/s` and `1000/h`.
 ///
 /// A request must fit all of them. They are checked and charged together: if one quota refuses a request, none is
 /// charged. Equal quotas share one value, however they were made, so the store sends calls under equal quotas in

@@ -212,7 +212,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What is wrong with `part`, at the beginning of `rest`.
+    /// The error for `part`, which is at the beginning of `rest`.
     fn wrong_at(&self, rest: &str, part: &str, why: &str) -> Error {
         let position = 1 + self.whole[..self.whole.len() - rest.len()].chars().count();
         self.wrong(format_args!("at position {position}, {part:?} {why}"))
@@ -227,8 +227,8 @@ impl<'a> Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a unit of the calendar, where windows start, and the offset. `None`, and nothing is read, if the unit is
-    /// not one of the calendar. `day` is 24 hours, as `d`, so the day of the calendar is `calendar day`.
+    /// Reads a calendar unit, the start of its windows, and the offset. If the unit is not a calendar unit, returns
+    /// `None` and reads nothing. `day` is 24 hours, like `d`; the calendar unit is `calendar day`.
     pub(crate) fn calendar(&mut self, tokens: &str, count: &str) -> Result<Option<Quota>, Error> {
         let begin = self.rest;
         let first = self.take(char::is_alphabetic);
@@ -369,7 +369,7 @@ fn described(limit: &Limit) -> Quota {
     }
 }
 
-/// Writes a span with the largest unit of which it is a multiple.
+/// Writes a time span as a multiple of the largest possible unit.
 struct Span(Duration);
 
 impl fmt::Display for Span {

@@ -1,4 +1,4 @@
-//! How quotas are written as arguments of scripts, and how buckets are read from their replies.
+//! Writes quotas as arguments of scripts, and reads buckets from their replies.
 
 use std::sync::Arc;
 
@@ -30,20 +30,21 @@ pub(crate) const RESERVE: Script = function!(Writes: "reserve"; BUCKETS, &["rese
 /// Steps on the holds of one bucket or of several.
 pub(crate) const HOLD: Script = function!(Writes: "hold"; BUCKETS, &["hold"]);
 
-/// The maximum number of buckets in one call of [`Reserve`](crate::bucket::charge::Reserve) or [`Peek`](crate::bucket::adjust::Peek): about 0.4 or 0.8 ms of server time.
+/// The maximum number of buckets in one call of [`Reserve`](crate::bucket::charge::Reserve) or
+/// [`Peek`](crate::bucket::adjust::Peek): about 0.4 or 0.8 ms of server time.
 pub(crate) const MOST_RUNS: usize = 128;
 
-/// The maximum for operations that process and write states in table form, which takes four times as long.
+/// The maximum for operations that process and write states as tables, which takes four times as long.
 pub(crate) const MOST_SLOW_RUNS: usize = 64;
 
-/// Operations answer -1 for a run whose key does not hold a bucket.
+/// An operation returns -1 for a run whose key does not hold a bucket.
 pub(crate) const WRONG_TYPE: Garbled = Garbled(
     "WRONGTYPE the key holds a value that is not a bucket: delete the key, or choose another prefix",
 );
 
 pub(crate) const OUT_OF_RANGE: Garbled = Garbled("a script returned a time out of range");
 
-/// The common part of the operations on one bucket. Those under the same quotas share one call, which contains the
+/// The common part of the operations on one bucket. Operations under the same quotas share one call, which contains the
 /// quotas once.
 macro_rules! under_its_quotas {
     () => {
@@ -75,7 +76,7 @@ pub(crate) fn write_limits<'a>(
     }
 }
 
-/// Reads a bucket, in table form or bare.
+/// Reads a bucket, in its full or bare form.
 pub(crate) fn read_bucket(
     quotas: &Quotas,
     now: i64,
@@ -118,7 +119,7 @@ pub(crate) fn read_levels(quotas: &Quotas, fields: &mut Fields<'_>) -> Result<Bu
     Ok(bucket)
 }
 
-/// Reads a number that is not negative. A script answers -1 for a run whose key does not hold a bucket.
+/// Reads a number that is not negative. A script returns -1 for a run whose key does not hold a bucket.
 pub(crate) fn read_count(fields: &mut Fields<'_>) -> Result<i64, Garbled> {
     match fields.integer()? {
         ..0 => Err(WRONG_TYPE),
@@ -134,7 +135,7 @@ pub(crate) fn read_moment(fields: &mut Fields<'_>) -> Result<Moment, Garbled> {
     moment(fields.integer()?, fields.integer()?)
 }
 
-/// Checks that a time from a script is in the range in which no arithmetic overflows.
+/// Checks that a time from a script is in the range where arithmetic cannot overflow.
 fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
     if (0..END).contains(&whole) && (-1..=1 << 20).contains(&part) {
         Ok(Moment { whole, part })
@@ -143,15 +144,15 @@ fn moment(whole: i64, part: i64) -> Result<Moment, Garbled> {
     }
 }
 
-/// Charges a bucket, as it was before a run of requests for `cost` tokens each, of which the first `admitted` were admitted,
-/// for the requests up to the `nth` (from 0).
+/// Returns the bucket after the `nth` (from 0) of a run of requests for `cost` tokens each. `bucket` is the state
+/// before the run; the first `admitted` requests were admitted.
 pub(crate) fn charged(
     mut bucket: Bucket,
     quotas: &Quotas,
     now: i64,
     (cost, admitted, nth): (i64, i64, i64),
 ) -> Bucket {
-    // First the admitted requests of the run before this one, then this one.
+    // First charges the earlier admitted requests of the run, then this one.
     let before = admitted.min(nth);
     if before > 0 {
         bucket.charge(quotas, now, before * cost);

@@ -38,7 +38,7 @@ impl Dedupe {
     }
 }
 
-/// Implements the setters of a builder of claims: of their leases, and others.
+/// Implements the setters of a builder of claims: those of lease options, and others.
 macro_rules! claim_setters {
     ($builder:ident: $($others:tt)*) => {
         $crate::macros::setters! { $builder:
@@ -50,12 +50,13 @@ macro_rules! claim_setters {
             /// Sets whether claims are renewed while they are held, at each third of their ttl. Default: `true`.
             fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
-            /// Sets how long a claim is held at most, at least the [`ttl`](Self::ttl). Default: as long as it lives.
+            /// Sets the maximum time for which a claim is held, at least the [`ttl`](Self::ttl). Default: as long as it
+            /// lives.
             ///
-            /// The watchdog renews a claim for as long as it is there, also one that was forgotten in a map or leaked.
-            /// After this time the claim is lost, as if it had expired: the item can be claimed again,
+            /// The watchdog renews a claim as long as it exists, even if it is leaked or left in a map. After this time
+            /// the claim is lost, as if it had expired: the item can be claimed again,
             /// [`lost`](crate::LeaseHandle::lost) resolves, and the event `claim_lost` reports it when the item is
-            /// confirmed. It needs the [`watchdog`](Self::watchdog): without it the ttl is the bound.
+            /// confirmed. It needs the [`watchdog`](Self::watchdog): without it, the ttl is the maximum.
             fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
 
             $($others)*
@@ -196,7 +197,8 @@ claim_setters! { ExactBuilder:
     /// Sets how many items are expected within `remember_for`, 1 to 10¹¹. Default: one million.
     ///
     /// The capacity determines over how many keys the items are spread. With many more or far fewer items, an item
-    /// takes more memory. The answers stay exact.
+    /// takes more memory: with a capacity of 10⁶, 25 bytes with 10⁵ items, and 47 bytes with 10⁴. The answers stay
+    /// exact.
     fn capacity(items: u64) => capacity = items;
 }
 

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::bloom_filter::bits::Probe;
-use crate::dedupe::claims::{Claims, Common, Known, Taken};
+use crate::dedupe::claims::{Claims, Common, HandledBy, Taken};
 use crate::dedupe::exact::{Digest, ExactClaims};
 use crate::dedupe::filter::FilterClaims;
 use crate::error::Error;
@@ -25,12 +25,12 @@ use crate::store::timer::{sleep, within};
 use crate::telemetry::Event;
 use crate::telemetry::emit::tell;
 
-/// Where a confirmation records that the item was handled.
+/// The place where a confirmation records that the item was handled.
 #[derive(Clone)]
 pub(super) enum Place {
     Filter(Arc<Claims<FilterClaims>>, Probe),
     Exact(Arc<Claims<ExactClaims>>, Digest),
-    /// With the outcome, and what is recorded if there is no room for it.
+    /// With the outcome, and the replacement that is recorded if there is no memory left for it.
     #[cfg(feature = "http")]
     Replay(Arc<Claims<Flight>>, Entry, Arc<[u8]>),
 }
@@ -45,7 +45,7 @@ impl Place {
         }
     }
 
-    /// Drops the outcome.
+    /// Replaces the outcome, if there is one, by the short replacement.
     fn shorten(&mut self) {
         #[cfg(feature = "http")]
         if let Self::Replay(_, entry, without) = self {
@@ -63,28 +63,28 @@ impl Place {
     }
 }
 
-/// The result of a claim, with how a duplicate is known.
-pub(crate) enum Looked {
+/// The result of a claim. For a duplicate, the source of this knowledge.
+pub(crate) enum ClaimAnswer {
     New(Claim),
-    Known(Known),
+    HandledBy(HandledBy),
 }
 
-impl Looked {
+impl ClaimAnswer {
     /// `place` returns where the item is to be recorded.
     pub(super) fn of<I>(taken: Taken<I>, place: impl FnOnce(I) -> Place) -> Self {
         match taken {
             Taken::Lease(lease, item) => Self::New(Claim::new(lease, place(item))),
-            Taken::Known(known) => Self::Known(known),
+            Taken::HandledBy(known) => Self::HandledBy(known),
         }
     }
 }
 
 /// The claim on an item. When it is dropped, it is released, and the item can be claimed again.
 ///
-/// A claim is a [`Lease`]: it is renewed while it is held, and signals when it is [lost](crate::LeaseHandle::lost). Its key
-/// names the item by its hash. Its [handle](Lease::handle) has a fencing token: the time of the claim by the
-/// store's clock, in µs. The token is greater than the token of every earlier claim on the item, as long as the
-/// store's clock is not set back.
+/// A claim is a [`Lease`]: it is renewed while it is held, and signals when it is [lost](crate::LeaseHandle::lost). Its
+/// key names the item by its hash. Its [handle](Lease::handle) has a fencing token: the time of the claim by the
+/// store's clock, in µs. The token is greater than the token of every earlier claim on the item, as long as the store's
+/// clock is not set back.
 #[must_use = "a claim is released when it is dropped"]
 pub struct Claim {
     lease: Lease,
@@ -103,27 +103,25 @@ impl Claim {
     /// # Errors
     ///
     /// [`is_unavailable`](Error::is_unavailable) if it is unknown whether the item was recorded.
-    /// [`is_overloaded`](Error::is_overloaded) if it was not recorded. After both, the call is retried in the
-    /// background until the claim expires, which is not released. If the retries fail too, the item may be handled again
-    /// once the claim has expired.
-    /// [`is_invalid`](Error::is_invalid) if another configuration was stored under the name meanwhile: then the claim is
-    /// released.
+    /// [`is_overloaded`](Error::is_overloaded) if it was not recorded. After both errors, the claim is not released,
+    /// and the call is retried in the background until the claim expires. If the retries fail too, the item may be
+    /// handled again once the claim has expired. [`is_invalid`](Error::is_invalid) if another configuration was stored
+    /// under the name in the meantime: then the claim is released.
     ///
     /// # Cancel safety
     ///
-    /// Once the future is polled, the confirmation completes even if the future is dropped: it is then finished in the
-    /// background. A future that is neither polled nor dropped delays it, and [`Store::shutdown`](crate::Store::shutdown) waits
-    /// for it.
+    /// Once the future is polled, the confirmation completes in the background even if the future is dropped. A future
+    /// that is neither polled nor dropped delays it, and [`Store::shutdown`](crate::Store::shutdown) waits for it.
     pub async fn confirm(self) -> Result<bool, Error> {
         self.confirm_and(|_| {}).await
     }
 
-    /// Confirms like [`confirm`](Self::confirm), and calls `hear` with the outcome even if the future is dropped.
+    /// Confirms like [`confirm`](Self::confirm), and calls `hear` with the result even if the future is dropped.
     pub(crate) async fn confirm_and(
         self,
         hear: impl FnOnce(&Result<bool, Error>) + Send + 'static,
     ) -> Result<bool, Error> {
-        let confirming = Confirming::new(self);
+        let confirming = Confirmation::new(self);
         if let Some(confirmed) = confirming.enter_in_memory() {
             return confirming.answered(confirmed, hear);
         }
@@ -165,18 +163,18 @@ impl Claim {
     }
 }
 
-/// A claim whose item was handled. Whatever becomes of its confirmation, it is not released before the store has answered
-/// that it cannot record the item: it is confirmed, or expires.
-struct Confirming {
+/// A claim whose item was handled. It is released only if the store replies that it cannot record the item. Otherwise
+/// it is confirmed, or expires.
+struct Confirmation {
     /// `None` after it was released.
     lease: Option<Lease>,
     handle: LeaseHandle,
     place: Place,
-    /// A shutdown waits for it, and reports it if it stays. `None` before the first attempt has failed.
+    /// A shutdown waits for it, and reports it if it does not complete. `None` before the first attempt has failed.
     work: Option<Work>,
 }
 
-impl Confirming {
+impl Confirmation {
     fn new(Claim { lease, place }: Claim) -> Self {
         place
             .common()
@@ -193,20 +191,20 @@ impl Confirming {
         }
     }
 
-    /// Tries once to record that the item was handled. `again`: after an attempt whose answer is not known.
+    /// Makes one attempt to record that the item was handled. `again`: the reply to an earlier attempt is unknown.
     fn enter(&self, again: bool) -> Attempt {
         let place = self.place.clone();
         let state = Arc::clone(&self.handle.state);
         Box::pin(async move { place.confirm(&state, again).await })
     }
 
-    /// The same in memory, where it is done at once.
+    /// The same in memory, where it completes immediately.
     fn enter_in_memory(&self) -> Option<Result<bool, Error>> {
         let is_in_memory = self.place.common().store.is_in_memory();
         is_in_memory.then(|| self.place.confirm(&self.handle.state, false).now_or_never())?
     }
 
-    /// Applies the outcome of the first attempt. `hear` is called with it, too.
+    /// Applies the result of the first attempt, and calls `hear` with it.
     fn answered(
         self,
         confirmed: Result<bool, Error>,
@@ -219,8 +217,8 @@ impl Confirming {
         confirmed
     }
 
-    /// Takes in the outcome of the first attempt, and sends an event if the claim was lost or the confirmation failed.
-    /// Returns what is to be retried.
+    /// Processes the result of the first attempt, and sends an event if the claim was lost or the confirmation failed.
+    /// Returns the confirmation if it must be retried.
     fn confirmed(self, confirmed: &Result<bool, Error>) -> Option<Self> {
         let name = &self.place.common().name;
         match confirmed {
@@ -240,7 +238,7 @@ impl Confirming {
         self.settle(confirmed)
     }
 
-    /// Releases the claim if the store cannot record the item. Returns what is to be retried.
+    /// Releases the claim if the store cannot record the item. Returns the confirmation if it must be retried.
     fn settle(mut self, confirmed: &Result<bool, Error>) -> Option<Self> {
         let error = confirmed.as_ref().err()?;
         if error.is_overloaded() || error.is_out_of_memory() {
@@ -274,8 +272,8 @@ impl Confirming {
         }
     }
 
-    /// Finishes a confirmation whose caller has gone away. Its first attempt goes on where it began. If that place stands
-    /// still, or has ended, the confirmation is sent once more from here.
+    /// Finishes a confirmation whose caller was dropped. Its first attempt continues on the caller's runtime. If that
+    /// runtime is blocked or has ended, the confirmation is sent once more from here.
     async fn finish(
         self,
         first: Option<Attempt>,
@@ -303,14 +301,14 @@ impl Confirming {
         }
     }
 
-    /// Runs the rest of a confirmation where it does not depend on the caller.
+    /// Runs the rest of a confirmation independently of the caller.
     fn go_on<R: Future<Output = ()> + Send + 'static>(self, rest: impl FnOnce(Self) -> R) {
         let here = || Handle::try_current().ok();
         let store = &self.place.common().store;
         let in_memory = store.is_in_memory();
         let thread = store.background_for_a_task();
         let there = || thread.handle().ok();
-        // In memory, retries follow the clock of the caller, which a test may have paused.
+        // In memory, retries use the clock of the caller, which a test may have paused.
         let place = if in_memory {
             here().or_else(there)
         } else {
@@ -327,7 +325,7 @@ impl Confirming {
     }
 }
 
-impl Drop for Confirming {
+impl Drop for Confirmation {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
             lease.settled();
@@ -341,16 +339,16 @@ impl Drop for Confirming {
     }
 }
 
-/// An attempt that is under way.
+/// A pending attempt.
 type Attempt = BoxFuture<'static, Result<bool, Error>>;
 
-/// A confirmation on its way, with the calls of others of its runtime. If it is dropped before its end, it is finished in the
+/// A pending confirmation, sent with other calls of its runtime. If it is dropped before its end, it is finished in the
 /// background.
 struct Run<F: FnOnce(&Result<bool, Error>) + Send + 'static> {
-    /// `None` while it is polled, so that one that has panicked is not polled again.
+    /// `None` while it is polled, so that an attempt that panicked is not polled again.
     first: Option<Attempt>,
-    /// With the user's function, which the background must not call. `None` once it is answered.
-    rest: Option<(Confirming, F)>,
+    /// With the user's function, which the background task must not call. `None` after the reply.
+    rest: Option<(Confirmation, F)>,
     runtime: Option<Handle>,
 }
 

@@ -1,4 +1,4 @@
-//! Claims under one name, and what they need of the memory that records handled items.
+//! Claims under one name, and the trait of the memory that records handled items.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::lease::handle::{Lease, LeaseState};
 use crate::lease::holders::Holder;
 use crate::lease::key_state::KeyState;
 use crate::lease::kind::{Completing, Entered, Kind, Look, Outcome, Scope};
-use crate::lease::namespace::{Admission, Leases};
+use crate::lease::namespace::{LeaseNamespace, Leases};
 use crate::lease::options::LeaseOptions;
-use crate::lease::waiter::{Ask, Got, Wait};
+use crate::lease::waiter::{AcquireRequest, Acquired, Patience};
 use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::store::operation::{Arguments, Cell, Field, Garbled};
@@ -27,22 +27,22 @@ pub(crate) struct Claims<K: Kind> {
     pub(super) leases: Leases<K>,
 }
 
-/// What all kinds of claims have.
+/// The common fields of all kinds of claims.
 pub(super) struct Common {
     pub(super) store: Store,
     pub(super) name: String,
     pub(super) decisions: Decisions,
 }
 
-/// The result of a claim: the lease on an item, or how it is known that the item was handled.
+/// The result of a claim: the lease on an item, or the source of the knowledge that the item was handled.
 pub(super) enum Taken<I> {
     Lease(Lease, I),
-    Known(Known),
+    HandledBy(HandledBy),
 }
 
-/// How it is known that an item was handled.
+/// The source of the knowledge that an item was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum HandledBy {
     Exactly,
     ByFilter,
     /// The filter is above its capacity and fails open, so the item must be handled.
@@ -51,9 +51,9 @@ pub(crate) enum Known {
 
 /// Records which items were handled. One holder at a time handles an item; a confirmation then records it.
 pub(crate) trait Memory: fmt::Debug + Send + Sync + Sized + 'static {
-    /// An item, as it is recorded.
+    /// The recorded form of an item.
     type Item: Clone + fmt::Debug + Send + Sync + 'static;
-    /// The most runs in one call.
+    /// The maximum number of runs in one call.
     const MOST_RUNS: usize = 64;
 
     fn item(&self, item: &[u8]) -> Self::Item;
@@ -66,7 +66,7 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync + Sized + 'static {
             key.reserve(44);
             key.extend_from_slice(itoa::Buffer::new().format(place).as_bytes());
             key.push(b':');
-            // By hand, since each claim comes through here.
+            // Written by hand for speed, because each claim uses it.
             let digit = |digit| b"0123456789abcdef"[usize::from(digit)];
             let digits = digest
                 .to_be_bytes()
@@ -76,9 +76,9 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync + Sized + 'static {
     }
     /// Makes sure that the stored layout is the same.
     fn open(&self) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Returns how an item is known that was found, given how full the memory is.
-    fn known(&self, item: &Self::Item, level: u64) -> Known;
-    /// Takes in how full the memory is after an item was recorded.
+    /// Returns the source of the knowledge that a found item was handled, given the fill level of the memory.
+    fn known(&self, item: &Self::Item, level: u64) -> HandledBy;
+    /// Records the fill level of the memory after an item was recorded.
     fn note(&self, _item: &Self::Item, _level: u64) {}
     /// Returns the error for another layout that is stored under the name.
     fn mismatch(&self, stored: &Mismatch) -> Error;
@@ -87,16 +87,16 @@ pub(crate) trait Memory: fmt::Debug + Send + Sync + Sized + 'static {
     fn write(&self, call: &mut Arguments<'_>);
     /// Writes the arguments of a run.
     fn write_item(item: &Self::Item, call: &mut Arguments<'_>);
-    /// Looks for an item, in memory. Returns how full the memory is if it was found.
+    /// Looks for an item, in memory. Returns the fill level of the memory if it was found.
     fn find(&self, item: &Self::Item) -> Result<Option<u64>, Found>;
-    /// Records an item, in memory. Returns how full the memory is.
+    /// Records an item, in memory. Returns the fill level of the memory.
     fn insert(&self, item: &Self::Item) -> Result<u64, Found>;
 }
 
-/// What to do with an item that a filter above its capacity reports as a duplicate.
+/// How to treat an item that a filter above its capacity reports as a duplicate.
 ///
-/// Above its capacity, a filter reports more new items as duplicates than its false-positive rate says. For
-/// example, a filter with a rate of 10⁻⁴ reports about 16 % of the new items at three times its capacity.
+/// Above its capacity, a filter exceeds its false-positive rate. For example, a filter with a rate of 10⁻⁴ reports
+/// about 16 % of the new items as duplicates at three times its capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FilterFull {
@@ -108,7 +108,7 @@ pub enum FilterFull {
     FailClosed,
 }
 
-/// What a look at an item finds.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// The item was handled. For a filter, the value is the sample of the item's generation.
@@ -127,8 +127,8 @@ impl<K: Kind> Claims<K> {
         scope: Scope<K>,
         options: LeaseOptions,
     ) -> Arc<Self> {
-        let admission = Admission::new(store, namespace, scope);
-        let leases = Leases::new(admission, options, telemetry::Leases::new("claim", name));
+        let namespace = LeaseNamespace::new(store, namespace, scope);
+        let leases = Leases::new(namespace, options, telemetry::Leases::new("claim", name));
         let decisions = Decisions::new("dedupe", name);
         Arc::new(Self {
             common: Common {
@@ -141,7 +141,7 @@ impl<K: Kind> Claims<K> {
     }
 
     pub(super) fn memory(&self) -> &Scope<K> {
-        self.leases.admission.scope()
+        self.leases.namespace.scope()
     }
 }
 
@@ -156,8 +156,8 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
         )
     }
 
-    /// Claims an item, or answers how it is known. With `bypass`, claims it even if it is known, unless the call had to wait
-    /// and the item was handled meanwhile.
+    /// Claims an item, or returns why it is known. With `bypass`, a known item is claimed too, unless the call had to
+    /// wait and the item was handled during the wait.
     pub(super) async fn claim(
         &self,
         item: &[u8],
@@ -166,23 +166,25 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
     ) -> Result<Taken<M::Item>, Error> {
         let item = self.memory().item(item);
         self.memory().open().await?;
-        let wait = max_wait.map(|max_wait| Wait {
+        let wait = max_wait.map(|max_wait| Patience {
             max_wait: Some(max_wait),
-            ..Wait::FOR_EVER
+            ..Patience::FOR_EVER
         });
-        let ask = Ask {
+        let ask = AcquireRequest {
             bypass,
-            ..Ask::new(item.clone(), Subject::Flight, Default::default(), 0, wait)
+            ..AcquireRequest::new(item.clone(), Subject::Flight, Default::default(), 0, wait)
         };
         match self.leases.acquire_or_find(M::key(&item), ask).await? {
-            Got::Lease(lease, _) => Ok(Taken::Lease(lease, item)),
-            Got::Done(Found::Handled(level)) => Ok(Taken::Known(self.memory().known(&item, level))),
-            Got::Done(found) => Err(self.error(&found)),
+            Acquired::Lease(lease, _) => Ok(Taken::Lease(lease, item)),
+            Acquired::Done(Found::Handled(level)) => {
+                Ok(Taken::HandledBy(self.memory().known(&item, level)))
+            }
+            Acquired::Done(found) => Err(self.error(&found)),
         }
     }
 
-    /// Records that a claimed item was handled. Returns whether the claim was still held. `again`: this
-    /// was sent before, and the answer is not known.
+    /// Records that a claimed item was handled. Returns whether the claim was still held. `again`: this was sent
+    /// before, and the reply is unknown.
     pub(super) async fn confirm(
         &self,
         state: &LeaseState,
@@ -191,7 +193,7 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
     ) -> Result<bool, Error> {
         let entered = self
             .leases
-            .admission
+            .namespace
             .complete(state, item.clone(), again)
             .await?;
         let (was_held, level) = entered.map_err(|found| self.error(&found))?;
@@ -217,8 +219,8 @@ pub(super) fn unasked() -> Error {
     )
 }
 
-/// Runs a step where an item is recorded, if the store is in memory. Since that is bounded, the step must create what a later
-/// insertion needs: an item that is handled must fit.
+/// Runs a step where an item is recorded, if the store is in memory. Because the memory is bounded, the step must
+/// create everything that a later insertion needs: a handled item must always fit.
 pub(super) fn step<C: Cell, T: Default>(
     namespace: &Namespace<C>,
     key: &Key,
@@ -288,7 +290,7 @@ impl<M: Memory> Outcome<Holder<false>> for M {
         _: Completing,
         _: i64,
     ) -> Result<Entered, Found> {
-        // The item is recorded even if the claim was lost, since it was handled.
+        // The item was handled, so it is recorded even if the claim was lost.
         memory.insert(item).map(Entered::Filled)
     }
 }

@@ -1,7 +1,7 @@
 //! Claims without false positives: the digest of each handled item is stored until it expires.
 //!
-//! In order: where an item is stored, the handled items of one bucket in memory, the operations on them, and what claims need
-//! of them. The steps in memory do the same as `lua/exact.lua`.
+//! In order: the layout of items, the handled items of one bucket in memory, the operations on them, and the kind of
+//! claims on them. The steps in memory do the same as `lua/exact.lua`.
 
 #[cfg(test)]
 mod tests;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use sha2::{Digest as _, Sha256};
 
 use crate::bloom_filter::layout::{Mismatch, UNREADABLE, read, read_flag};
-use crate::dedupe::claims::{Found, Known, Memory, step};
+use crate::dedupe::claims::{Found, HandledBy, Memory, step};
 use crate::error::Error;
 use crate::key::Key;
 use crate::lease::holders::Holder;
@@ -26,7 +26,7 @@ use crate::store::operation::{
     Arguments, Cell, Fields, Garbled, Operation, Repeat, Script, function,
 };
 
-/// How many slices a window has. One slice more counts, since the oldest is only partly inside the window.
+/// How many slices a window has. One more slice counts, because the oldest is only partly inside the window.
 const SLICES: u64 = 2;
 
 /// How many hashes a bucket has. Each slice that counts is in another hash.
@@ -76,7 +76,7 @@ impl Layout {
         let (buckets, millis) = text.strip_prefix("exact1 ")?.split_once(' ')?;
         let remember_for = Duration::from_millis(millis.parse().ok()?);
         let capacity = u64::from(buckets.parse::<u32>().ok()?) * SLICES * PACKED;
-        // A text of another program could name a span that is not possible.
+        // A text of another program could contain an impossible span.
         let is_possible = capacity > 0 && (1..1 << 40).contains(&remember_for.as_millis());
         let layout = is_possible.then(|| Self::new(capacity, remember_for))?;
         (*layout.descriptor == *text).then_some(layout)
@@ -117,7 +117,7 @@ impl Layout {
         &self.descriptor
     }
 
-    /// Returns for how many items the buckets are sized.
+    /// Returns the number of items for which the buckets are sized.
     pub(crate) fn capacity(&self) -> u64 {
         u64::from(self.buckets) * SLICES * PACKED
     }
@@ -240,7 +240,7 @@ impl Cell for Bucket {
 /// The hashes of a bucket.
 const HASHES: &[&str] = &["exact:0", "exact:1", "exact:2"];
 
-/// Returns the stored layout if it differs. Otherwise stores the layout, which lives longer than the items that use it.
+/// Returns the stored layout if it differs. Otherwise stores the layout, with a longer ttl than the items that use it.
 /// Without a layout, only returns the stored one.
 #[derive(Debug)]
 struct Open(Option<Arc<Layout>>);
@@ -449,8 +449,8 @@ impl Memory for Exact {
         (digest.bucket, u128::from_be_bytes(*digest.bytes))
     }
 
-    /// Checks the layout at the first call and again before it expires. With another number of buckets, handled items would
-    /// not be found.
+    /// Checks the layout at the first call and again before it expires. If the number of buckets differed, handled
+    /// items would not be found.
     async fn open(&self) -> Result<(), Error> {
         let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         let last = self.opened.load(Ordering::Relaxed);
@@ -467,8 +467,8 @@ impl Memory for Exact {
         Ok(())
     }
 
-    fn known(&self, _: &Digest, _: u64) -> Known {
-        Known::Exactly
+    fn known(&self, _: &Digest, _: u64) -> HandledBy {
+        HandledBy::Exactly
     }
 
     fn mismatch(&self, stored: &Mismatch) -> Error {

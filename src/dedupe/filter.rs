@@ -1,4 +1,4 @@
-//! Items that a filter remembers, and how full the filter is.
+//! The items of a filter, and its fill level.
 //!
 //! The steps in memory do the same as `lua/claim.lua`.
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use crate::bloom_filter::bits::Probe;
 use crate::bloom_filter::layout::Mismatch;
 use crate::bloom_filter::{BloomFilter, shard_key};
-use crate::dedupe::claims::{FilterFull, Found, Known, Memory, step};
+use crate::dedupe::claims::{FilterFull, Found, HandledBy, Memory, step};
 use crate::error::Error;
 use crate::lease::holders::Holder;
 use crate::lease::kind::Kind;
@@ -41,7 +41,7 @@ impl Filtered {
         self.fill.known()
     }
 
-    /// Records how full a generation is, by its sample. Returns the level.
+    /// Records the fill level of a generation, from its sample. Returns the level.
     fn measure(&self, probe: &Probe, ones: u64) -> f64 {
         let fill = self.filter.fill(ones);
         self.fill.note(probe.shard, fill);
@@ -80,12 +80,12 @@ impl Memory for Filtered {
         self.filter.open().await
     }
 
-    fn known(&self, probe: &Probe, ones: u64) -> Known {
+    fn known(&self, probe: &Probe, ones: u64) -> HandledBy {
         let is_full = self.measure(probe, ones) > 1.0 && self.when_full == FilterFull::FailOpen;
         if is_full {
-            Known::ByFullFilter
+            HandledBy::ByFullFilter
         } else {
-            Known::ByFilter
+            HandledBy::ByFilter
         }
     }
 
@@ -135,7 +135,7 @@ impl Memory for Filtered {
 /// From this level on, a filter is nearly full. From 1 on, it is full.
 const NEARLY: f64 = 0.8;
 /// How far the level must fall below a threshold before the threshold can be crossed again. The margin is needed
-/// since the level is measured by a sample.
+/// because the level is measured by a sample.
 const BACK: f64 = 0.1;
 /// The level of a shard is stored in these units, plus one: 0 means unknown.
 const UNIT: f64 = 10_000.0;
@@ -194,7 +194,7 @@ impl Fill {
         let kept = above(BACK);
         let before = self.crossed.fetch_max(crossed, Ordering::Relaxed);
         if kept < before {
-            // A threshold that another thread crossed meanwhile stays crossed.
+            // A threshold that another thread crossed in the meantime stays crossed.
             let _ =
                 self.crossed
                     .compare_exchange(before, kept, Ordering::Relaxed, Ordering::Relaxed);

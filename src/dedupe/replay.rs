@@ -11,7 +11,7 @@ use crate::error::reasons::Subject;
 use crate::key::Key;
 use crate::lease::handle::{Lease, LeaseState};
 use crate::lease::options::LeaseOptions;
-use crate::lease::waiter::{Ask, Got, Wait};
+use crate::lease::waiter::{AcquireRequest, Acquired, Patience};
 use crate::single_flight::answer::{Asker, Entry, Flight, Found};
 use crate::store::Store;
 use crate::store::client::Namespace;
@@ -73,18 +73,18 @@ impl Replays {
         &self.claims.common.name
     }
 
-    /// Claims a key. If another caller holds the claim, waits for up to `max_wait`, or returns an error. Does not count a
-    /// decision.
+    /// Claims a key. If another caller holds the claim, waits for up to `max_wait`, or returns an error. Does not count
+    /// a decision.
     pub(crate) async fn claim(
         self: &Arc<Self>,
         key: Key,
         max_wait: Option<Duration>,
     ) -> Result<Replay, Error> {
-        let wait = max_wait.map(|max_wait| Wait {
+        let wait = max_wait.map(|max_wait| Patience {
             max_wait: Some(max_wait),
-            ..Wait::FOR_EVER
+            ..Patience::FOR_EVER
         });
-        let ask = Ask::new(
+        let ask = AcquireRequest::new(
             Asker::default(),
             Subject::Flight,
             Default::default(),
@@ -92,15 +92,15 @@ impl Replays {
             wait,
         );
         match self.claims.leases.acquire_or_find(key, ask).await? {
-            Got::Done(Found::Answer { bytes, .. }) => Ok(Replay::Known(bytes)),
-            // Drops the claim: what was handled is not handled again.
-            Got::Lease(_, Some(Found::Foreign)) | Got::Done(Found::Foreign) => {
+            Acquired::Done(Found::Answer { bytes, .. }) => Ok(Replay::Known(bytes)),
+            // Drops the claim: a handled request is not handled again.
+            Acquired::Lease(_, Some(Found::Foreign)) | Acquired::Done(Found::Foreign) => {
                 let text =
                     "a stored response was not used: another version wrote it in another format";
                 tell(self.name(), Event::AnswerForeign, text);
                 Ok(Replay::Foreign)
             }
-            Got::Lease(lease, _) => Ok(Replay::New(ReplayClaim {
+            Acquired::Lease(lease, _) => Ok(Replay::New(ReplayClaim {
                 lease,
                 replays: Arc::clone(self),
             })),
@@ -109,8 +109,8 @@ impl Replays {
 }
 
 impl Claims<Flight> {
-    /// Stores the outcome of a claim. Returns whether the claim was still held. `again`: this
-    /// was sent before, and the answer is not known.
+    /// Stores the outcome of a claim. Returns whether the claim was still held. `again`: this was sent before, and the
+    /// reply is unknown.
     pub(super) async fn confirm(
         &self,
         state: &LeaseState,
@@ -119,7 +119,7 @@ impl Claims<Flight> {
     ) -> Result<bool, Error> {
         let entered = self
             .leases
-            .admission
+            .namespace
             .complete(state, entry.clone(), again)
             .await?;
         entered.map(|(was_held, _)| was_held).map_err(|_| unasked())
@@ -127,7 +127,7 @@ impl Claims<Flight> {
 }
 
 impl ReplayClaim {
-    /// Holds the claim for some work.
+    /// Keeps the claim until some work ends.
     pub(crate) fn belongs_to(&self, work: &Work) {
         self.lease.state.belongs_to(work);
     }
@@ -137,8 +137,8 @@ impl ReplayClaim {
         self.lease.give_back();
     }
 
-    /// Stores the outcome, as [`Claim::confirm`] does; `without` instead if there is no room for it. Returns whether the claim
-    /// was still held.
+    /// Stores the outcome, like [`Claim::confirm`]. If there is no memory left for it, stores `without` instead.
+    /// Returns whether the claim was still held.
     pub(crate) async fn keep(self, bytes: Arc<[u8]>, without: Arc<[u8]>) -> Result<bool, Error> {
         let entry = Entry::of(bytes, self.replays.remember_for, Duration::ZERO);
         let place = Place::Replay(Arc::clone(&self.replays.claims), entry, without);

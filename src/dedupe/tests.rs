@@ -79,7 +79,7 @@ async fn an_item_is_confirmed_although_no_thread_can_be_started() {
     is_confirmed(&other).await;
 }
 
-/// The store is told of the confirmation by another connection than the one that it began on.
+/// The confirmation is sent over another connection than the one where it began.
 #[test]
 fn an_item_is_confirmed_although_its_runtime_stands_still() {
     let Scene {
@@ -124,7 +124,7 @@ fn a_confirmation_is_retried_although_its_runtime_has_ended() {
     there.block_on(is_confirmed(&other));
 }
 
-/// Without a runtime too, nobody can confirm it. The claim is not released: it expires.
+/// Without a runtime, no process can confirm it either. The claim is not released: it expires.
 #[test]
 fn a_handled_item_is_not_released_although_nobody_can_confirm_it() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -1,4 +1,4 @@
-//! What an error says of itself.
+//! The predicates of [`Error`], and the values that it carries.
 
 use std::any::Any;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::reasons::{Busy, Cause, Outage, Upload, Why};
 use crate::error::{Error, Fault, Kind};
 
-/// The `retry_after` of an overload, and of an outage: the longest pause between two probes of a breaker.
+/// The `retry_after` of an overload or an outage: the longest pause between two probes of a breaker.
 const RETRY_SOON: Duration = Duration::from_secs(1);
 
 impl Error {
@@ -28,7 +28,7 @@ impl Error {
 
     /// Whether the limit refused the call, or another caller holds the lock, permit, flight or claim.
     ///
-    /// [`retry_after`](Self::retry_after) says when to retry, and [`decision`](Self::decision) returns the decision
+    /// [`retry_after`](Self::retry_after) returns when to retry, and [`decision`](Self::decision) returns the decision
     /// of a token bucket.
     ///
     /// ```
@@ -45,8 +45,8 @@ impl Error {
         matches!(*self.0, Kind::Refused(_) | Kind::Busy(_))
     }
 
-    /// Whether the call was refused after a wait: it got nothing within `max_wait`, or within the allowed number of
-    /// tries.
+    /// Whether the call was refused after a wait: it was not admitted within `max_wait`, or within the allowed number
+    /// of tries.
     ///
     /// ```
     /// use std::time::Duration;
@@ -83,7 +83,8 @@ impl Error {
             .is_some_and(|busy| matches!(busy.why, Why::QueueFull | Why::QueueTooLong))
     }
 
-    /// Whether the call asks for more than there can be: its cost is above the burst, or its weight above the limit.
+    /// Whether the call requests more than the limit can ever grant: its cost is above the burst, or its weight above
+    /// the limit.
     /// Such a call can never be admitted.
     ///
     /// ```
@@ -105,15 +106,15 @@ impl Error {
         )
     }
 
-    /// Whether it is a cost above the burst.
+    /// Whether the cost of the call is above the burst.
     pub(crate) fn is_exceeds_burst(&self) -> bool {
         matches!(*self.0, Kind::ExceedsBurst { .. })
     }
 
     /// Whether the lease is no longer held: it has expired or was revoked.
     ///
-    /// Extending such a lease returns this error, and [`release_checked`](crate::Lease::release_checked). A layer also returns it for a request that it cancelled
-    /// because its lease was lost.
+    /// [`Lease::extend`](crate::Lease::extend) and [`release_checked`](crate::Lease::release_checked) return this error
+    /// for such a lease. A layer also returns it for a request that it cancelled because its lease was lost.
     ///
     /// ```
     /// use std::time::Duration;
@@ -133,31 +134,31 @@ impl Error {
         matches!(*self.0, Kind::Lost)
     }
 
-    /// Whether a response body was aborted at a time limit of `response::UntilBodyEnd`, and its lease released.
+    /// Whether a response body was aborted at a time limit of `response::UntilBodyEnd`, which also released its lease.
     /// `response::LeaseEnd` has an example.
     #[must_use]
     pub fn is_body_timeout(&self) -> bool {
         matches!(*self.0, Kind::BodyTimeout(_))
     }
 
-    /// Whether a key extractor could not get a key from the request: [`bad_request`](Self::bad_request), or a part of the
-    /// key [is missing](Self::is_missing_part).
+    /// Whether a key extractor could not get a key from the request: [`bad_request`](Self::bad_request), or a part of
+    /// the key [is missing](Self::is_missing_part).
     pub(crate) fn is_bad_request(&self) -> bool {
         matches!(*self.0, Kind::BadRequest(..))
     }
 
-    /// Whether a request lacks a part of its key, such as a header field. The text names the part. Such an error is also a
-    /// [bad request](Self::is_bad_request).
+    /// Whether a request lacks a part of its key, such as a header field. The text names the part. Such an error is
+    /// also a [bad request](Self::is_bad_request).
     pub(crate) fn is_missing_part(&self) -> bool {
         matches!(*self.0, Kind::BadRequest(_, Fault::Missing))
     }
 
-    /// Whether an extractor found nothing in the request, so that another one may be used.
+    /// Whether the request lacks what an extractor reads, so that another extractor may be used.
     pub(crate) fn is_absence(&self) -> bool {
         self.is_missing_part() || self.is_no_extension()
     }
 
-    /// Whether a request lacks the extension that its key is made of.
+    /// Whether a request lacks the extension that its key is made from.
     pub(crate) fn is_no_extension(&self) -> bool {
         matches!(*self.0, Kind::NoExtension(_))
     }
@@ -214,7 +215,7 @@ impl Error {
         matches!(*self.0, Kind::Interrupted)
     }
 
-    /// Whether a change was not made, because it follows another version than the one that is stored. The text names both,
+    /// Whether a change was rejected because the stored version is not the expected one. The text names both versions,
     /// and who set the stored one.
     ///
     /// ```
@@ -256,7 +257,7 @@ impl Error {
         }
     }
 
-    /// Whether the store gave no usable answer: it is down, unreachable, too slow, or does not serve.
+    /// Whether the store gave no usable reply: it is down, unreachable, too slow, or rejects commands.
     ///
     /// ```
     /// use tower_distributed::{Quota, Store, TokenBucket};
@@ -274,8 +275,8 @@ impl Error {
     }
 
     /// Whether the store refused the operation because a bound is reached, such as
-    /// [`max_keys`](crate::StoreBuilder::max_keys) or [`max_bytes`](crate::StoreBuilder::max_bytes), or a layer refused a request because it has no room for its body. The
-    /// operation did not run.
+    /// [`max_keys`](crate::StoreBuilder::max_keys) or [`max_bytes`](crate::StoreBuilder::max_bytes), or a layer refused
+    /// a request because it has no room for its body. The operation did not run.
     ///
     /// This is neither an outage nor a refusal by a limit. No layer admits a request because of it, even if the
     /// layer is set to fail open. [`retry_after`](Self::retry_after) returns 1 s.
@@ -299,7 +300,7 @@ impl Error {
         )
     }
 
-    /// Whether the store gave no answer within its timeout. The operation may or may not have run.
+    /// Whether the store did not reply within its timeout. The operation may or may not have run.
     ///
     /// ```
     /// use tower_distributed::{Quota, Store, TokenBucket};
@@ -319,7 +320,7 @@ impl Error {
             .is_some_and(|outage| outage.cause == Cause::TimedOut)
     }
 
-    /// Whether the server has no room for what is to be written.
+    /// Whether the server has no memory for the write.
     #[cfg(feature = "dedupe")]
     pub(crate) fn is_out_of_memory(&self) -> bool {
         self.outage()
@@ -350,7 +351,7 @@ impl Error {
             .is_some_and(|outage| outage.cause == Cause::WrongType)
     }
 
-    /// Whether the store is unavailable, so that `StoreFailure` applies.
+    /// Whether the store is unavailable in a way that `StoreFailure` applies to: any outage but a wrong type.
     pub(crate) fn is_away(&self) -> bool {
         self.is_unavailable() && !self.is_wrong_type()
     }
@@ -383,7 +384,7 @@ impl Error {
                 .is_some_and(|outage| matches!(outage.cause, Cause::NotSent | Cause::BreakerOpen))
     }
 
-    /// Returns the error for an operation of which a copy was sent before, and may have run: it is not
+    /// Returns the error for an operation that was sent before, and whose earlier copy may have run: it is never
     /// [`is_not_sent`](Self::is_not_sent).
     pub(crate) fn of_last_copy(self) -> Self {
         match self.outage() {

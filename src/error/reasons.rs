@@ -1,4 +1,4 @@
-//! Why a call fails, for those that treat the reasons differently.
+//! The reasons for failed calls, for code that treats them differently.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a request with an idempotency key is not handled.
+/// Why a request with an idempotency key was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) enum Upload {
@@ -14,9 +14,9 @@ pub(crate) enum Upload {
     TooLarge(usize),
     /// The body was not complete after this time.
     TooSlow(Duration),
-    /// The bodies of other requests take up the room, which is this number of bytes.
+    /// The bodies of other requests use all of the room, which is this number of bytes.
     NoRoom(usize),
-    /// Another request has used the idempotency key. This part of it differs.
+    /// Another request has used the idempotency key. The text names the part in which this one differs.
     KeyReused(&'static str),
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Busy {
     pub(crate) retry_after: Option<Duration>,
 }
 
-/// What the caller asked for.
+/// What the caller wanted to acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Permit,
@@ -40,19 +40,19 @@ pub(crate) enum Subject {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Another caller holds it.
+    /// Another caller holds the lease.
     Taken,
     /// The queue already has `max_waiters` waiters.
     QueueFull,
     /// The waiters in the queue would not be served within `max_wait`.
     QueueTooLong,
-    /// It did not become free within `max_wait` or within the allowed number of tries.
+    /// The lease did not become free within `max_wait` or within the allowed number of tries.
     WaitedTooLong,
     /// The limit is 0.
     Closed,
 }
 
-/// Why the store gave no usable answer.
+/// Why the store gave no usable reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
     pub(crate) cause: Cause,
@@ -63,23 +63,24 @@ pub(crate) struct Outage {
 /// The kinds of [`Outage`] that the crate treats differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// No answer within the store's timeout: the operation may or may not have run.
+    /// No reply within the store's timeout: the operation may or may not have run.
     TimedOut,
     /// The connection could not be made, or it broke.
     Disconnected,
     /// The runtime that the call was sent from has ended: the operation may or may not have run.
     Ended,
-    /// The server answered that it cannot serve (LOADING, READONLY, CLUSTERDOWN, …).
+    /// The server replied that it cannot serve (LOADING, READONLY, CLUSTERDOWN, …).
     NotServing,
     /// The server denies this script or this key, but serves other calls.
     Denied,
-    /// The call is not on enough replicas, or not on disk. It may have run.
+    /// Not enough replicas have received the call, or it is not on disk. It may have run.
     NotDurable,
     /// Another node of the Cluster has the slot of the key. Nothing has run.
     Redirected,
     /// The slot of the key is being moved to another node of the Cluster. Nothing has run.
     Moving,
-    /// The same, but the script has run in part: it removed a key, and the node then refused to read it again.
+    /// The slot is being moved, and the script has run in part: it removed a key, and the node then refused to read it
+    /// again.
     MovedMidway,
     /// There was no connection: nothing was sent.
     NotSent,
@@ -87,7 +88,7 @@ pub(crate) enum Cause {
     BreakerOpen,
     /// A key holds a value that this crate did not write.
     WrongType,
-    /// The server sent an answer that this crate does not understand.
+    /// The server sent a reply that this crate does not understand.
     Unexpected,
 }
 

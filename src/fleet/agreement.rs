@@ -1,4 +1,4 @@
-//! The scripts and the steps in Rust give the same answers to random sequences, also on forged versions.
+//! The scripts and the steps in Rust give the same replies for random sequences, also on forged versions.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -21,7 +21,7 @@ const STEPS: usize = 40;
 /// Replaces `lua/clock.lua`.
 const CLOCK: &str = "local now = tonumber(redis.call('GET', 'clock'))\n";
 
-/// What another program, or another version, could have written.
+/// Versions that another program, or another version, could have written.
 const FORGED: [&str; 12] = [
     "",
     "10/s",
@@ -79,7 +79,7 @@ impl Side {
         )
     }
 
-    /// What is stored in memory.
+    /// Returns the versions that are stored in memory.
     fn stored(&self, sequence: usize) -> Vec<Vec<u8>> {
         let Namespace::InMemory(cells) = &self.namespace else {
             panic!("it is in memory")
@@ -137,7 +137,7 @@ async fn lua_and_rust_agree_on_every_sequence() {
                     let value = rng
                         .random_bool(0.7)
                         .then(|| value[rng.random_range(0..value.len())]);
-                    // At times the id of an earlier call.
+                    // Sometimes the id of an earlier call.
                     let id = format!(
                         "{:x}",
                         if rng.random_bool(0.15) {

@@ -21,10 +21,10 @@ use crate::telemetry::emit::tell;
 /// How often the store is read while messages arrive.
 const EVERY: Duration = Duration::from_secs(30);
 
-/// How soon the store is read again after it gave no answer, and how often while no messages arrive.
+/// The interval after which the store is read again after a failure, and while no messages arrive.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What this process knows of a setting. All handles of the name share it.
+/// The state of a setting in this process. All handles of the name share it.
 pub(super) struct Follower<T: Sealed> {
     name: Box<str>,
     store: Store,
@@ -34,7 +34,8 @@ pub(super) struct Follower<T: Sealed> {
     /// The beginning of the messages about this setting. The added version follows.
     message: Arc<str>,
     hook: Option<Hook<T>>,
-    /// The last value that could be read; `None`: the default of each handle applies. Written under the lock of `state`.
+    /// The last value that could be parsed; `None`: the default of each handle applies. Written under the lock of
+    /// `state`.
     value: RwLock<Option<T>>,
     state: Mutex<State>,
 }
@@ -43,29 +44,29 @@ pub(super) struct Follower<T: Sealed> {
 struct State {
     /// The last version in the store, as far as this process knows.
     last: Option<SettingVersion>,
-    /// Whether the store has answered.
+    /// Whether the store has replied.
     is_known: bool,
-    /// Whether what is stored cannot be used, which was told.
+    /// Whether the stored value is unusable, and this was reported.
     is_told: bool,
-    /// How many times `last` has changed.
+    /// The number of changes of `last`.
     changes: u64,
     /// Whether a background read is in flight, and whether another one must follow.
     is_reading: bool,
     again: bool,
     /// When the store is read next; `None` if this setting is not followed by reading.
     due: Option<Instant>,
-    /// Instead of [`EVERY`], for tests.
+    /// Replaces [`EVERY`] in tests.
     every: Option<Duration>,
 }
 
-/// An event to tell when no lock is held.
+/// An event to emit when no lock is held.
 type Told = Option<(Event, String)>;
 
 impl<T: Sealed> Follower<T> {
-    /// Returns what all handles of a name share, and follows the setting.
+    /// Returns the follower that all handles of a name share, and starts to follow the setting.
     pub(super) fn open(store: &Store, name: &str) -> Result<Arc<Self>, Error> {
         let namespace = Namespace::new(store, name)?;
-        // Before the names are locked: it has a name of its own.
+        // Before the names are locked, since the hook registers a name of its own.
         let hook = T::hook(store, name);
         let follower = store.shared(name, || {
             let follower = Arc::new(Self {
@@ -91,7 +92,7 @@ impl<T: Sealed> Follower<T> {
         &self.name
     }
 
-    /// The value that applies, without I/O; `None`: the default.
+    /// Returns the value that applies, without I/O; `None`: the default.
     pub(super) fn value(&self) -> Option<T> {
         self.value
             .read()
@@ -99,7 +100,7 @@ impl<T: Sealed> Follower<T> {
             .clone()
     }
 
-    /// The number of the last known version; 0 if there is none.
+    /// Returns the number of the last known version; 0 if there is none.
     pub(super) fn number(&self) -> u64 {
         lock(&self.state)
             .last
@@ -107,10 +108,10 @@ impl<T: Sealed> Follower<T> {
             .map_or(0, |last| last.number)
     }
 
-    /// Begins to follow the setting, unless that has begun.
+    /// Starts to follow the setting, unless it is already followed.
     fn follow(self: &Arc<Self>) {
         self.store.subscribe();
-        // In memory nothing is missed: all handles are in this process.
+        // In memory no message is missed: all handles are in this process.
         if !self.store.is_in_memory() {
             let next = Instant::now() + SOON;
             if *lock(&self.state).due.get_or_insert(next) != next {
@@ -121,7 +122,7 @@ impl<T: Sealed> Follower<T> {
         self.poll(false);
     }
 
-    /// Reads the store in the background, in memory at once. `again`: also if a read is in flight, after it.
+    /// Reads the store in the background; in memory at once. `again`: if a read is in flight, reads again after it.
     fn poll(self: &Arc<Self>, again: bool) {
         let seen = {
             let mut state = lock(&self.state);
@@ -147,7 +148,7 @@ impl<T: Sealed> Follower<T> {
     fn polled(self: &Arc<Self>, seen: u64, answer: Result<Stored, Error>) {
         let is_away = answer.as_ref().is_err_and(Error::is_away);
         let no_pushes = self.store.notifier().current_link() == Link::Down;
-        // Before an event is told: what receives events is code of the user, and may panic.
+        // Before an event is emitted: its receivers are code of the user, and may panic.
         let (again, due) = {
             let mut state = lock(&self.state);
             state.is_reading = false;
@@ -184,7 +185,7 @@ impl<T: Sealed> Follower<T> {
         stored.recognised()
     }
 
-    /// The number of the last version, which is read if it is not known.
+    /// Returns the number of the last version. Reads it first if it is not known.
     pub(super) async fn known(self: &Arc<Self>) -> Result<u64, Error> {
         let is_known = lock(&self.state).is_known;
         if !is_known {
@@ -193,7 +194,8 @@ impl<T: Sealed> Follower<T> {
         Ok(self.number())
     }
 
-    /// Adds a version after the one with the number `expected`. `value`: `None` for that of the version before.
+    /// Adds a version after the one with the number `expected`. `value`: `None` restores the value of the version
+    /// before.
     pub(super) async fn change(
         self: &Arc<Self>,
         expected: u64,
@@ -215,7 +217,8 @@ impl<T: Sealed> Follower<T> {
                 Ok(version)
             }
             SetReply::Found(found) => {
-                // The next call of the caller is about what was found. If this read fails, so would that call.
+                // Read now, since the caller's next call needs the found version. If this read fails, that call would
+                // fail too.
                 let _ = self.read(Read::last()).await;
                 let found = found.map_or_else(
                     || "none was found: what was stored is lost".to_owned(),
@@ -232,8 +235,8 @@ impl<T: Sealed> Follower<T> {
         }
     }
 
-    /// Takes over what was read, unless it was read before a newer version was heard of. `seen`: the changes before the
-    /// read was sent.
+    /// Stores the versions that were read, unless a newer version arrived meanwhile. `seen`: the number of changes
+    /// before the read was sent.
     pub(super) fn learn(&self, seen: u64, stored: &Stored) {
         if !stored.is_recognised {
             return self.ignore(NOT_RECOGNISED);
@@ -255,7 +258,7 @@ impl<T: Sealed> Follower<T> {
         self.tell(told);
     }
 
-    /// Takes over a version that was added, unless a newer one is known.
+    /// Stores a version that was added, unless a newer one is known.
     pub(super) fn hear_of(&self, version: &SettingVersion) {
         let mut state = lock(&self.state);
         let told = state
@@ -288,7 +291,7 @@ impl<T: Sealed> Follower<T> {
         ))
     }
 
-    /// Leaves the last known value in place, because what is stored cannot be used.
+    /// Keeps the last known value, because the stored one cannot be used.
     fn ignore(&self, why: &str) {
         let told = lock(&self.state).unusable(why);
         self.tell(told);
@@ -329,14 +332,14 @@ impl State {
         self.last.as_ref().is_none_or(|last| last.at < version.at)
     }
 
-    /// Nothing is stored. The value stays, but a process that starts now has its default.
+    /// Records that nothing is stored. The value stays, but a process that starts now uses its default.
     fn lose(&mut self) -> Told {
         self.last.take()?;
         self.changes += 1;
         self.unusable("nothing is stored any more")
     }
 
-    /// Returns the event that what is stored cannot be used, once.
+    /// Returns, only once, the event that the stored value cannot be used.
     fn unusable(&mut self, why: impl std::fmt::Display) -> Told {
         let was_told = std::mem::replace(&mut self.is_told, true);
         let text = || format!("{why}: the last known value stays in force");
@@ -363,7 +366,7 @@ impl<T: Sealed> PeriodicTask for Follower<T> {
     fn signal(self: Arc<Self>, signal: Signal) {
         match signal {
             Signal::Due => self.poll(false),
-            // A read that is in flight may have come before the message that was missed.
+            // A read in flight may have run before the change whose message was missed.
             Signal::Relinked => self.poll(true),
             Signal::Hurry => {}
             Signal::ShutDown => lock(&self.state).due = None,
@@ -371,7 +374,7 @@ impl<T: Sealed> PeriodicTask for Follower<T> {
     }
 }
 
-/// Lets the scheduler's task end. What it told is out of date from now on.
+/// Lets the scheduler's task end, and resets the hook: its value is out of date from now on.
 impl<T: Sealed> Drop for Follower<T> {
     fn drop(&mut self) {
         if let Some(hook) = &self.hook {

@@ -17,7 +17,7 @@ use crate::store::operation::{
     Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, function,
 };
 
-/// How many versions are kept.
+/// The number of versions that are kept.
 pub(crate) const KEPT: usize = 10;
 
 const WRONG_TYPE: Garbled = Garbled(
@@ -56,7 +56,7 @@ pub(crate) struct Read<T> {
     of: PhantomData<fn(T)>,
 }
 
-/// What was read.
+/// The result of [`Read`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Stored {
     /// The versions that are recognised, the newest first.
@@ -66,7 +66,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// `stored`: the oldest first.
+    /// Parses the stored versions, the oldest first.
     fn of<'a>(stored: impl DoubleEndedIterator<Item = &'a [u8]>) -> Self {
         let mut versions = stored.rev().map(SettingVersion::parse).peekable();
         let is_recognised = versions.peek().is_none_or(Option::is_some);
@@ -155,7 +155,7 @@ pub(super) struct Set<T> {
     expected: i64,
     id: Arc<str>,
     who: Arc<str>,
-    /// `+text`; empty: that of the version before the last.
+    /// `+text`; empty: the value of the version before the last.
     value: Arc<str>,
     /// The channel of all processes, and the beginning of the message to publish there.
     channel: Arc<str>,
@@ -167,13 +167,13 @@ pub(super) struct Set<T> {
 #[derive(Debug, PartialEq)]
 pub(super) enum SetReply {
     Added(SettingVersion),
-    /// Another version than the expected one was the last.
+    /// The last version was not the expected one.
     Found(Option<SettingVersion>),
     NotRecognised,
 }
 
 impl<T> Set<T> {
-    /// `value`: `None` for that of the version before the last.
+    /// `value`: `None` restores the value of the version before the last.
     pub(super) fn new(
         expected: u64,
         value: Option<&str>,
@@ -208,7 +208,7 @@ impl<T: Sealed> Operation for Set<T> {
     type Undo = Self;
     const SCRIPT: Script = function!(Writes: "set_setting"; &["fleet"]);
     const PARTS: &'static [&'static str] = T::PARTS;
-    // By its id, a second copy finds what the first has added.
+    // A second copy finds the version that the first has added, by its id.
     const REPEAT: Repeat = Repeat::Safe;
 
     fn payload(&self) -> usize {

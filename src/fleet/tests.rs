@@ -1,4 +1,4 @@
-//! Tests of how a process follows a setting, with what only the inside can set.
+//! Tests of how a process follows a setting, with state that only unit tests can set.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ fn shown(setting: &FleetSetting<Quotas>) -> String {
     setting.current().to_string()
 }
 
-/// A setting on the server that follows: it is subscribed, and has read the store.
+/// A setting on the server that is subscribed and has read the store.
 async fn following(server: &RedisServer) -> (Store, FleetSetting<Quotas>) {
     let store = patient!(server.url());
     let setting = setting(&store);
@@ -69,10 +69,10 @@ fn an_answer_that_is_older_than_a_message_changes_nothing() {
     // A late copy of a message, from another node of a Cluster.
     follower.hear_of(&one);
     assert_eq!(setting.version(), 2);
-    // An answer without a change meanwhile is the truth: after a failover the last version can be lost.
+    // A read without a change meanwhile is authoritative: after a failover the last version can be lost.
     follower.learn(follower.changes(), &stored(&[&one]));
     assert_eq!((shown(&setting), setting.version()), ("1/h".into(), 1));
-    // Its number was used before.
+    // The number of this version was used before.
     follower.hear_of(&version(2, 30, "3/h"));
     assert_eq!((shown(&setting), setting.version()), ("3/h".into(), 2));
     follower.learn(follower.changes(), &stored(&[]));
@@ -154,7 +154,7 @@ async fn forged_state_and_messages_leave_the_last_known_value_in_force() {
             (shown(&reader), shown(&writer)),
             ("2/s".into(), "2/s".into())
         );
-        // What cannot be read cannot be gone back to.
+        // An undo to a version that cannot be parsed fails.
         server.cli(&["RPUSH", KEY, "2 8888888888 0a\nx\n+4/s"]);
         assert_eq!(writer.refresh().await.unwrap(), 2);
         assert!(
@@ -162,7 +162,7 @@ async fn forged_state_and_messages_leave_the_last_known_value_in_force() {
             "{forged:?}"
         );
         server.cli(&["RPOP", KEY, "2"]);
-        // An earlier read may still be under way.
+        // An earlier read may still be in flight.
         eventually("the true one", SOON, async || {
             let read = (
                 reader.refresh().await.unwrap(),
@@ -172,7 +172,7 @@ async fn forged_state_and_messages_leave_the_last_known_value_in_force() {
         })
         .await;
     }
-    // A key of another type, and none.
+    // A key of another type, and no key.
     server.cli(&["SET", KEY, "10/s"]);
     assert!(writer.refresh().await.unwrap_err().is_wrong_type());
     assert!(writer.set("3/s", "ann").await.unwrap_err().is_wrong_type());
@@ -191,7 +191,7 @@ async fn forged_state_and_messages_leave_the_last_known_value_in_force() {
     eventually("the new one", SOON, async || shown(&reader) == "3/s").await;
 }
 
-/// Nothing of a caller has to run.
+/// Following needs no running task of a caller.
 #[test]
 fn an_idle_runtime_follows() {
     let runtime = || {
@@ -232,7 +232,7 @@ async fn a_store_that_is_shut_down_reads_no_more_until_it_is_used() {
     eventually("the next one", SOON, async || shown(&reader) == "3/s").await;
 }
 
-/// A dropped handle leaves nothing behind that reads the store.
+/// After the last handle is dropped, nothing reads the store.
 #[tokio::test]
 async fn a_setting_without_handles_ends() {
     let server = RedisServer::start().await;

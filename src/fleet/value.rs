@@ -1,4 +1,4 @@
-//! What a fleet setting can be.
+//! The types of values that a fleet setting can have.
 
 use crate::error::Error;
 use crate::store::Store;
@@ -9,25 +9,25 @@ pub trait SettingValue: Sealed {}
 
 impl<T: Sealed> SettingValue for T {}
 
-/// Hears when a version was set (µs; later ones are higher), and its value; `None`: the default of each handle applies. At
-/// 0, the last handle was dropped.
+/// Called for each version that is set, with its time (µs; later versions have higher times) and its value; `None`: the
+/// default of each handle applies. The time 0 means that the last handle was dropped.
 pub(crate) type Hook<T> = Box<dyn Fn(u64, Option<T>) + Send + Sync>;
 
-/// How a value is stored.
+/// The stored form of a value.
 pub trait Sealed: Clone + Send + Sync + 'static {
-    /// What it is called in errors and events.
+    /// Its name in errors and events.
     const NAME: &'static str;
     /// The last part of the name of its key, alone.
     const PARTS: &'static [&'static str];
 
-    /// Returns what hears of each version that is set for a name.
+    /// Returns the hook for the versions that are set for a name.
     fn hook(_store: &Store, _name: &str) -> Option<Hook<Self>> {
         None
     }
 
-    /// Reads the stored text.
+    /// Parses the stored text.
     fn parse(text: &str) -> Result<Self, Error>;
 
-    /// Writes the text that is stored. An error if the value has none.
+    /// Returns the text to store, or an error if the value has none.
     fn text(&self) -> Result<String, Error>;
 }

@@ -3,28 +3,29 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// One version of a [`FleetSetting`](super::FleetSetting): what was set, by whom, and when.
+/// One version of a [`FleetSetting`](super::FleetSetting): its value, who set it, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingVersion {
     /// 1 for the first version. Each later one is higher by 1.
     pub number: u64,
-    /// What was set, as text. `None`: the first version was undone, so each process uses its default.
+    /// The value as text. `None`: the first version was undone, so each process uses its default.
     pub text: Option<Arc<str>>,
-    /// Who has set it, as given by the caller.
+    /// Who set it, as given by the caller.
     pub who: Arc<str>,
     /// When it was set, by the clock of the store. A later version has a later time.
     pub at: SystemTime,
 }
 
-/// The end of numbers and times that are recognised: larger ones are not exact in Lua.
+/// The upper bound of numbers and times that are recognised: larger ones are not exact in Lua.
 pub(crate) const END: u64 = 1 << 53;
 
-/// A version whose number or time has reached this is the last one. So all that is written is recognised.
+/// A version whose number or time has reached this value is the last one, so that all versions that are written are
+/// recognised.
 pub(super) const LAST: u64 = 1 << 52;
 
 impl SettingVersion {
-    /// Reads a stored version: `number at id`, who, and `+text` or `-`, separated by line feeds.
+    /// Parses a stored version: `number at id`, who, and `+text` or `-`, separated by line feeds.
     pub(super) fn parse(stored: &[u8]) -> Option<Self> {
         let mut lines = std::str::from_utf8(stored).ok()?.splitn(3, '\n');
         let (head, who, value) = (lines.next()?, lines.next()?, lines.next()?);
@@ -62,19 +63,19 @@ pub(super) fn written(number: u64, at: u64, id: &str, who: &str, value: &str) ->
         .into()
 }
 
-/// The id of the call that has written a version.
+/// Returns the id of the call that wrote a version.
 pub(super) fn id(stored: &[u8]) -> Option<&str> {
     let head = stored.split(|byte| *byte == b'\n').next()?;
     std::str::from_utf8(head).ok()?.splitn(3, ' ').nth(2)
 }
 
-/// The value of a stored version: `+text` or `-`.
+/// Returns the value of a stored version: `+text` or `-`.
 pub(super) fn value(stored: &[u8]) -> Option<&str> {
     let value = std::str::from_utf8(stored.splitn(3, |byte| *byte == b'\n').nth(2)?).ok()?;
     value.starts_with(['+', '-']).then_some(value)
 }
 
-/// Reads a number of digits alone.
+/// Parses a number that consists of digits only.
 pub(crate) fn number(digits: &str) -> Option<u64> {
     let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits

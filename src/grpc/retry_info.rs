@@ -1,4 +1,4 @@
-//! [`RetryInfo`]: reads from the status of a refused call how long the upstream asks its clients to wait.
+//! [`RetryInfo`]: reads the time to wait that an upstream requests from the status of a refused call.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::layers::rate_limit::hooks::{Block, BlockOnResponse};
 /// Blocks a key when the upstream refuses with a status that has `google.rpc.RetryInfo`: for
 /// [`block_on_response`](crate::RateLimitLayer::block_on_response) around a channel.
 ///
-/// It reads the status of trailers-only responses, which refusals without a message are. Details that cannot be read are ignored,
-/// and counted in the event `upstream_field_ignored`. A longer time counts as 5 min; [`at_most`](Self::at_most) sets another
-/// maximum.
+/// It reads the status of trailers-only responses, the form of all refusals without a message. Details that cannot be
+/// read are ignored, and counted in the event `upstream_field_ignored`. A longer time is reduced to 5 min;
+/// [`at_most`](Self::at_most) sets another maximum.
 ///
 /// ```
 /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, grpc};
@@ -64,11 +64,11 @@ impl RetryInfo {
         })
     }
 
-    /// Returns the time that the status in these header fields asks to wait. No time if it does not, or if the call
-    /// succeeded.
+    /// Returns the time to wait that the status in these header fields requests. No time if the status requests none,
+    /// or if the call succeeded.
     #[must_use]
     pub fn read(&self, headers: &HeaderMap) -> Block {
-        // Most responses have none.
+        // Most responses have no details.
         let Some(details) = headers.get("grpc-status-details-bin") else {
             return Block::default();
         };
@@ -95,7 +95,7 @@ impl RetryInfo {
     }
 }
 
-/// The padding may be there or not, by the protocol.
+/// The padding is optional in the protocol.
 const ENGINE: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),

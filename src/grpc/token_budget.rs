@@ -1,4 +1,4 @@
-//! [`token_budget`](fn@crate::grpc::token_budget), and the count of the messages that pass in the body of a call.
+//! [`token_budget`](fn@crate::grpc::token_budget), and the count of the messages in the body of a call.
 
 use bytes::Bytes;
 use http::Request;
@@ -11,15 +11,15 @@ use crate::layers::key::{Cost, KeyExtractor};
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::hold::Usage;
 
-/// A [`BudgetLayer`] for gRPC: as [`web::token_budget`](crate::web::token_budget), with statuses. The handler gets the
-/// [`Usage`] as an extension.
+/// A [`BudgetLayer`] for gRPC: like [`web::token_budget`](crate::web::token_budget), but refusals are statuses. The
+/// handler gets the [`Usage`] as an extension.
 ///
 /// ```
 /// use tower_distributed::response::MeterBody;
 /// use tower_distributed::{Quota, Store, TokenBucket, extract, grpc};
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
-/// // 10 000 messages in a minute for each tenant; a stream holds 100, and pays for those that were sent.
+/// // 10 000 messages in a minute for each tenant; a stream holds 100, and is charged for the sent ones.
 /// let messages = TokenBucket::new(&Store::in_memory(), "messages", Quota::per_minute(10_000))?;
 /// let budget = grpc::token_budget(messages, extract::header("x-tenant")?, |_: &http::Request<tonic::body::Body>| 100)
 ///     .meter(MeterBody::default().frames(grpc::count_messages()));
@@ -38,9 +38,9 @@ pub fn token_budget<B>(
         .reject_with(refuse())
 }
 
-/// For [`MeterBody::frames`]: each gRPC message of a body counts 1, once its last byte has passed. A message that the client
-/// did not wait for counts nothing, and neither do the trailers in a body of gRPC-Web. From the first frame on, only what has
-/// passed counts: a stream that is cut does not cost the estimate.
+/// For [`MeterBody::frames`]: each gRPC message of a body counts 1 when its last byte is sent. A message that is not
+/// sent completely, because the client left, counts nothing, and neither do the trailers in a body of gRPC-Web. From
+/// the first frame on, only sent messages count: a stream that breaks off does not cost the estimate.
 pub fn count_messages() -> impl FnMut(&Bytes, &Usage) + Clone + Send + Sync + 'static {
     let mut messages = Messages::default();
     move |data, usage| {
@@ -48,14 +48,15 @@ pub fn count_messages() -> impl FnMut(&Bytes, &Usage) + Clone + Send + Sync + 's
     }
 }
 
-/// What has passed of the current message: a flag, the length (4 bytes), and as many bytes. Source: *gRPC over HTTP2*,
-/// `Length-Prefixed-Message`, <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
+/// The part of the current message that was already sent: a flag, the length (4 bytes), and that number of bytes.
+/// Source: *gRPC over HTTP2*, `Length-Prefixed-Message`,
+/// <https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>.
 #[derive(Clone, Default)]
 struct Messages {
     prefix: [u8; 5],
-    /// How many bytes of the prefix have passed.
+    /// How many bytes of the prefix were sent.
     known: usize,
-    /// How many bytes behind the prefix are to come.
+    /// How many bytes after the prefix remain.
     left: usize,
 }
 
@@ -95,7 +96,7 @@ const TRAILERS: u8 = 0x80;
 mod tests {
     use super::*;
 
-    /// Messages with as many bytes.
+    /// Messages with these lengths.
     fn body(lengths: &[u32]) -> Vec<u8> {
         let message = |length: &u32| {
             let prefix = [&[0][..], &length.to_be_bytes()].concat();
@@ -136,7 +137,7 @@ mod tests {
         let body = body(&[3, 0]);
         let parts = [&body[..7], &body[7..8], &body[8..12], &body[12..]];
         assert_eq!(parts.map(|part| messages.ended_in(part)), [0, 1, 0, 1]);
-        // The longest length that can be said.
+        // The maximum length in the prefix.
         assert_eq!(messages.ended_in(&[0, 255, 255, 255, 255, 9]), 0);
         assert_eq!(messages.left, u32::MAX as usize - 1);
     }

@@ -1,7 +1,8 @@
-//! The functions of [`web`](crate::web): each makes one layer with its settings for HTTP. Refusals are responses, and what
-//! the layer grants is an extension of the request.
+//! The functions of [`web`](crate::web). Each makes one layer with its settings for HTTP: refusals are responses, and
+//! the handler gets what the layer granted as an extension of the request.
 
-// A hook that is a generic function has a type that asks for `'static` bodies; a closure that calls it has not.
+// Passing a generic function as a hook would require bodies to be `'static`; a closure that calls the function does
+// not.
 #![allow(clippy::redundant_closure)]
 
 use std::convert::Infallible;
@@ -79,8 +80,8 @@ use crate::wait_group::WaitGroup;
 /// ```
 ///
 /// Requests that cannot be admitted now are refused, unless they may [wait](RateLimitLayer::max_wait).
-/// [`fields`](RateLimitLayer::fields) sets the fields, or leaves them out; [`reject_with`](RateLimitLayer::reject_with) sets
-/// the refusals, which keep the fields.
+/// [`fields`](RateLimitLayer::fields) sets the fields, or leaves them out; [`reject_with`](RateLimitLayer::reject_with)
+/// sets the refusals, which keep the fields.
 #[cfg(feature = "rate-limit")]
 #[must_use]
 pub fn rate_limit<B, B2>(
@@ -90,8 +91,8 @@ pub fn rate_limit<B, B2>(
     limit_in_http(RateLimitLayer::new(bucket, key))
 }
 
-/// Several limits over different keys for HTTP: a request is charged to all of them or to none, in one step. As
-/// [`rate_limit`], and [`RateLimitLayer::all_of`].
+/// Several limits over different keys for HTTP: a request is charged to all of them or to none, in one step. Otherwise
+/// like [`rate_limit`]; see [`RateLimitLayer::all_of`].
 ///
 /// ```
 /// use axum::{Router, extract::Request, routing::get};
@@ -129,11 +130,12 @@ fn limit_in_http<B, B2>(
         .reject_with(refuse())
 }
 
-/// For [`on_admit`](RateLimitLayer::on_admit): puts the [`Decision`] among the request's extensions, for the handler to
-/// read what remains.
+/// For [`on_admit`](RateLimitLayer::on_admit): inserts the [`Decision`] into the request's extensions, where the
+/// handler reads how many tokens remain.
 ///
-/// What passes without a decision has none there: requests without a key, and all of them while the store is away
-/// under [`StoreFailure::FailOpen`](crate::StoreFailure::FailOpen). So ask axum for an `Option<Extension<Decision>>`.
+/// Requests that pass without a decision have no such extension: requests without a key, and all requests while the
+/// store is unavailable under [`StoreFailure::FailOpen`](crate::StoreFailure::FailOpen). So extract an
+/// `Option<Extension<Decision>>` with axum.
 #[cfg(feature = "rate-limit")]
 pub fn insert_decision<B>(decision: &Decision, request: &mut Request<B>) {
     request.extensions_mut().insert(decision.clone());
@@ -141,9 +143,9 @@ pub fn insert_decision<B>(decision: &Decision, request: &mut Request<B>) {
 
 /// A [`BudgetLayer`] for HTTP: it holds `estimate` tokens until the end of the response body, and captures the usage.
 ///
-/// Refusals are responses with `Retry-After`, and all responses have the
-/// [RateLimit fields](crate::response::RateLimitFields). The handler gets the [`Usage`] as an extension, to count in while it
-/// works and streams. To count what passes in the body instead, set a [`MeterBody`].
+/// Refusals are responses with `Retry-After`, and all responses have the [RateLimit
+/// fields](crate::response::RateLimitFields). The handler gets the [`Usage`] as an extension, and adds to it while it
+/// works and streams. To count the data of the response body instead, set a [`MeterBody`].
 ///
 /// ```
 /// use axum::{Extension, Router, extract::Request, routing::post};
@@ -154,16 +156,16 @@ pub fn insert_decision<B>(decision: &Decision, request: &mut Request<B>) {
 /// let tokens = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_minute(60_000))?;
 /// let budget = web::token_budget(tokens, extract::header("x-tenant")?, |_: &Request| 1200);
 /// let complete = async |Extension(usage): Extension<Usage>| {
-///     usage.set(831); // what the model says at the end
+///     usage.set(831); // from the model's last event
 ///     "an answer"
 /// };
 /// let app: Router = Router::new().route("/complete", post(complete)).layer(budget);
 /// # Ok(()) }
 /// ```
 ///
-/// A request that passes without a hold has no `Usage`: one without a key, and all of them while the
-/// store is away under [`StoreFailure::FailOpen`](crate::StoreFailure::FailOpen). Then ask axum for an
-/// `Option<Extension<Usage>>`.
+/// Requests that pass without a hold have no `Usage`: requests without a key, and all requests while the store is
+/// unavailable under [`StoreFailure::FailOpen`](crate::StoreFailure::FailOpen). So extract an
+/// `Option<Extension<Usage>>` with axum.
 #[cfg(feature = "rate-limit")]
 #[must_use]
 pub fn token_budget<B>(
@@ -174,8 +176,8 @@ pub fn token_budget<B>(
     budget_in_http(BudgetLayer::new(bucket, key, estimate))
 }
 
-/// Budgets of several limits for HTTP, such as requests and tokens per minute: a request holds tokens of all of them or of
-/// none, in one step. As [`token_budget`], and [`BudgetLayer::all_of`].
+/// Budgets of several limits for HTTP, such as requests and tokens per minute: a request holds tokens of all of them or
+/// of none, in one step. Otherwise like [`token_budget`]; see [`BudgetLayer::all_of`].
 ///
 /// ```
 /// use axum::{Router, extract::Request, routing::post};
@@ -215,7 +217,8 @@ fn budget_in_http<B>(layer: BudgetLayer<Request<B>>) -> BudgetLayer<Request<B>, 
         .reject_with(refuse())
 }
 
-/// For [`on_hold`](BudgetLayer::on_hold): puts the [`Usage`] among the request's extensions, for the handler to count in.
+/// For [`on_hold`](BudgetLayer::on_hold): inserts the [`Usage`] into the request's extensions, where the handler adds
+/// to it.
 #[cfg(feature = "rate-limit")]
 pub fn insert_usage<B>(usage: &Usage, request: &mut Request<B>) {
     request.extensions_mut().insert(usage.clone());
@@ -223,8 +226,8 @@ pub fn insert_usage<B>(usage: &Usage, request: &mut Request<B>) {
 
 /// A [`ConcurrencyLimitLayer`] for HTTP: permits are held to the end of the response body, refusals are responses.
 ///
-/// A body that makes no progress for 60 s gives its permit back: see [`UntilBodyEnd`], which sets other limits. The
-/// handler gets a [`LeaseHandle`] as an extension: it can watch its permit, and take it along.
+/// The permit is released if the body makes no progress for 60 s: see [`UntilBodyEnd`], which sets other limits. The
+/// handler gets a [`LeaseHandle`] as an extension: it can watch its permit, and take it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -252,11 +255,12 @@ pub fn concurrency_limit<B: Body + 'static>(
         .reject_with(refuse())
 }
 
-/// A [`RwLockLayer`] for HTTP: GET, HEAD and OPTIONS read, all else writes; locks are held to the end of the response
-/// body, the handler gets a [`LeaseHandle`] as an extension, refusals are responses.
+/// A [`RwLockLayer`] for HTTP: GET, HEAD and OPTIONS are reads, all other methods are writes. Locks are held to the end
+/// of the response body. The handler gets a [`LeaseHandle`] as an extension. Refusals are responses.
 ///
-/// A body that makes no progress for 60 s gives its lock back and goes on without it: see [`UntilBodyEnd`], which sets
-/// other limits, and [`LeaseEnd::Abort`](crate::response::LeaseEnd::Abort) for bodies that must not outlive their lock.
+/// If a body makes no progress for 60 s, its lock is released and the body goes on without it: see [`UntilBodyEnd`],
+/// which sets other limits, and [`LeaseEnd::Abort`](crate::response::LeaseEnd::Abort) for bodies that must not outlive
+/// their lock.
 ///
 /// ```
 /// use axum::{Extension, Router, routing::get};
@@ -285,7 +289,7 @@ pub fn rw_lock<B>(
         .reject_with(refuse())
 }
 
-/// For [`access`](RwLockLayer::access): GET, HEAD and OPTIONS read, all else writes.
+/// For [`access`](RwLockLayer::access): GET, HEAD and OPTIONS are reads, all other methods are writes.
 #[cfg(feature = "rw-lock")]
 #[must_use]
 pub fn access_by_method<B>(request: &Request<B>) -> Access {
@@ -295,8 +299,8 @@ pub fn access_by_method<B>(request: &Request<B>) -> Access {
     }
 }
 
-/// A [`MutexLayer`] for HTTP: locks are held to the end of the response body, the handler gets a
-/// [`LeaseHandle`] as an extension, refusals are responses. Bodies are as of [`rw_lock`].
+/// A [`MutexLayer`] for HTTP: locks are held to the end of the response body, the handler gets a [`LeaseHandle`] as an
+/// extension, refusals are responses. The rules for bodies are those of [`rw_lock`].
 ///
 /// ```
 /// use axum::{Router, routing::post};
@@ -320,12 +324,12 @@ pub fn mutex<B>(
         .reject_with(refuse())
 }
 
-/// Puts a [`LeaseHandle`] among the request's extensions, for the handler to read its fencing token, to learn when
-/// it is lost, and to [take](LeaseHandle::take) the permit of a [`ConcurrencyLimitLayer`], or the
-/// lock of a [`MutexLayer`] or [`RwLockLayer`], along.
+/// Inserts a [`LeaseHandle`] into the request's extensions. With it, the handler reads its fencing token, learns when
+/// the lease is lost, and can [take](LeaseHandle::take) the permit of a [`ConcurrencyLimitLayer`], or the lock of a
+/// [`MutexLayer`] or [`RwLockLayer`].
 ///
-/// What passes without a lease has none there: requests without a key, and those that are let through while the
-/// store is away. So ask axum for an `Option<Extension<LeaseHandle>>` where that may be.
+/// Requests that pass without a lease have no such extension: requests without a key, and requests that a layer lets
+/// through while the store is unavailable. If that can happen, extract an `Option<Extension<LeaseHandle>>` with axum.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InsertLease;
 
@@ -352,18 +356,18 @@ impl<B> OnLease<Request<B>> for InsertLease {
 /// ```
 ///
 /// [`shared_get`](crate::extract::shared_get) checks the requests. GET and HEAD take part, unless they have a body,
-/// credentials, conditions, a header field that is not
-/// [known to be harmless](crate::extract::shared_get#fields-that-are-harmless), or the like. All others are answered by
-/// themselves. Method, scheme, host, path, query, and the fields by which services choose what they answer for are part of
-/// every key.
+/// credentials, conditions, a header field that is not [known to be
+/// harmless](crate::extract::shared_get#fields-that-are-harmless), or the like. All other requests are handled alone.
+/// Method, scheme, host, path, query, and the header fields from which services take the target of a request are part
+/// of every key.
 ///
-/// **A response must not reach another user.** A request with a field of your own is handled alone, until you name the field
-/// with [`ignore_field`](SharedGet::ignore_field), because no response depends on it. This crate cannot see client
-/// certificates and addresses: if they matter, add them to the key with [`SharedGet::new`]. Tokens in the query are part of the
-/// key.
+/// **A response must not reach another user.** A request with a field of your own is handled alone, until you name the
+/// field with [`ignore_field`](SharedGet::ignore_field), because no response depends on it. This crate cannot see
+/// client certificates and addresses: if they matter, add them to the key with [`SharedGet::new`]. Tokens in the query
+/// are part of the key.
 ///
-/// **A client must not change what others get.** If another header field changes a response, name it in `Vary`, add it to the
-/// key, or remove it from requests that come from outside.
+/// **A client must not change the responses of other clients.** If another header field changes a response, name it in
+/// `Vary`, add it to the key, or remove it from requests that come from outside.
 ///
 /// To share private responses among the requests of one user, add the user to the key and do not check the requests:
 /// `SingleFlightLayer::new(flight, key).capture(Responses::default()).reject_with(refuse())`.
@@ -383,8 +387,8 @@ where
 
 /// Creates a [`DedupeLayer`] for HTTP.
 ///
-/// An item was handled if the response is a [success](is_handled). The handler gets a
-/// [`LeaseHandle`] of its claim as an extension. Refusals are responses.
+/// An item counts as handled if the response is a [success](is_handled). The handler gets a [`LeaseHandle`] of its
+/// claim as an extension. Refusals are responses.
 ///
 /// ```
 /// use axum::{Router, routing::post};
@@ -426,8 +430,9 @@ where
 ///
 /// # A sender that gives up
 ///
-/// Senders of webhooks wait for some seconds. If the handler may take longer, call [`go_on`](DedupeLayer::go_on), so that it
-/// ends even if the sender has left, and the next attempt is a duplicate. Otherwise each attempt is begun anew, and none ends.
+/// Senders of webhooks give up after some seconds. If the handler may take longer, call [`go_on`](DedupeLayer::go_on):
+/// the handler then runs to its end even if the sender has left, and the next attempt is a duplicate. Without it, each
+/// attempt starts the handler again, and none completes.
 ///
 /// # Authenticate the sender first
 ///
@@ -442,7 +447,7 @@ where
 /// ```
 /// # use tower_distributed::{Dedupe, Store, extract, web};
 /// #[derive(Clone)]
-/// struct Sender(String); // inserted by the layer that authenticates, outside of this one
+/// struct Sender(String); // inserted by an outer layer that authenticates
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// # let day = std::time::Duration::from_secs(86_400);
@@ -525,7 +530,7 @@ mod tests {
     use super::*;
     use crate::store::Store;
 
-    /// The handler sees its claim, and takes the permit of the layer around it.
+    /// The handler sees its claim, and can take the permit of the layer around it.
     #[tokio::test]
     async fn a_claim_does_not_hide_a_permit_that_can_be_taken() {
         let store = Store::in_memory();

@@ -1,5 +1,5 @@
-//! What the other files read in HTTP messages: lists in header fields, the fields that apply to one connection or one exchange,
-//! and `Content-Length`. Also the count of the bytes of bodies that are held in memory.
+//! Helpers for HTTP messages: lists in header fields, the fields that apply to one connection or one exchange, and
+//! `Content-Length`. Also the count of the bytes of bodies that are held in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -71,8 +71,8 @@ pub(crate) fn has_length(headers: &HeaderMap, length: usize) -> bool {
         .all(|value| stated(value) == Some(length))
 }
 
-/// Removes the fields of a response, or of its trailers, that apply to one connection (RFC 9110, 7.6.1) or to one exchange:
-/// how much is left of a limit, when to come again, how old the response is, how long it took, and which request it was for.
+/// Removes the fields of a response, or of its trailers, that apply to one connection (RFC 9110, 7.6.1) or to one
+/// exchange: the rest of a limit, when to retry, the age of the response, the time it took, and the id of its request.
 pub(crate) fn for_others(mut headers: HeaderMap) -> HeaderMap {
     static HOP_BY_HOP: [HeaderName; 10] = [
         CONNECTION,
@@ -104,7 +104,7 @@ pub(crate) fn for_others(mut headers: HeaderMap) -> HeaderMap {
             || named.contains(name)
             || is_limit(name)
     };
-    // Most responses have no such field, and to compare names costs less than to hash them.
+    // Most responses have no such field, and comparing names costs less than hashing them.
     let of_one: Vec<_> = headers.keys().filter(is_of_one).cloned().collect();
     for name in of_one {
         headers.remove(name);
@@ -119,19 +119,19 @@ fn is_limit(name: &HeaderName) -> bool {
     name.contains("ratelimit") || name.contains("rate-limit")
 }
 
-/// Whole seconds, rounded up, so that no client comes back too early.
+/// Whole seconds, rounded up, so that no client retries too early.
 pub(crate) fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// The bytes of all bodies that are held, and their bound.
+/// The bytes of all bodies that are held in memory, and their bound.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     pub(crate) most: usize,
     bytes: Arc<AtomicUsize>,
 }
 
-/// The counted bytes of one body. They are given back when this is dropped.
+/// The counted bytes of one body. Dropping this subtracts them.
 #[derive(Debug)]
 pub(crate) struct Taken {
     of: Reading,

@@ -1,5 +1,5 @@
-//! [`MeterBody`]: the usage of a request, read from an HTTP response and its body. [`MeteredBody`] counts it and captures it
-//! at the end of the body.
+//! [`MeterBody`]: the usage of a request, read from an HTTP response and its body. [`MeteredBody`] counts the usage and
+//! captures it at the end of the body.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -14,12 +14,12 @@ use crate::layers::budget::{BudgetHold, Meter};
 use crate::macros::setters;
 use crate::token_bucket::hold::Usage;
 
-/// A [`Meter`] for HTTP: the hold of a request ends with the body of its response, and with it the usage is captured. If the
-/// body fails, or is dropped because the client has gone, what was counted so far is captured, or
-/// [at least the estimate](crate::BudgetLayer::broken_costs_estimate).
+/// A [`Meter`] for HTTP: the hold of a request ends with the body of its response, and its usage is captured then. If
+/// the body fails, or is dropped because the client disconnected, the usage counted so far is captured, or [at least
+/// the estimate](crate::BudgetLayer::broken_costs_estimate).
 ///
-/// There is no time-out: a body that nobody reads keeps its hold, one of the 1024 that its key may have. The hold costs its key no
-/// more than the estimate.
+/// There is no timeout: a body that no client reads keeps its hold, one of the 1024 that its key may have. The hold
+/// costs its key no more than the estimate.
 ///
 /// The usage comes from the handler (`web::insert_usage`), from the [frames](Self::frames) of the body, or from a
 /// [header or trailer field](Self::field).
@@ -60,9 +60,9 @@ impl Default for MeterBody {
 }
 
 impl<F> MeterBody<F> {
-    /// Counts each frame of data, with a closure of `(&Data, &Usage)`. Each response has a clone of the closure, so it may
-    /// keep what it has seen of the body, such as a line that is not complete yet. The data is not copied. A body without data
-    /// counts a usage of 0; one whose data counts nothing costs the estimate.
+    /// Counts each frame of data, with a closure of `(&Data, &Usage)`. Each response has a clone of the closure, so the
+    /// closure may keep state of the body, such as an incomplete line. The data is not copied. A body without data
+    /// counts a usage of 0; a body whose data counts nothing costs the estimate.
     #[must_use]
     pub fn frames<F2>(self, frames: F2) -> MeterBody<F2> {
         let Self {
@@ -83,15 +83,17 @@ impl<F> MeterBody<F> {
 }
 
 setters! { MeterBody<F>:
-    /// Reads the usage from this field of the response, as a whole number of tokens: in its head or in its trailers, which
-    /// replaces what was counted until then. A field that is missing counts nothing; neither does one that is no such number,
-    /// which is counted in the event `upstream_field_ignored`. A usage above [`at_most`](Self::at_most) counts as that.
+    /// Reads the usage from this field of the response, as a whole number of tokens: in its head or in its trailers.
+    /// The number replaces the usage counted so far. A missing field counts nothing. A value that is not such a number
+    /// counts nothing, and is counted in the event `upstream_field_ignored`. A usage above [`at_most`](Self::at_most)
+    /// is reduced to that maximum.
     #[must_use]
     fn field(field: HeaderName) => field = Some(field);
 
-    /// Sets the largest usage that is believed of the [field](Self::field), so that no upstream can put a tenant into debt for
-    /// years. A larger one counts as this one, and is counted in the event `upstream_field_clamped`. Default: the burst and what
-    /// comes back within a day, so that a request waits for a day at most; of several quotas, the smallest.
+    /// Sets the maximum usage that the [field](Self::field) can state, so that no upstream can put a tenant into debt
+    /// for years. A larger usage is reduced to this one, and counted in the event `upstream_field_clamped`. Default:
+    /// the burst plus the tokens that refill within a day, so that a request waits for a day at most; with several
+    /// quotas, the smallest such number.
     ///
     /// ```
     /// use http::HeaderName;
@@ -103,13 +105,13 @@ setters! { MeterBody<F>:
     #[must_use]
     fn at_most(tokens: u32) => most = Some(tokens);
 
-    /// Sets which RateLimit header fields the responses have. They tell the state after the authorization, in which the
-    /// estimate counts as used. Default: [`RateLimitFields::default`].
+    /// Sets which RateLimit header fields the responses have. They describe the state after the authorization, in which
+    /// the estimate counts as used. Default: [`RateLimitFields::default`].
     #[must_use]
     fn fields(fields: RateLimitFields) => fields = fields;
 
-    /// Sets whether a response with a status of 400 and above, and an error of the inner service, counts a usage of 0, unless
-    /// more is counted. Default: `false`, so that a failure without usage costs the estimate.
+    /// Sets whether a response with a status of 400 and above, and an error of the inner service, counts a usage of 0,
+    /// unless more is counted. Default: `false`, so that a failure without usage costs the estimate.
     #[must_use]
     fn failures_are_free(are_free: bool) => failures_are_free = are_free;
 }
@@ -181,7 +183,7 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
     }
 }
 
-/// Sets the usage to the number in a field. `most`: a larger one is not believed. Returns whether there is a number.
+/// Sets the usage to the number in a field. `most`: the maximum. Returns whether there is a number.
 fn read(
     field: Option<&HeaderName>,
     headers: &HeaderMap,
@@ -196,7 +198,7 @@ fn read(
         hold.upstream().inspect(|upstream| upstream.ignored(1));
         return false;
     }
-    // More than a number holds is more than is believed.
+    // A number that exceeds the type exceeds the maximum too.
     let stated = text.parse::<u64>().unwrap_or(u64::MAX);
     let most = most.unwrap_or_else(|| hold.believed());
     let believed = u32::try_from(stated).map_or(most, |stated| stated.min(most));
@@ -228,7 +230,7 @@ fn ended<F>(metered: &mut Option<Metered<F>>) {
 pin_project! {
     /// A body whose usage is counted and captured at its end; see [`MeterBody`].
     pub struct MeteredBody<B, F = ()> {
-        // If this is dropped, the inner body goes first. Then the hold has all of its usage.
+        // On drop, the inner body is dropped first. Then the hold has all of its usage.
         #[pin]
         body: B,
         // `None` once the body has ended, or if the request has no hold.
@@ -241,7 +243,7 @@ struct Metered<F> {
     frames: F,
     field: Option<HeaderName>,
     most: Option<u32>,
-    /// Whether the body has had no data yet that `frames` would count.
+    /// Whether the body has had no data yet that `frames` could count.
     is_empty: bool,
 }
 

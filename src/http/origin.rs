@@ -1,4 +1,4 @@
-//! When a response was made, and whether it comes from a cache.
+//! The time when a response was made, and whether it comes from a cache.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,16 +8,17 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 #[cfg(test)]
 mod tests;
 
-/// What a response says of its own making.
+/// The age of a response, and whether a cache stored it, from its header fields.
 ///
-/// What a cache has stored tells what was. RFC 9111 (5.1) has the age of a response in `Age`. An age of 0 is no sign of a cache:
-/// some send it with each response, and what is younger than a second is as good as new. Other signs are `hit` in `Cache-Status`
-/// (RFC 9211), and `HIT`, `STALE` and `UPDATING` in the fields that common caches send. A 304 is none: its fields are new.
+/// The limits in a response from a cache are those of the time when it was stored. RFC 9111 (5.1) defines `Age`. An age
+/// of 0 is no sign of a cache: some servers send it with each response, and a response younger than a second counts as
+/// new. Other signs are `hit` in `Cache-Status` (RFC 9211), and `HIT`, `STALE` and `UPDATING` in the fields that common
+/// caches send. A 304 is not stored: its fields are new.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Origin {
-    /// When it was made, by the clock of its maker, if it says so.
+    /// When the response was made, by the clock of the server that made it; without a `Date`, now minus the age.
     pub(crate) made: SystemTime,
-    /// How old it is since.
+    /// The age of the response.
     pub(crate) age: Duration,
     pub(crate) is_stored: bool,
     /// How many of these fields cannot be read.
@@ -26,7 +27,7 @@ pub(crate) struct Origin {
 
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
-/// Of Varnish, Squid, CloudFront, Fastly, Akamai and others; of nginx, by custom; of Cloudflare.
+/// The fields of Varnish, Squid, CloudFront, Fastly, Akamai and others; of nginx, by convention; of Cloudflare.
 const IN_USE: [HeaderName; 3] = [
     HeaderName::from_static("x-cache"),
     HeaderName::from_static("x-cache-status"),
@@ -57,15 +58,15 @@ impl Origin {
     }
 }
 
-/// Reads an age. It is one number; of a list, the first counts.
+/// Reads an age. It is one number; in a list, the first one applies.
 fn age(text: &str) -> Option<Duration> {
     let first = text.split(',').next()?.trim();
     let is_number = !first.is_empty() && first.bytes().all(|byte| byte.is_ascii_digit());
-    // More than a number holds is as old as can be.
+    // A number that exceeds the type is the maximum age.
     is_number.then(|| Duration::from_secs(first.parse().unwrap_or(u64::MAX)))
 }
 
-/// Whether a cache says that it had the response.
+/// Whether a cache states that the response is a hit.
 fn is_hit(headers: &HeaderMap) -> bool {
     let any = |name: &HeaderName, is_hit: fn(&str) -> bool| {
         let values = headers
@@ -83,8 +84,8 @@ fn is_hit(headers: &HeaderMap) -> bool {
     any(&CACHE_STATUS, has_parameter) || IN_USE.iter().any(|name| any(name, is_hit_in_use))
 }
 
-/// Whether a value such as `HIT`, `Hit from cloudfront` or `TCP_MEM_HIT from a.example` is a hit. One that was validated, such as
-/// `TCP_REFRESH_HIT` and `RefreshHit from cloudfront`, has new fields.
+/// Whether a value such as `HIT`, `Hit from cloudfront` or `TCP_MEM_HIT from a.example` is a hit. A response that was
+/// revalidated, such as `TCP_REFRESH_HIT` and `RefreshHit from cloudfront`, has new fields.
 fn is_hit_in_use(value: &str) -> bool {
     let status = value.split_whitespace().next().unwrap_or("");
     let mut words = status.split('_');

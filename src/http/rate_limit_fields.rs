@@ -1,4 +1,4 @@
-//! The RateLimit header fields of responses: [`RateLimitFields`] says which ones, and writes them.
+//! The RateLimit header fields of responses: [`RateLimitFields`] selects and writes them.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::layers::rate_limit::RateLimitLayer;
 #[cfg(test)]
 mod tests;
 
-/// Adds RateLimit header fields to responses, which tell clients how many tokens are left.
+/// Adds RateLimit header fields to responses. They contain the number of tokens left.
 ///
 /// By default `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11, with an item for each
 /// quota:
@@ -29,23 +29,25 @@ mod tests;
 /// RateLimit: "default";r=4;t=1
 /// ```
 ///
-/// `q` is the burst and `w` the seconds that an empty bucket takes to fill. `r` is the tokens left, and `t` the seconds in
-/// which as many come back, so that a client that spreads its requests over them is not refused; where none are left, the
-/// seconds until the next. For a calendar quota, `w` is the length of the current window, and `t` the time until the next
-/// window. Of a quota that refused the request it is no later than `Retry-After`. Limits within limits add their items. A quota
-/// that never refills, or is 0, has neither `w` nor `t`. Seconds are rounded up.
+/// `q` is the burst and `w` the number of seconds that an empty bucket takes to fill. `r` is the number of tokens left,
+/// and `t` the number of seconds in which as many tokens refill, so that a client that spreads its requests over this
+/// time is not refused. If no tokens are left, `t` is the time until the next one. For a calendar quota, `w` is the
+/// length of the current window, and `t` the time until the next window. For a quota that refused the request, `t` is
+/// at most `Retry-After`. Nested layers add their items. A quota that never refills, or is 0, has neither `w` nor `t`.
+/// Seconds are rounded up.
 ///
 /// If requests cost different numbers of tokens ([`cost`](crate::RateLimitLayer::cost),
 /// [`cost_of_response`](crate::RateLimitLayer::cost_of_response)), the unit of `q` and `r` is not requests. Then the
 /// policy has `qu="tokens"`, or [another unit](Self::unit). The policy can also have the
 /// [partition key](Self::partition_key).
 ///
-/// [`RateLimitLayer::fields`] writes these fields to the responses to admitted and to refused requests, whoever makes the
-/// refusals. [`web::rate_limit`](crate::web::rate_limit) writes the default ones. If several layers write fields, [name](crate::Quota::named) their quotas, so that clients can tell them apart.
+/// [`RateLimitLayer::fields`] writes these fields to the responses to admitted and refused requests, however refusals
+/// become responses. [`web::rate_limit`](crate::web::rate_limit) writes the default fields. If several layers write
+/// fields, [name](crate::Quota::named) their quotas, so that clients can tell them apart.
 ///
-/// The draft (8.5) warns of clients that all come back at the same time. A bucket refills token by token, not at a full
-/// minute, so keys do not refill at the same time. `r` tokens in `t` seconds are never more than the rate. If many clients
-/// are refused at the same moment, as after a deployment, use [`jitter`](crate::response::Refuse::jitter).
+/// The draft (8.5) warns of clients that all return at the same time. A bucket refills token by token, not at a full
+/// minute, so keys do not refill at the same time. `r` tokens in `t` seconds never exceed the rate. If many clients are
+/// refused at the same moment, as after a deployment, use [`jitter`](crate::response::Refuse::jitter).
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -126,7 +128,8 @@ impl RateLimitFields {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if it is empty, or has characters other than printable ASCII, quotes or backslashes.
+    /// [`is_invalid`](Error::is_invalid) if it is empty, or has characters other than printable ASCII, quotes or
+    /// backslashes.
     pub fn unit(self, unit: &'static str) -> Result<Self, Error> {
         if unit.is_empty() || !unit.chars().all(is_quotable) {
             return Err(Error::invalid(format!(
@@ -139,9 +142,9 @@ impl RateLimitFields {
         })
     }
 
-    /// Sets whether policies have the partition key (`pk`): a hash (SHA-256, 96 bits) of the key of the request. Requests
-    /// with the same `pk` share a quota. Of [several limits](crate::RateLimitLayer::all_of) it is a hash of all keys together.
-    /// Default: `false`.
+    /// Sets whether policies have the partition key (`pk`): a hash (SHA-256, 96 bits) of the key of the request.
+    /// Requests with the same `pk` share a quota. With [several limits](crate::RateLimitLayer::all_of), it is a hash of
+    /// all keys together. Default: `false`.
     #[must_use]
     pub fn partition_key(self, partition_key: bool) -> Self {
         Self {
@@ -197,7 +200,7 @@ impl RateLimitFields {
                 headers.append(RATE_LIMIT, limit);
             }
             Entry::Occupied(written) => {
-                // A layer that writes its fields twice says the same as once.
+                // A layer that is applied twice writes its fields once.
                 let is_same = written.iter().any(|written| *written == policy)
                     && headers
                         .get_all(RATE_LIMIT)
@@ -238,7 +241,7 @@ fn write_legacy(decision: &Decision, headers: &mut HeaderMap) {
     }
 }
 
-/// The seconds until more tokens of a quota are there. Of a quota that refused the request, never more than `Retry-After`.
+/// The seconds until more tokens of a quota are available. For a quota that refused the request, at most `Retry-After`.
 fn until(
     decision: &Decision,
     retry_after: Option<Duration>,
@@ -251,8 +254,8 @@ fn until(
 }
 
 impl<Req, B, R> RateLimitLayer<Req, Response<B>, R> {
-    /// Sets which RateLimit header fields the responses have, of admitted and of refused requests. The last call replaces
-    /// those before. Default: none; of [`web::rate_limit`](crate::web::rate_limit) those of the draft
+    /// Sets which RateLimit header fields the responses to admitted and refused requests have. The last call replaces
+    /// earlier ones. Default: none; for [`web::rate_limit`](crate::web::rate_limit), the fields of the draft
     /// ([`RateLimitFields::default`]).
     ///
     /// ```
@@ -277,7 +280,7 @@ impl<Req, B, R> RateLimitLayer<Req, Response<B>, R> {
     }
 }
 
-/// A hash of a key in base64, as byte sequences of RFC 9651 are written.
+/// A hash of a key in base64, written as a byte sequence of RFC 9651.
 fn partition(key: &Key) -> String {
     STANDARD.encode(&Sha256::digest(key.as_bytes())[..12])
 }

@@ -18,7 +18,7 @@ use crate::layers::refusal::{Refusal, RefusalKind, Reject};
 /// | [`RateLimited`](RefusalKind::RateLimited) | 429 | `Retry-After` (seconds, rounded up, at least 1) |
 /// | [`ExceedsBurst`](RefusalKind::ExceedsBurst) | 400 | no `Retry-After`: it can never be admitted |
 /// | [`NoPermit`](RefusalKind::NoPermit) | 503, or [429](Refuse::permits_per_client) | `Retry-After` (an estimate, once a permit was released) |
-/// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After` likewise |
+/// | [`Locked`](RefusalKind::Locked) | 423 | `Retry-After`, as for `NoPermit` |
 /// | [`BadRequest`](RefusalKind::BadRequest) | 400 | no `Retry-After` |
 /// | [`MissingPart`](RefusalKind::MissingPart) | 400 | the body names the part, such as a header field |
 /// | [`RequestTooLarge`](RefusalKind::RequestTooLarge) | 413 | |
@@ -38,7 +38,8 @@ use crate::layers::refusal::{Refusal, RefusalKind, Reject};
 /// `Retry-After`. `Retry-After` of permits and locks is an
 /// [estimate](Refusal::retry_after) of at most 5 s.
 ///
-/// [`RateLimitLayer::fields`](crate::RateLimitLayer::fields) adds the RateLimit fields to admitted and refused responses.
+/// [`RateLimitLayer::fields`](crate::RateLimitLayer::fields) adds the RateLimit fields to admitted and refused
+/// responses.
 ///
 /// The body type must implement `From<String>`: for example axum's body, `http_body_util::Full` and `String`.
 #[must_use]
@@ -60,7 +61,7 @@ pub fn refuse() -> Refuse {
 /// let limit = ConcurrencyLimitLayer::new(exports.clone(), |_: &Request<String>| "ann").reject_with(refuse);
 /// let export = async |_: Request<String>| Ok::<_, Infallible>(Response::new("all of it".to_owned()));
 ///
-/// exports.add("ann").await?.done().await?; // how long an export takes is known from now on
+/// exports.add("ann").await?.done().await?; // the hold time is known from now on
 /// let _running = exports.add("ann").await?; // another export of this client
 /// let response = limit.layer(service_fn(export)).oneshot(Request::new(String::new())).await?;
 /// assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -74,8 +75,8 @@ pub struct Refuse {
 }
 
 impl Refuse {
-    /// Answers 429 rather than 503 when no permit is free: for permits per client, where the client asks too much and the
-    /// service has room.
+    /// Returns 429 rather than 503 when no permit is free. For permits per client: the client makes too many requests,
+    /// but the service has capacity.
     #[must_use]
     pub fn permits_per_client(self) -> Self {
         Self {
@@ -84,8 +85,8 @@ impl Refuse {
         }
     }
 
-    /// Adds a random time from zero to `jitter` to each `Retry-After`, so that clients that are refused at the same time
-    /// come back at different times. Default: zero.
+    /// Adds a random time from zero to `jitter` to each `Retry-After`, so that clients that are refused at the same
+    /// time return at different times. Default: zero.
     #[must_use]
     pub fn jitter(self, jitter: Duration) -> Self {
         Self { jitter, ..self }
@@ -142,7 +143,7 @@ fn status(refusal: &Refusal) -> StatusCode {
     }
 }
 
-/// The types of problems that IANA registers, and their titles.
+/// The problem types in the IANA registry, and their titles.
 const QUOTA_EXCEEDED: (&str, &str) = (
     "https://iana.org/assignments/http-problem-types#quota-exceeded",
     "Quota exceeded",
@@ -152,8 +153,8 @@ const REDUCED_CAPACITY: (&str, &str) = (
     "Temporarily reduced capacity",
 );
 
-/// Returns the body. It contains fixed texts, numbers, names of quotas, which have no quotes, and the escaped text of a
-/// refusal.
+/// Returns the body. It contains fixed texts, numbers, names of quotas (which contain no quotes), and the escaped text
+/// of a refusal.
 fn problem(refusal: &Refusal, status: StatusCode) -> String {
     let reason = ("about:blank", status.canonical_reason().unwrap_or_default());
     let ((kind, title), more) = match refusal.kind() {

@@ -1,4 +1,4 @@
-//! The body of a response that may be shared: what was read of it in advance, and then the rest.
+//! The body of a response that may be shared: the data that was read in advance, followed by the rest.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,9 +23,9 @@ pin_project! {
     where
         B: Body<Data = Bytes>,
     {
-        // The data of a whole body, which needs no other allocation.
+        // The data of a complete body, which needs no other allocation.
         data: Bytes,
-        // The frames that have been read already. An error is the last.
+        // The frames that were already read. An error can only be the last one.
         read: VecDeque<Result<Frame<Bytes>, B::Error>>,
         #[pin]
         rest: Rest<B>,
@@ -36,14 +36,14 @@ pin_project! {
     #[project = RestProjected]
     enum Rest<B> {
         None,
-        // A pinned body of which some frames were read.
+        // A pinned body of which some frames were already read.
         Begun { body: Pin<Box<B>> },
         Untouched { #[pin] body: B },
     }
 }
 
 impl<B: Body<Data = Bytes>> FlightBody<B> {
-    /// Wraps a body of which nothing was read.
+    /// Wraps a body that was not read yet.
     pub(crate) fn untouched(body: B) -> Self {
         Self {
             data: Bytes::new(),
@@ -61,7 +61,7 @@ impl<B: Body<Data = Bytes>> FlightBody<B> {
         }
     }
 
-    /// Creates a body of the data that were read and the rest of the body.
+    /// Creates a body from the data that was already read and the rest of the body.
     pub(crate) fn begun(read: impl IntoIterator<Item = Bytes>, rest: Pin<Box<B>>) -> Self {
         let read = read.into_iter().map(Frame::data).map(Ok).collect();
         Self {
@@ -71,7 +71,7 @@ impl<B: Body<Data = Bytes>> FlightBody<B> {
         }
     }
 
-    /// Creates a body of the data that were read and the error that followed.
+    /// Creates a body from the data that was already read and the error that followed.
     pub(crate) fn failed(read: impl IntoIterator<Item = Bytes>, error: B::Error) -> Self {
         let read = read
             .into_iter()

@@ -1,5 +1,5 @@
-//! Responses as the answers of single flights: reads a response with its body into an [`Answer`], and makes responses of it
-//! again for other callers, each of which gets the one for its values of the fields in `Vary`.
+//! Responses as the answers of single flights: converts a response with its body into an [`Answer`], and the answer
+//! into responses for other callers. Each caller gets the answer for its values of the fields in `Vary`.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -17,7 +17,8 @@ use crate::http::extract::shared_get::tells_scheme;
 use crate::http::message::{Reading, for_others, has_length, items};
 use crate::http::replayed_body::FlightBody;
 use crate::http::shareable::{Freshness, is_for_all, is_shareable};
-use crate::layers::single_flight::{Capture, Captured};
+use crate::layers::single_flight::Capture;
+use crate::single_flight::flight::Captured;
 use crate::single_flight::outcome::Share;
 
 #[cfg(test)]
@@ -40,7 +41,7 @@ mod tests;
 /// | response | callers that wait now | later callers |
 /// |---|---|---|
 /// | [shareable](is_shareable) | get it | get it, for as long as the flight and the response allow |
-/// | the same with `max-age=0` or the like: it has expired already | get it | run: one leads, the others wait |
+/// | the same with `max-age=0` or the like: it has already expired | get it | run: one leads, the others wait |
 /// | 5xx, unless [disabled](Self::share_failures) | get it | run: one leads, the others wait |
 /// | other 4xx and 5xx, bodies that fail or have no budget, the service's errors | all run at once | run: one leads, the others wait |
 /// | private or too large; a redirect to an absolute URI if the request does not state its scheme | all run at once | all run at once, [for some time](crate::single_flight::SingleFlightBuilder::pass_for) |
@@ -52,15 +53,15 @@ mod tests;
 /// with `must-revalidate`, `proxy-revalidate` or `s-maxage` is not served stale. The responses of other callers
 /// have an `Age`.
 ///
-/// Other callers get the status, the header fields, the body and the trailers. They do not get the response's extensions, nor
-/// the fields that apply to one connection or one exchange only:
+/// Other callers get the status, the header fields, the body and the trailers. They do not get the response's
+/// extensions, nor the fields that apply to one connection or one exchange only:
 ///
 /// * `Connection` and the fields that it names, `Keep-Alive`, `TE`, `Trailer`, `Transfer-Encoding`, `Upgrade` and the
 ///   proxy's fields;
-/// * `RateLimit`, `X-RateLimit-…` and all other fields with `ratelimit` or `rate-limit` in their names, and `Retry-After`:
-///   they tell one client how much it has left;
-/// * `Age`, which is computed anew, `Server-Timing`, `Traceresponse`, `X-Request-Id`, `X-Correlation-Id` and
-///   `Idempotency-Replayed`.
+/// * `RateLimit`, `X-RateLimit-…` and all other fields with `ratelimit` or `rate-limit` in their names, and
+///   `Retry-After`: they describe the limit of one client;
+/// * `Age`, which is computed for each response, `Server-Timing`, `Traceresponse`, `X-Request-Id`, `X-Correlation-Id`
+///   and `Idempotency-Replayed`.
 ///
 /// The caller of the request gets all of these. `Content-Length` is kept, because responses to HEAD need it.
 ///
@@ -76,7 +77,7 @@ mod tests;
 /// let responses = Responses::default()
 ///     .largest_body(64 * 1024)
 ///     .share_when(|parts| is_shareable(parts) || parts.status == StatusCode::NOT_FOUND)
-///     .share_failures(false); // after a 5xx, each caller that waits tries for itself
+///     .share_failures(false); // after a 5xx, each waiting caller runs
 /// ```
 #[derive(Clone)]
 pub struct Responses {
@@ -136,7 +137,7 @@ impl Responses {
     }
 
     /// Sets whether callers that wait also get 5xx responses, in all processes, unless the header fields make them
-    /// private. Default: `true`. With `false` callers that wait run at once, each for itself.
+    /// private. Default: `true`. With `false`, all callers that wait run at once.
     #[must_use]
     pub fn share_failures(self, share: bool) -> Self {
         Self {
@@ -180,8 +181,8 @@ impl Responses {
         }
     }
 
-    /// Reads a body to its end. If it is too large, fails, or has no budget, returns the rest of the body, and which callers
-    /// get the response: those of `too_large`, or none.
+    /// Reads a body to its end. If it is too large, fails, or exceeds the budget, returns the rest of the body, and the
+    /// callers that get the response: those of `too_large`, or none.
     async fn read<B: Body<Data = Bytes>>(
         &self,
         body: B,
@@ -336,7 +337,7 @@ where
         {
             return None;
         }
-        // The format of HTTP is unambiguous: names and values contain no line feeds, and names no colons.
+        // The line format of HTTP is unambiguous: names and values contain no line feeds, and names no colons.
         let mut variant = Vec::new();
         let mut write = |parts: &[&[u8]]| {
             parts
@@ -399,9 +400,10 @@ fn varied(headers: &HeaderMap, asked: &Asked) -> Vec<Varied> {
 
 debug!(Responses, largest_body);
 
-/// The header fields of a request, in case its response names some of them in `Vary`: as lines of HTTP: names and values contain no line feeds, and names no colons.
+/// The header fields of a request, in case its response names some of them in `Vary`. They are stored as HTTP lines:
+/// names and values contain no line feeds, and names no colons.
 ///
-/// Most responses have no `Vary`. So this is quick to write, where a clone of the map is not.
+/// Most responses have no `Vary`, so this must be cheap to create. Cloning the header map is not.
 pub struct Asked(Vec<u8>);
 
 impl Asked {

@@ -12,23 +12,23 @@ use crate::layers::rate_limit::hooks::{Block, BlockOnResponse};
 #[cfg(test)]
 mod tests;
 
-/// Blocks a key when the upstream refuses and says for how long: for
+/// Blocks a key when the upstream refuses a request with a time to wait: for
 /// [`block_on_response`](crate::RateLimitLayer::block_on_response) around a client.
 ///
-/// A response with a status from 400 to 599 that has one of these fields counts; [`statuses`](Self::statuses) sets others. Of a 2xx
-/// or 3xx the field means something else, so these never count.
+/// A response counts if its status is 400 to 599 and it has one of these fields; [`statuses`](Self::statuses) sets
+/// other statuses. In a 2xx or 3xx response the field has another meaning, so these never count.
 ///
 /// | field | |
 /// |---|---|
-/// | `retry-after-ms` | milliseconds; it comes first, because it is more exact |
-/// | `Retry-After` | seconds, with or without a fraction; a time with units, such as `1m30s`; a date of HTTP or RFC 3339, counted from the `Date` of the response, or else by the clock of this machine |
+/// | `retry-after-ms` | milliseconds; it takes precedence, because it is more precise |
+/// | `Retry-After` | seconds, with or without a fraction; a time with units, such as `1m30s`; a date of HTTP or RFC 3339, counted from the `Date` of the response, or without it from the clock of this machine |
 ///
-/// If the response comes from a cache, its `Age` is subtracted. A value that cannot be read is ignored, and counted in the event
-/// `upstream_field_ignored`.
+/// If the response comes from a cache, its `Age` is subtracted. A value that cannot be read is ignored, and counted in
+/// the event `upstream_field_ignored`.
 ///
-/// A longer time counts as 5 min, so that no upstream can stop a fleet for years; [`at_most`](Self::at_most) sets another
-/// maximum. For a client whose responses are not of [`http::Response`], such as reqwest, [`read`](Self::read) takes the status
-/// and the header fields:
+/// A longer time is reduced to 5 min, so that no upstream can stop a fleet for years; [`at_most`](Self::at_most) sets
+/// another maximum. For a client whose responses are not [`http::Response`]s, such as reqwest, [`read`](Self::read)
+/// takes the status and the header fields:
 ///
 /// ```
 /// use reqwest::{Request, Response};
@@ -109,7 +109,7 @@ impl RetryAfter {
         })
     }
 
-    /// Returns the time that the response asks its client to wait.
+    /// Returns the time to wait that the response requests.
     #[must_use]
     pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Block {
         let mut block = Block::default();
@@ -129,7 +129,7 @@ impl RetryAfter {
                     block.ignored += 1;
                     continue;
                 };
-                // Of several, the longest counts.
+                // If there are several, the longest applies.
                 let left = wait.saturating_sub(origin.age).min(self.longest);
                 block.duration = block.duration.max(Some(left));
             }
@@ -152,7 +152,7 @@ impl RetryAfter {
         self.longest
     }
 
-    /// Whether a response with this status is a refusal, also without the fields.
+    /// Whether a response with this status is a refusal even without the fields.
     pub(crate) fn is_refusal(&self, status: StatusCode) -> bool {
         match &self.statuses {
             Some(statuses) => statuses.have(status),

@@ -34,9 +34,9 @@ pub fn is_shareable(response: &response::Parts) -> bool {
     describes_the_resource(response.status) && is_for_all(&response.headers)
 }
 
-/// Returns whether no header field says that the response is for one client or is an endless stream.
+/// Returns whether no header field marks the response as private or as an endless stream.
 pub(crate) fn is_for_all(headers: &HeaderMap) -> bool {
-    // To compare a few names costs less than to hash each of these.
+    // Comparing a few names costs less than hashing each of them.
     !headers.keys().any(|field| OF_ONE_CLIENT.contains(field))
         && !any_directive(headers, &["private", "no-store", "no-cache"])
         && !items(headers, &VARY).any(|name| name == b"*")
@@ -59,8 +59,8 @@ static OF_ONE_CLIENT: [HeaderName; 5] = [
     HeaderName::from_static("proxy-authentication-info"),
 ];
 
-/// Returns whether a response is a stream by its content type: events, parts that replace each other, lines or sequences of
-/// JSON, gRPC.
+/// Returns whether a response is a stream by its content type: events, parts that replace each other, lines or
+/// sequences of JSON, gRPC.
 pub(crate) fn is_stream(content_type: &HeaderValue) -> bool {
     const STREAMS: [&[u8]; 16] = [
         b"text/event-stream",
@@ -127,7 +127,7 @@ impl Freshness {
             &[]
         };
         let explicit = controls.iter().find_map(|name| {
-            // The shortest of several values counts. An invalid value counts as 0.
+            // If there are several values, the shortest applies. An invalid value counts as 0.
             let values =
                 directive(headers, name).map(|value| value.and_then(seconds).unwrap_or_default());
             values.min()

@@ -1,5 +1,5 @@
-//! How long the body of a response holds its lease: [`UntilBodyEnd`] sets the limits, [`TimedLease`] is a lease that is released
-//! at them, and [`Timers`] check the leases of all bodies of a layer, even if no task polls a body.
+//! How long the body of a response holds its lease: [`UntilBodyEnd`] sets the limits, [`TimedLease`] is a lease that is
+//! released at a limit, and [`Timers`] check the leases of all bodies of a layer, even if no task polls a body.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -65,7 +65,7 @@ pub struct UntilBodyEnd {
     timers: Arc<Stripes<Arc<Timers>>>,
 }
 
-/// What happens to a body whose lease ends first. Set it with [`UntilBodyEnd::on_lease_end`].
+/// The behaviour of a body whose lease ends first. Set it with [`UntilBodyEnd::on_lease_end`].
 ///
 /// ```
 /// use std::{convert::Infallible, time::Duration};
@@ -92,16 +92,15 @@ pub struct UntilBodyEnd {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LeaseEnd {
-    /// The body continues without the lease. Other requests may get the permit or the lock meanwhile.
+    /// The body continues without the lease. Other requests may get the permit or the lock while it continues.
     #[default]
     Detach,
     /// The body ends with an [`Error`]: [`is_body_timeout`](Error::is_body_timeout) at a limit,
-    /// [`is_lost`](Error::is_lost) if the lease was lost. Servers then close the connection or reset the stream, so
-    /// that the client sees an incomplete response.
+    /// [`is_lost`](Error::is_lost) if the lease was lost. Servers then close the connection or reset the stream, so the
+    /// client detects that the response is incomplete.
     ///
-    /// The lease is released at the limit in any case. The task that last polled the body is woken, and the next
-    /// poll returns the error. A server whose client does not read may not poll the body until the client reads
-    /// again.
+    /// The lease is released at the limit in any case. The task that last polled the body is woken, and the next poll
+    /// returns the error. If the client does not read, the server may not poll the body until the client reads again.
     Abort,
 }
 
@@ -279,7 +278,7 @@ impl TimedLease {
         }
     }
 
-    /// Notes that the body has yielded a frame.
+    /// Records that the body has yielded a frame.
     pub(super) fn progressed(&self) {
         lock(&self.shared.state).progressed = Instant::now();
     }
@@ -328,8 +327,8 @@ impl Shared {
         }
     }
 
-    /// Schedules the next check. The caller holds the lock of the state, so that a lease that is dropped meanwhile
-    /// does not stay with the timers.
+    /// Schedules the next check. The caller holds the lock of the state, so that a lease that is dropped at the same
+    /// time does not remain in the timers.
     fn schedule(self: &Arc<Self>, state: &mut State, timers: &Arc<Timers>) {
         state.due = self
             .limits
@@ -339,7 +338,7 @@ impl Shared {
         }
     }
 
-    /// Returns why the lease has ended before the body, if it has.
+    /// Returns the error if the lease has ended before the body.
     fn end(&self, state: &State, now: Instant) -> Option<Error> {
         if state.exceeded.is_some() {
             return state.exceeded.clone();
@@ -376,8 +375,8 @@ impl fmt::Debug for TimedLease {
     }
 }
 
-/// A part of the timers of a layer. A frame does not reschedule a lease; the check takes the progress into account when it is
-/// due.
+/// One stripe of the timers of a layer. A frame does not reschedule a lease; the check reads the body's progress when
+/// it is due.
 struct Timers {
     scheduler: Arc<Scheduler>,
     state: Mutex<TimersState>,
@@ -387,10 +386,10 @@ struct Timers {
 struct TimersState {
     /// The leases, sorted by the time of their next check.
     leases: BTreeMap<(Instant, Address), Arc<Shared>>,
-    /// When the scheduler looks at them again, at the latest; `None`: it does not.
+    /// When the scheduler checks them next, at the latest; `None`: it does not.
     planned: Option<Instant>,
-    /// Whether the clock of a caller was not the system's. Then each lease is reported to the scheduler, since it runs in
-    /// several places.
+    /// Whether a caller used a clock other than the system's. Then each lease is reported to the scheduler, because
+    /// the clocks of callers may differ.
     strayed: bool,
 }
 
@@ -413,7 +412,7 @@ impl Timers {
         Arc::new(stripes)
     }
 
-    /// `now`: by the clock of the caller, and whether that is the system's.
+    /// `now`: the time of the caller's clock, and whether that is the system's clock.
     fn insert(&self, due: Instant, lease: Arc<Shared>, (now, is_the_systems): (Instant, bool)) {
         let mut state = lock(&self.state);
         state.leases.insert((due, address(&lease)), lease);
@@ -457,7 +456,8 @@ impl PeriodicTask for Timers {
     fn signal(self: Arc<Self>, _: Signal) {
         let now = Instant::now();
         while let Some(lease) = self.pop(now) {
-            // A waker, or what the lease holds, may panic. The others end in time all the same.
+            // A waker, or a value in the lease, may panic when it is called or dropped. The other leases are still
+            // checked in time.
             drop(catch_unwind(AssertUnwindSafe(|| lease.check(now, &self))));
         }
     }

@@ -1,4 +1,4 @@
-//! Numbers, spans and times in header fields of upstreams.
+//! Numbers, time spans and times in header fields of upstreams.
 //!
 //! `None`: the text is not one of these, or out of range. The work is bounded by [`LONGEST`] bytes.
 
@@ -29,7 +29,7 @@ const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
 ];
 
-/// The value of a field. `Some(None)`: it is there, but cannot be read, or its copies differ.
+/// The value of a field. `Some(None)`: the field exists, but cannot be read, or its copies differ.
 pub(crate) fn value<'a>(headers: &'a HeaderMap, name: &str) -> Option<Option<&'a str>> {
     let mut copies = texts(headers, name);
     let first = copies.next()?;
@@ -37,7 +37,7 @@ pub(crate) fn value<'a>(headers: &'a HeaderMap, name: &str) -> Option<Option<&'a
     Some(first.filter(|_| copies.all(|other| other == first)))
 }
 
-/// The values of a field, of which no more than [`MOST_COPIES`] are read. `None`: one cannot be read.
+/// The values of a field, at most [`MOST_COPIES`] of them. `None`: one of them cannot be read.
 pub(crate) fn texts<'a>(
     headers: &'a HeaderMap,
     name: &str,
@@ -68,8 +68,8 @@ fn are_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A time to wait, from `now` on: a number of units of so many nanoseconds, a span with units, or a date. A number of more
-/// digits than others have is the longest time. A date in the past is now.
+/// A time to wait, from `now` on: a number of units of `unit` nanoseconds, a span with units, or a date. A number with
+/// more than 15 digits is the maximum time. A date in the past is zero.
 pub(crate) fn wait(text: &str, unit: u64, now: SystemTime) -> Option<Duration> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     if whole.len() > 15 && are_digits(whole) && are_digits(fraction) {
@@ -93,7 +93,7 @@ fn times(text: &str, unit: u64) -> Option<Duration> {
     if !are_digits(fraction) {
         return None;
     }
-    // Nobody needs more of them.
+    // Nanoseconds are the finest resolution.
     let digits = &fraction[..fraction.len().min(9)];
     let part = u128::from(digits.parse::<u64>().ok()?) * u128::from(unit)
         / 10_u128.pow(digits.len() as u32);
@@ -122,7 +122,7 @@ pub(super) fn span(text: &str) -> Option<Duration> {
 
 /// When a limit resets, from `now` on: seconds from now, seconds or milliseconds since 1970, a span with units, or a
 /// date. A number below 10⁸ (3 years) counts from now; one from 10⁹ (the year 2001) on is in seconds, from 10¹² on in
-/// milliseconds. A time in the past is now.
+/// milliseconds. A time in the past is zero.
 pub(crate) fn reset(text: &str, now: SystemTime) -> Option<Duration> {
     let since_1970 = |span| {
         let at = SystemTime::UNIX_EPOCH.checked_add(span)?;

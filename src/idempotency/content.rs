@@ -1,9 +1,9 @@
-//! The content of a request, in the form in which it is compared: two spellings of the same content have one form.
+//! The content of a request in a normal form for comparison: two spellings of the same content have the same form.
 
-/// Returns the form of a `Content-Type`, and the texts of a body.
+/// Returns the normal form of a `Content-Type`, and the texts of a body to compare.
 ///
-/// Names of types, parameters and charsets do not depend on case, nor does the order of parameters matter. UTF-8 is the
-/// charset of what names none. The boundary of a multipart body is only how it is written: its parts are compared.
+/// The case of the names of types, parameters and charsets does not count, nor does the order of parameters. The
+/// default charset is UTF-8. The boundary of a multipart body does not count either: its parts are compared.
 pub(super) fn compared<'a>(content_type: &[u8], body: &'a [u8]) -> (Vec<u8>, Vec<&'a [u8]>) {
     let Some(MediaType {
         essence,
@@ -40,7 +40,7 @@ struct MediaType {
 }
 
 impl MediaType {
-    /// `None`: it is none, or is not well-formed.
+    /// `None`: the text is not a media type, or is malformed.
     fn read(text: &[u8]) -> Option<Self> {
         let mut items = split_outside_quotes(text).into_iter();
         let essence = items.next()?.trim_ascii().to_ascii_lowercase();
@@ -87,7 +87,7 @@ fn split_outside_quotes(text: &[u8]) -> Vec<&[u8]> {
     items
 }
 
-/// Returns a value without its quotes. `None`: the second quote is missing.
+/// Returns a value without its quotes. `None`: the closing quote is missing.
 fn unquoted(value: &[u8]) -> Option<Vec<u8>> {
     let Some(quoted) = value.strip_prefix(b"\"") else {
         return Some(value.to_vec());
@@ -104,8 +104,8 @@ fn unquoted(value: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Returns the parts of a multipart body (RFC 2046, 5.1.1), with their header fields. `None`: it is not one with this
-/// boundary, or has text before the first or after the last part.
+/// Returns the parts of a multipart body (RFC 2046, 5.1.1), with their header fields. `None`: the body is not multipart
+/// with this boundary, or has text before the first or after the last part.
 fn multipart<'a>(body: &'a [u8], boundary: &[u8]) -> Option<Vec<&'a [u8]>> {
     let delimiter = [b"\r\n--", boundary].concat();
     let mut rest = body.strip_prefix(&delimiter[2..])?;
@@ -159,7 +159,7 @@ mod tests {
                 "text/plain;charset=x;format=Flowed",
             ),
             ("a/b; c=\"d;\\\"e\"", "a/b;c=d;\"e"),
-            // What is not well-formed is compared as it is.
+            // A malformed value is compared unchanged.
             ("text", "text"),
             ("a/b; c", "a/b; c"),
             ("a/b; c=\"d", "a/b; c=\"d"),

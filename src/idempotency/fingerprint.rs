@@ -1,4 +1,4 @@
-//! By what two requests are the same.
+//! The comparison of two requests.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::idempotency::content;
 
-/// What is compared.
+/// The parts of requests that are compared.
 #[derive(Clone)]
 pub(super) enum Compare {
     /// The [`PARTS`].
     Parts,
-    /// What a closure of the user returns.
+    /// The result of the user's closure.
     By(CompareBy),
 }
 
@@ -24,14 +24,14 @@ pub(super) type CompareBy = Arc<dyn Fn(&request::Parts, &Bytes) -> Vec<u8> + Sen
 /// The digests of the parts of a request, each cut to its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
-    /// How requests are compared: records of another kind cannot be compared with this one.
+    /// The kind of comparison. Records of different kinds cannot be compared.
     pub(super) kind: u8,
     pub(super) digests: [u8; 32],
 }
 
 pub(super) type Part = (&'static str, Range<usize>);
 
-/// The parts by which two requests are the same, and the bytes of each.
+/// The compared parts of a request, and the bytes of each in the digests.
 const PARTS: &[Part] = &[
     ("method", 0..4),
     ("host, path or query", 4..16),
@@ -39,7 +39,8 @@ const PARTS: &[Part] = &[
 ];
 const CHOSEN: &[Part] = &[("content, as this service compares it", 0..32)];
 
-/// Returns the digest of several texts. Each text is hashed with its length, so that no text can run into the next.
+/// Returns the digest of several texts. Each text is hashed with its length, so that the boundaries of texts are
+/// unambiguous.
 pub(super) fn digest<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
     let mut hash = Sha256::new();
     for text in texts {
@@ -65,7 +66,7 @@ impl Compare {
 }
 
 impl Fingerprint {
-    /// Returns the first part that differs from that of a record of the same kind.
+    /// Returns the first part that differs from a record of the same kind.
     pub(super) fn differs(&self, recorded: &[u8; 32]) -> Option<&'static str> {
         let parts = if self.kind == b'p' { PARTS } else { CHOSEN };
         let mut differ = parts

@@ -22,7 +22,7 @@ use crate::layers::key::DynKey;
 use crate::macros::{in_range, setters};
 use crate::store::Store;
 use crate::store::detach::{AFTER_CALLER, Detach};
-use crate::store::failure::{Away, StoreFailure};
+use crate::store::failure::{StoreFailure, StoreFailurePolicy};
 
 /// Builds an [`IdempotencyLayer`]. See [`idempotency`](super::idempotency()).
 ///
@@ -32,7 +32,7 @@ use crate::store::failure::{Away, StoreFailure};
 /// use tower_distributed::{Store, extract, web};
 ///
 /// #[derive(Clone)]
-/// struct User(u64); // inserted by the layer that authenticates, outside of this one
+/// struct User(u64); // inserted by an outer layer that authenticates
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let user = extract::extension(|user: &User| user.0);
@@ -44,7 +44,7 @@ use crate::store::failure::{Away, StoreFailure};
 ///     .max_buffered(16 << 20)                        // 503 while the bodies of all requests exceed 8 MiB
 ///     .read_timeout(Duration::from_secs(10))         // 408 if the request body takes longer
 ///     .keep_when(|parts| parts.status.is_success())  // after other responses the payment can be repeated
-///     .max_detached(Duration::from_secs(60))         // dropped 60 s after the client has left
+///     .max_detached(Duration::from_secs(60))         // dropped 60 s after the client has disconnected
 ///     .ttl(Duration::from_secs(60))                  // a crashed process blocks a key for 60 s
 ///     .build()?;
 /// let app: Router = Router::new().route("/payments", post(async || "paid")).layer(once);
@@ -100,9 +100,10 @@ fn is_final(parts: &response::Parts) -> bool {
     is_of_these && !passes.contains(&status) && is_final_for_grpc(&parts.headers)
 }
 
-/// The same for an error of gRPC that is told in the head.
+/// The same for a gRPC error in the head.
 fn is_final_for_grpc(headers: &HeaderMap) -> bool {
-    // OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED
+    // OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION, OUT_OF_RANGE,
+    // UNIMPLEMENTED
     const FINAL: [&str; 8] = ["0", "3", "5", "6", "7", "9", "11", "12"];
     headers
         .get("grpc-status")
@@ -139,11 +140,11 @@ impl<B> IdempotencyBuilder<B> {
 }
 
 impl<B, R> IdempotencyBuilder<B, R> {
-    /// Returns refusals as responses of your own, by a closure from [`Refusal`](crate::Refusal) to the response or another
+    /// Returns refusals as other responses, by a closure from [`Refusal`](crate::Refusal) to the response or another
     /// [`Reject`](crate::Reject). Default: [`response::refuse()`](refuse), problem documents.
     ///
-    /// The response type is that of the service, whose body is a [`FlightBody`](crate::response::FlightBody), which can be
-    /// made from a `String`:
+    /// The response type is the service's, with a [`FlightBody`](crate::response::FlightBody) as its body, which can be
+    /// created from a `String`:
     ///
     /// ```
     /// use axum::body::Body;
@@ -184,8 +185,8 @@ impl<B, R> IdempotencyBuilder<B, R> {
         self
     }
 
-    /// Sets which responses are streams beside those that are by their [content type](super::idempotency()#streams), by a
-    /// closure from the head of a response. Default: none.
+    /// Sets which responses are streams in addition to those with a [stream's content
+    /// type](super::idempotency()#streams), by a closure from the head of a response. Default: none.
     ///
     /// ```
     /// use tower_distributed::{Store, extract, web};
@@ -206,16 +207,18 @@ impl<B, R> IdempotencyBuilder<B, R> {
         self
     }
 
-    /// Sets by what two requests are the same: by the bytes that a closure returns for a request and its body. Default: method,
-    /// host, path, query, `Content-Type` and body, see [here](super::idempotency()#when-two-requests-are-the-same).
+    /// Sets how requests are compared: by the bytes that a closure returns for a request and its body. Default: by
+    /// method, host, path, query, `Content-Type` and body, see
+    /// [here](super::idempotency()#when-two-requests-are-the-same).
     ///
-    /// While two versions of a service compare in different ways, a request that the other one has handled gets 409.
+    /// While two versions of a service compare requests differently, a request that the other version has handled gets
+    /// 409.
     ///
     /// ```
     /// use tower_distributed::{Store, extract, web};
     ///
     /// # fn main() -> Result<(), tower_distributed::Error> {
-    /// // The client writes the time into the body. What it pays for is in the path.
+    /// // The body contains the time; the path identifies the payment.
     /// let once = web::idempotency(&Store::in_memory(), "payments", extract::client_ip())
     ///     .compare_by(|parts, _body| parts.uri.path().as_bytes().to_vec())
     ///     .build()?;
@@ -234,9 +237,10 @@ impl<B, R> IdempotencyBuilder<B, R> {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if a setting is out of range, the name is not 1 to 64 of `A-Z a-z 0-9 - _ . /`,
-    /// half of [`max_buffered`](Self::max_buffered) is less than [`largest_request`](Self::largest_request),
-    /// [`header`](Self::header) is no name of a header field, or [`methods`](Self::methods) has none, or one that is safe.
+    /// [`is_invalid`](Error::is_invalid) if a setting is out of range, the name is not 1 to 64 of `A-Z a-z 0-9 - _ .
+    /// /`, half of [`max_buffered`](Self::max_buffered) is less than [`largest_request`](Self::largest_request),
+    /// [`header`](Self::header) is not a name of a header field, or [`methods`](Self::methods) is empty or contains a
+    /// safe method.
     pub fn build(self) -> Result<IdempotencyLayer<B, R>, Error> {
         let Self { settings, reject } = self;
         let span = Duration::from_secs(1)..=365 * DAY;
@@ -293,10 +297,10 @@ impl<B, R> IdempotencyBuilder<B, R> {
         let shared = Shared {
             replays: open(&settings.store)?,
             away: match settings.on_store_failure {
-                StoreFailure::FailClosed => Away::FailClosed,
-                StoreFailure::FailOpen => Away::FailOpen,
+                StoreFailure::FailClosed => StoreFailurePolicy::FailClosed,
+                StoreFailure::FailOpen => StoreFailurePolicy::FailOpen,
                 StoreFailure::LocalShare { .. } | StoreFailure::CountedShare { .. } => {
-                    Away::LocalShare(open(settings.store.local_share())?)
+                    StoreFailurePolicy::LocalShare(open(settings.store.local_share())?)
                 }
             },
             principal: settings.principal,
@@ -330,8 +334,8 @@ setters! { IdempotencyBuilder<B, R>:
     /// Sets how long a response is stored, 1 second to 365 days. Default: 1 day.
     fn remember_for(span: Duration) => settings.remember_for = span;
 
-    /// Sets the methods of the requests that the layer answers by their keys; others pass. Default: POST and PATCH. PUT and DELETE
-    /// repeat what they did by definition, but a repeated DELETE may get 404, and a late PUT may undo a later change.
+    /// Sets the methods to which the layer applies; requests with other methods pass. Default: POST and PATCH. PUT and
+    /// DELETE are idempotent by definition, but a repeated DELETE may get 404, and a late PUT may undo a later change.
     ///
     /// ```
     /// use http::Method;
@@ -348,14 +352,16 @@ setters! { IdempotencyBuilder<B, R>:
     /// ```
     fn methods(methods: impl IntoIterator<Item = Method>) => settings.methods = methods.into_iter().collect();
 
-    /// Sets the name of the header field that has the key. Default: `Idempotency-Key`. Errors write it as it is given here.
+    /// Sets the name of the header field with the key. Default: `Idempotency-Key`. Errors contain the name as it is set
+    /// here.
     fn header(name: impl Into<String>) => settings.header = name.into();
 
-    /// Sets how long a request waits for another one with its key that is being handled, as
-    /// [`DedupeLayer::max_wait`](crate::DedupeLayer::max_wait) does. Default: it does not wait and gets 409.
+    /// Sets how long a request waits for another request with the same key that is being handled, like
+    /// [`DedupeLayer::max_wait`](crate::DedupeLayer::max_wait). Default: it does not wait and gets 409.
     ///
-    /// It then gets the stored response, or is handled if the other one has failed. After that time it is refused as
-    /// [`WaitedTooLong`](crate::RefusalKind::WaitedTooLong), 503. Its body counts as [buffered](Self::max_buffered) meanwhile.
+    /// After the wait, the request gets the stored response, or is handled if the other request has failed. A request
+    /// that waits longer is refused as [`WaitedTooLong`](crate::RefusalKind::WaitedTooLong), 503. During the wait, its
+    /// body counts as [buffered](Self::max_buffered).
     fn max_wait(longest: Duration) => settings.max_wait = Some(longest);
 
     /// Sets whether the key of a request counts as used once its response is a [stream](super::idempotency()#streams).
@@ -374,29 +380,31 @@ setters! { IdempotencyBuilder<B, R>:
     /// sent, but not stored.
     fn largest_response(bytes: usize) => settings.largest_response = bytes;
 
-    /// Sets the most bytes of request and response bodies that a process holds for this layer. Default: 64 MiB.
+    /// Sets the maximum number of bytes of request and response bodies that a process holds for this layer. Default: 64
+    /// MiB.
     ///
-    /// A request body counts as it arrives, until the request is handled. A request whose body has no room is refused with
-    /// 503 and `Retry-After`, before it is handled. Request bodies use at most half, so that uploads leave room for the
-    /// responses. A response body counts until it is stored. A response without room is sent, but not stored.
+    /// A request body counts as it arrives, until the request is handled. A request whose body exceeds the bound is
+    /// refused with 503 and `Retry-After`, before it is handled. Request bodies use at most half of the bytes, so that
+    /// uploads leave memory for responses. A response body counts until it is stored. A response that exceeds the bound
+    /// is sent, but not stored.
     fn max_buffered(bytes: usize) => settings.max_buffered = bytes;
 
-    /// Sets how long the client may take to send the request body, 1 ms to 1 day. Default: 30 s. A request whose body is
-    /// not complete by then is refused with 408.
+    /// Sets how long the client may take to send the request body, 1 ms to 1 day. Default: 30 s. A request whose body
+    /// is not complete by then is refused with 408.
     fn read_timeout(timeout: Duration) => settings.read_timeout = timeout;
 
-    /// Sets how long a request is handled after its client has left, 1 ms to 1 day. Default: 5 min.
+    /// Sets how long a request is handled after its client has disconnected, 1 ms to 1 day. Default: 5 min.
     ///
     /// Then its handler is dropped, and its claim is released: a repeated request is handled again. The event
-    /// `detached_given_up` reports it. [`Store::shutdown`] waits for requests whose clients have left.
+    /// `detached_given_up` reports it. [`Store::shutdown`] waits for requests whose clients have disconnected.
     fn max_detached(limit: Duration) => settings.max_detached = limit;
 
     /// Sets what to do with requests that have a key while the store is unavailable. Default:
     /// [`StoreFailure::FailClosed`], they are refused with 503.
     ///
     /// [`FailOpen`](StoreFailure::FailOpen) handles each of them, and stores no response.
-    /// [`LocalShare`](StoreFailure::LocalShare) stores the responses in this process. With both, a request that is repeated
-    /// at another process, or after the outage, is handled twice.
+    /// [`LocalShare`](StoreFailure::LocalShare) stores the responses in this process. With either setting, a request
+    /// that is repeated in another process, or after the outage, is handled twice.
     fn on_store_failure(on_store_failure: StoreFailure) => settings.on_store_failure = on_store_failure;
 
     /// Sets the time to live of a claim on a key, 10 ms to 1 day. Default: 30 s.
@@ -421,7 +429,7 @@ debug!(IdempotencyBuilder<B, R>, settings.name);
 mod tests {
     use super::*;
 
-    /// What may change when the request is repeated is not stored.
+    /// Responses that may change when the request is repeated are not stored.
     #[test]
     fn final_statuses_are_stored() {
         for status in 100..600 {

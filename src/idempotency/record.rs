@@ -10,8 +10,8 @@ use crate::idempotency::fingerprint::{Fingerprint, digest};
 use crate::key::Key;
 use crate::single_flight::outcome::Codec as _;
 
-/// The name of the record's format. A record is the kind and the digests of the fingerprint of the request. If the response
-/// was stored, `1` and the response in the format of [`AnswerCodec`] follow.
+/// The name of the record's format. A record is the kind and the digests of the fingerprint of the request. If the
+/// response was stored, `1` and the response in the format of [`AnswerCodec`] follow.
 pub(super) const FORMAT: &str = "idempotency/3+http/3";
 
 /// The maximum length of a key in bytes.
@@ -21,24 +21,24 @@ const LONGEST_KEY: usize = 255;
 pub(super) enum Record {
     /// The record of the same request, with its response. `None`: the response was not stored.
     Same(Option<Box<Answer>>),
-    /// The record of another request. This part of it differs.
+    /// The record of another request, which differs in this part.
     Another(&'static str),
-    /// The record of a request that was compared in another way.
+    /// The record of a request with another kind of comparison.
     Incomparable,
     /// The record cannot be read.
     Garbled,
 }
 
-/// The header field that has the key of a request.
+/// The header field with the key of a request.
 #[derive(Debug)]
 pub(super) struct KeyField {
     name: HeaderName,
-    /// As errors write it.
+    /// The name in error texts.
     text: String,
 }
 
 impl KeyField {
-    /// Fails if it is no name of a header field.
+    /// Fails if the text is not a name of a header field.
     pub(super) fn new(text: String) -> Result<Self, Error> {
         let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
             Error::invalid(format!(
@@ -48,8 +48,8 @@ impl KeyField {
         Ok(Self { name, text })
     }
 
-    /// Returns the key of a request: the text of a string (RFC 9651), or a value without quotes. Returns an error if the value
-    /// is not allowed, or is missing although it is required.
+    /// Returns the key of a request: the text of a string (RFC 9651), or a value without quotes. Returns an error if
+    /// the value is not allowed, or if a required key is missing.
     pub(super) fn key<'a>(
         &self,
         headers: &'a HeaderMap,

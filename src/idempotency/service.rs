@@ -1,4 +1,4 @@
-//! How the layer handles requests.
+//! The service of the layer.
 
 use std::sync::Arc;
 
@@ -22,13 +22,14 @@ use crate::idempotency::{Shared, record};
 use crate::key::Key;
 use crate::layers::key::{Extracted, KeyExtractor as _};
 use crate::layers::refusal::{Reject, refused};
-use crate::layers::single_flight::{Capture, Captured};
+use crate::layers::single_flight::Capture;
 use crate::layers::{Middleware, take_ready};
 use crate::response::FlightBody;
+use crate::single_flight::flight::Captured;
 use crate::telemetry::emit::tell;
 use crate::telemetry::{Event, Outcome};
 
-/// What is done with a request.
+/// The result of a request.
 enum Answered<T, E> {
     /// The inner service has handled it.
     Handled(Result<T, E>),
@@ -57,7 +58,7 @@ where
         let (mut inner, shared) = (take_ready(inner), Arc::clone(self));
         let key = shared.key_field.key(request.headers(), shared.is_required);
         let key = key.map(|key| key.map(<[u8]>::to_vec));
-        // The principal may be looked up in a database: only if it matters.
+        // The principal may be looked up in a database, so it is extracted only if it is needed.
         let is_answered = shared.methods.contains(request.method()) && !matches!(key, Ok(None));
         let principal = if is_answered {
             shared.principal.extract(&request)
@@ -165,7 +166,8 @@ impl<B, R> Shared<B, R> {
         B2: Body<Data = Bytes> + Send + 'static,
         B2::Error: Send + 'static,
     {
-        // `true`: an absolute redirect may be stored. Only the principal gets it, and its scheme does not change.
+        // `true`: an absolute redirect may be stored. Only the same principal gets it, and the scheme of its requests
+        // does not change.
         let context = (
             request.method() == Method::HEAD,
             Asked::of(request.headers()),
@@ -190,10 +192,10 @@ impl<B, R> Shared<B, R> {
             claim: Some(claim),
             without_response: record::encode(&fingerprint, None),
         };
-        // By the rules for the responses of single flights.
+        // Uses the rules for responses of single flights.
         let Captured { own, shared } =
             Capture::<Request<()>, _, Error>::capture(&self.responses, context, response).await;
-        // The answer and its encoded copy.
+        // Counts the answer and its encoded copy.
         let mut stored = self.responses.reading().begin();
         let answer = shared
             .answer()
@@ -205,7 +207,7 @@ impl<B, R> Shared<B, R> {
         Ok(own)
     }
 
-    /// Answers a request by its record.
+    /// Returns the response for a record.
     fn known(&self, record: Record) -> Result<Box<Answer>, Error> {
         match record {
             Record::Same(Some(answer)) => Ok(answer),
@@ -224,8 +226,8 @@ impl<B, R> Shared<B, R> {
     }
 }
 
-/// The claim of a request that was handled. If its response is not read to the end, the request counts as handled, without a
-/// response.
+/// The claim of a request that was handled. If its response is not read to the end, the request is recorded as handled,
+/// without a response.
 struct HandledClaim {
     claim: Option<ReplayClaim>,
     without_response: Arc<[u8]>,
@@ -242,7 +244,7 @@ impl HandledClaim {
 impl Drop for HandledClaim {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
-            // Once it is polled, it is completed in the background.
+            // After the first poll, it completes in the background.
             let without = || Arc::clone(&self.without_response);
             let _ = claim.keep(without(), without()).now_or_never();
         }

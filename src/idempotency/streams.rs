@@ -7,11 +7,11 @@ use http::response;
 
 use crate::http::shareable::is_stream;
 
-/// Which responses are streams, and what becomes of their claims.
+/// The rules for streams and their claims.
 pub(super) struct Streams {
-    /// Those that the user names.
+    /// The user's rule for streams.
     pub(super) named: Option<IsStream>,
-    /// Whether the key counts as used.
+    /// Whether the key counts as used after a stream begins.
     pub(super) confirms: bool,
 }
 
@@ -27,8 +27,8 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Returns whether a response is a stream. A length that is not known does not make it one: compressed and proxied
-    /// responses have none.
+    /// Returns whether a response is a stream. An unknown length does not make a response a stream: compressed and
+    /// proxied responses have no length.
     pub(super) fn has(&self, parts: &response::Parts) -> bool {
         parts.headers.get(CONTENT_TYPE).is_some_and(is_stream)
             || self.named.as_ref().is_some_and(|named| named(parts))

@@ -28,7 +28,7 @@ fn post(key: &str, body: Body) -> Request<Body> {
         .unwrap()
 }
 
-/// A layer on a store of its own, and the number of calls of the service behind it.
+/// A layer with a separate store, and the number of calls of the service behind it.
 fn alone() -> (IdempotencyLayer<Body>, Arc<AtomicUsize>) {
     (
         builder(&Store::in_memory()).build().unwrap(),
@@ -143,7 +143,7 @@ async fn uploads_that_stall_are_ended() {
     );
 }
 
-/// A service that answers with what it is told, each time with the number of the call.
+/// A service that returns the given response, each time with the number of the call.
 fn answers<F>(
     layer: &IdempotencyLayer<Body>,
     calls: &Arc<AtomicUsize>,
@@ -178,7 +178,7 @@ fn told(response: &Response<FlightBody<Body>>) -> (u16, Option<&str>, bool) {
     )
 }
 
-/// The head is there at once, although the body never ends. Its key counts as used.
+/// The head is sent at once, although the body never ends. The key counts as used.
 #[tokio::test]
 async fn streams_are_passed_on_and_not_stored() {
     let named = |parts: &http::response::Parts| parts.headers.contains_key("x-stream");
@@ -224,7 +224,7 @@ fn chunked() -> Body {
     Body::from_stream(futures_util::stream::iter(chunks))
 }
 
-/// Errors of gRPC in the head: what may change is not stored, and no stream.
+/// Errors of gRPC in the head: errors that may change are not stored, and are not streams.
 #[tokio::test]
 async fn a_stream_that_failed_in_its_head_may_be_sent_again() {
     for (status, calls_after) in [("14", 2), ("8", 2), ("0", 1), ("3", 1)] {
@@ -452,7 +452,7 @@ async fn methods_and_the_header_field_can_be_chosen() {
     }
 }
 
-/// A service that answers once it is told, and the number of its calls.
+/// A service that responds when it is signalled, and the number of its calls.
 struct Gate {
     layer: IdempotencyLayer<Body>,
     calls: Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! Reads the bodies of requests, within bounds.
+//! Reads request bodies, within bounds.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -15,10 +15,10 @@ use crate::http::message::{Reading, Taken};
 use crate::response::FlightBody;
 use crate::store::timer::within;
 
-/// The trailers of a request, as an extension of the request that the handler of [`idempotency`](super::idempotency()) gets.
+/// The trailers of a request, as an extension of the request, for the handler of [`idempotency`](super::idempotency()).
 ///
-/// The layer reads the body of a request before the request is handled. With the feature `axum`, the body of axum that it
-/// passes on has the trailers as well; others have not.
+/// The layer reads the body of a request before the request is handled. With the feature `axum`, the axum body that it
+/// passes on has the trailers as well; other bodies do not.
 ///
 /// ```
 /// use axum::{Extension, Router, routing::post};
@@ -37,7 +37,7 @@ pub struct RequestTrailers(pub HeaderMap);
 pub(super) struct Upload {
     pub(super) whole: Bytes,
     pub(super) trailers: Option<HeaderMap>,
-    /// Its bytes are counted until this is dropped.
+    /// The bytes are counted until this is dropped.
     pub(super) taken: Taken,
 }
 
@@ -75,7 +75,7 @@ fn with_trailers<B>(_: &Bytes, _: HeaderMap) -> Option<B> {
 pub(super) struct Limits {
     pub(super) largest: usize,
     pub(super) within: Duration,
-    /// The bytes of all bodies.
+    /// The count of the bytes of all bodies.
     pub(super) room: Reading,
 }
 
@@ -107,7 +107,7 @@ impl Limits {
             if length > self.largest {
                 return Err(too_large());
             }
-            // Bytes count as they arrive, so that a client cannot take up room by `Content-Length` alone.
+            // Bytes count as they arrive, so that a client cannot reserve memory by `Content-Length` alone.
             if length > held {
                 let capacity = length.max(2 * held).min(self.largest);
                 if !taken.add(capacity - held) {

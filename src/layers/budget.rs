@@ -1,5 +1,5 @@
-//! The layer that authorizes an estimate for each request, and captures what the request has used: its settings, what a
-//! request holds, and how its usage is read.
+//! The layer that authorizes an estimate for each request and captures its actual usage: its settings, the hold of a
+//! request, and the meters that read the usage.
 
 mod future;
 
@@ -18,7 +18,7 @@ use crate::layers::Layered;
 use crate::layers::key::{Cost, DynKey, Extracted, KeyExtractor};
 use crate::layers::rate_limit::keys::KeyExtractors;
 use crate::layers::refusal::AsError;
-use crate::store::failure::{Away, StoreFailure};
+use crate::store::failure::{StoreFailure, StoreFailurePolicy};
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::hold::{Hold, Usage};
 use crate::token_bucket::hold_all::HoldSet;
@@ -27,22 +27,24 @@ use crate::token_bucket::limits::{TokenBuckets, keys_of};
 #[cfg(feature = "http")]
 use crate::token_bucket::upstream::UpstreamEvents;
 
-/// A [`Layer`] for requests whose cost is known only at the end: it [authorizes](TokenBucket::authorize) an estimate, and
-/// captures what was used.
+/// A [`Layer`] for requests whose cost is known only at the end: it [authorizes](TokenBucket::authorize) an estimate,
+/// and captures what was used.
 ///
-/// The tokens of the estimate are held while the request is handled. No other request gets them, and what is not used is
-/// free at once. So requests neither waste a quota by estimates that are too high, nor overrun it together.
+/// The tokens of the estimate are held while the request is handled, and are not available to other requests. Unused
+/// tokens are released as soon as the usage is captured. So an estimate that is too high wastes no quota, and
+/// concurrent requests cannot exceed it together.
 ///
-/// The work counts its [`Usage`]: the inner service gets it through [`on_hold`](Self::on_hold), and a [`Meter`] reads it
-/// from the response. The usage is captured when the hold ends: with the response, or with the end of its body
-/// (`response::MeterBody`). If the inner service or the body fails, or is dropped because the client has gone or a timeout
-/// is over, what was counted so far is captured, or [at least the estimate](Self::broken_costs_estimate). If nothing was counted, the hold ends as
-/// [`OnEnd`](crate::token_bucket::OnEnd) says: by default, the estimate is charged.
+/// The inner service adds to the [`Usage`] of the request, which it gets through [`on_hold`](Self::on_hold); a
+/// [`Meter`] reads usage from the response. The usage is captured when the hold ends: with the response, or with the
+/// end of its body (`response::MeterBody`). If the inner service or the body fails, or is dropped because the client
+/// disconnected or a timeout expired, the usage counted so far is captured, or [at least the
+/// estimate](Self::broken_costs_estimate). If nothing was counted, the hold ends as set by
+/// [`OnEnd`](crate::token_bucket::OnEnd): by default, the estimate is charged.
 ///
 /// A usage above the estimate is charged as debt. It is never refused, because the work is done.
 ///
-/// A hold lasts as long as the work: around a body that clients may read slowly, put a time-out for bodies. Of two layers
-/// around each other, the outer one charges its estimate for what the inner one refuses.
+/// A hold lasts until the work ends: if clients may read a body slowly, put a timeout for bodies around the layer. If
+/// two such layers are nested and the inner one refuses a request, the outer one charges its estimate.
 ///
 /// The type parameters are the request type, how the usage is read from responses, and how refusals are returned.
 ///
@@ -80,7 +82,7 @@ pub struct BudgetLayer<Req, M = AtResponse, R = AsError> {
     on_hold: Vec<OnHold<Req>>,
     meter: M,
     broken_costs_estimate: bool,
-    on_store_failure: Away<Limiter>,
+    on_store_failure: StoreFailurePolicy<Limiter>,
     reject: R,
 }
 
@@ -90,9 +92,10 @@ impl<Req> BudgetLayer<Req> {
     /// Creates a layer that holds an estimate of the tokens that a request uses. `estimate` is a closure from `&Req` to
     /// `u32`.
     ///
-    /// A request whose estimate is not available now is refused, with the time at which it may be. One whose estimate is above
-    /// the burst is refused as [`ExceedsBurst`](crate::RefusalKind::ExceedsBurst). An estimate of 0 holds one token, because
-    /// estimates often come from clients. A request without a key passes, and is charged nothing.
+    /// A request whose estimate is not available now is refused, with the time at which it may be available. An
+    /// estimate above the burst is refused as [`ExceedsBurst`](crate::RefusalKind::ExceedsBurst). An estimate of 0
+    /// holds one token, because estimates often come from clients. A request without a key passes, and is charged
+    /// nothing.
     #[must_use]
     pub fn new(
         bucket: TokenBucket,
@@ -114,17 +117,19 @@ impl<Req> BudgetLayer<Req> {
             on_hold: Vec::new(),
             meter: AtResponse,
             broken_costs_estimate: false,
-            on_store_failure: Away::FailClosed,
+            on_store_failure: StoreFailurePolicy::FailClosed,
             reject: AsError,
         }
     }
 
-    /// Creates a layer with several limits, such as requests and tokens per minute, or tokens per user, per tenant and for all.
+    /// Creates a layer with several limits, such as requests and tokens per minute, or tokens per user, per tenant and
+    /// for all.
     ///
     /// A request holds tokens of all limits or of none; see [`TokenBuckets::authorize`]. `keys` is a tuple with one
-    /// [`KeyExtractor`] for each limit. A limit whose key is `None` is not asked. `estimate` is a closure from `&Req` to an
-    /// [`Estimate`] for each limit: what is fixed is captured as it is, and the [`Usage`] is captured of all other limits.
-    /// Each key has at most 1024 holds at a time, so a limit for all requests has at most as many in flight.
+    /// [`KeyExtractor`] for each limit. A limit whose key is `None` is skipped. `estimate` is a closure from `&Req` to
+    /// an [`Estimate`] for each limit: a fixed estimate is captured unchanged, and each other limit captures the
+    /// [`Usage`]. Each key has at most 1024 holds at a time, so a limit with one key for all requests has at most 1024
+    /// requests in flight.
     ///
     /// ```
     /// use tower::{Layer, ServiceExt, service_fn};
@@ -178,8 +183,8 @@ impl<Req> BudgetLayer<Req> {
 }
 
 impl<Req, M, R> BudgetLayer<Req, M, R> {
-    /// Adds a closure of `(&Usage, &mut Req)` that is called before the inner service, for requests that have a hold. The
-    /// work counts its usage there. For HTTP, use `web::insert_usage`.
+    /// Adds a closure of `(&Usage, &mut Req)` that is called before the inner service, for requests that have a hold.
+    /// The work counts its usage there. For HTTP, use `web::insert_usage`.
     #[must_use]
     pub fn on_hold(mut self, on_hold: impl Fn(&Usage, &mut Req) + Send + Sync + 'static) -> Self {
         self.on_hold.push(Arc::new(on_hold));
@@ -187,7 +192,7 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     }
 
     /// Reads the usage from responses, with a closure of `(&Res, &Usage)` or another [`Meter`]. For HTTP, use
-    /// `response::MeterBody`. Default: only what the work counts.
+    /// `response::MeterBody`. Default: nothing is read, so only the inner service counts usage.
     ///
     /// ```
     /// use tower::{Layer, ServiceExt, service_fn};
@@ -227,13 +232,13 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
         }
     }
 
-    /// Sets whether a request that breaks costs at least its estimate: if the inner service or the body fails, or is dropped
-    /// because the client has gone, before its usage [is complete](Usage::complete). Default: `false`, so that it costs what was
-    /// counted so far.
+    /// Sets whether a broken request costs at least its estimate. A request is broken if the inner service or the body
+    /// fails, or is dropped because the client disconnected, before its usage [is complete](Usage::complete). Default:
+    /// `false`, it costs the usage counted so far.
     ///
-    /// Turn it on where the usage is told at the end, and only a part of it, such as the tokens of the input, is counted before:
-    /// else a client that leaves early pays for the input alone. A usage is complete with the response, or with the end of its
-    /// body or the field in its trailers (`response::MeterBody`).
+    /// Set this if the whole usage is known only at the end and only a part of it, such as the input tokens, is counted
+    /// earlier. Otherwise a client that disconnects early pays for the input only. A usage is complete with the
+    /// response, or with the end of its body or the field in its trailers (`response::MeterBody`).
     ///
     /// ```
     /// use tower::{Layer, ServiceExt, service_fn};
@@ -260,13 +265,13 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
 
     /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
     ///
-    /// With [`StoreFailure::FailOpen`], a request passes, and is charged nothing. With [`StoreFailure::LocalShare`], each
-    /// process holds tokens of its share of the quotas; an estimate above the burst of this share is refused as
+    /// With [`StoreFailure::FailOpen`], a request passes, and is charged nothing. With [`StoreFailure::LocalShare`],
+    /// each process holds tokens of its share of the quotas; an estimate above the burst of this share is refused as
     /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         self.on_store_failure =
-            Away::new(on_store_failure, |sharing| self.limits.local_share(sharing));
+            StoreFailurePolicy::new(on_store_failure, |sharing| self.limits.local_share(sharing));
         self
     }
 
@@ -300,7 +305,7 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
 /// Holds the estimates for a key. `None`: the request passes without a hold.
 async fn authorize(
     limits: Limiter,
-    away: Away<Limiter>,
+    away: StoreFailurePolicy<Limiter>,
     key: Extracted,
     estimates: Estimates,
 ) -> Result<Option<BudgetHold>, Error> {
@@ -311,7 +316,7 @@ async fn authorize(
     let asked = hold(&limits, key.clone(), &estimates).await;
     let local = async |local: Limiter, outage| {
         let held = hold(&local.standing_in_for(&limits), key, &estimates).await;
-        // An estimate that is too high for the share only is refused because of the outage.
+        // The estimate exceeds the burst of the local share: the request is refused because of the outage.
         held.map_err(|refusal: Error| {
             if refusal.is_exceeds_limit() {
                 outage
@@ -333,23 +338,23 @@ impl<S, Req, M: Clone, R: Clone> Layer<S> for BudgetLayer<Req, M, R> {
 
 debug!(BudgetLayer<Req, M, R>, limits);
 
-/// What a request uses of one limit of [several](BudgetLayer::all_of).
+/// The estimated usage of a request for one of [several limits](BudgetLayer::all_of).
 ///
 /// ```
 /// use tower_distributed::token_bucket::Estimate;
 ///
 /// struct Prompt { max_tokens: u32 }
 ///
-/// // Of the limits `requests` and `tokens`.
+/// // For the limits `requests` and `tokens`.
 /// let estimate = |prompt: &Prompt| [Estimate::Fixed(1), Estimate::Metered(prompt.max_tokens)];
 /// assert_eq!(estimate(&Prompt { max_tokens: 1200 })[1], Estimate::Metered(1200));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Estimate {
-    /// So many tokens, whatever the [`Usage`] is, such as one request. If it is 0, the limit is not asked.
+    /// This number of tokens, regardless of the [`Usage`], such as one request. If it is 0, the limit is skipped.
     Fixed(u32),
-    /// About so many tokens. The [`Usage`] of the request is captured. If it is 0, one token is held, because estimates often
-    /// come from clients.
+    /// Approximately this number of tokens; the [`Usage`] of the request is captured. If it is 0, one token is held,
+    /// because estimates often come from clients.
     Metered(u32),
 }
 
@@ -363,7 +368,7 @@ impl Estimate {
     }
 }
 
-/// Per limit. One limit needs no allocation.
+/// One per limit. One limit needs no allocation.
 type Estimates = SmallVec<[Estimate; 3]>;
 
 /// Estimates what a request uses.
@@ -404,7 +409,7 @@ async fn hold(limits: &Limiter, key: Key, estimates: &[Estimate]) -> Result<Budg
     }
 }
 
-/// What a request of a [`BudgetLayer`] holds of one limit, or of several. Its [usage](Self::usage) is
+/// The tokens that a request of a [`BudgetLayer`] holds, of one limit or of several. Its [usage](Self::usage) is
 /// captured when it is dropped.
 #[derive(Debug)]
 #[must_use = "a hold that is dropped ends at once"]
@@ -432,7 +437,7 @@ impl BudgetHold {
         }
     }
 
-    /// `usage`: of the limits that are metered.
+    /// `usage`: the usage of the limits that are metered.
     fn of_all(holds: HoldSet, usage: Usage) -> Self {
         Self {
             held: Held::All(Box::new((holds, usage))),
@@ -446,7 +451,8 @@ impl BudgetHold {
         this
     }
 
-    /// Returns the usage so far, to count in. If none is counted, the hold ends as [`OnEnd`](crate::token_bucket::OnEnd) says.
+    /// Returns the usage so far, which the caller adds to. If nothing is counted, the hold ends as set by
+    /// [`OnEnd`](crate::token_bucket::OnEnd).
     #[must_use]
     pub fn usage(&self) -> &Usage {
         match &self.held {
@@ -464,8 +470,8 @@ impl BudgetHold {
         }
     }
 
-    /// The largest usage that is believed by default: the burst, and what comes back within a day. Of several quotas the
-    /// smallest.
+    /// The default maximum for a usage that an upstream reports: the burst plus the tokens that refill within a day. If
+    /// there are several quotas, the smallest such number.
     #[cfg(feature = "http")]
     pub(crate) fn believed(&self) -> u32 {
         let quotas = match &self.held {
@@ -490,7 +496,7 @@ impl BudgetHold {
         }
     }
 
-    /// Waits until the tokens are not held any more, as [`Hold::lost`].
+    /// Waits until the tokens are no longer held, like [`Hold::lost`].
     ///
     /// # Cancel safety
     ///
@@ -515,10 +521,10 @@ impl Drop for BudgetHold {
     }
 }
 
-/// Reads from a response what its request has used, and says when the hold of the request ends.
+/// Reads the usage of a request from its response, and decides when the hold of the request ends.
 ///
-/// Functions and closures of `(&Res, &Usage)` are meters: they count in the usage, and the hold ends with the response. For
-/// HTTP, see `response::MeterBody`.
+/// Functions and closures of `(&Res, &Usage)` are meters: they count in the usage, and the hold ends with the response.
+/// For HTTP, see `response::MeterBody`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not read a usage from a `{Res}`",
     note = "pass a closure with typed arguments: `|response: &Response, usage: &Usage| usage.set(...)`",
@@ -528,8 +534,8 @@ pub trait Meter<Res> {
     /// The response that the layer returns.
     type Response;
 
-    /// Attaches the hold to a response, or drops it, which captures its [usage](BudgetHold::usage). It says when the usage [is
-    /// complete](Usage::complete). `None`: the request passed without a hold.
+    /// Attaches the hold to a response, or drops it, which captures its [usage](BudgetHold::usage). The implementation
+    /// marks the usage [as complete](Usage::complete). `None`: the request passed without a hold.
     fn meter(&self, response: Res, hold: Option<BudgetHold>) -> Self::Response;
 
     /// Takes the hold of a request whose inner service has failed. By default it is dropped.

@@ -7,7 +7,6 @@ use derive_where::derive_where;
 
 use crate::adaptive::client_time::Client;
 use crate::adaptive::table::AdaptiveLimits;
-use crate::fleet::replicas::Replicas;
 use crate::key::Key;
 use crate::layers::Choose;
 use crate::layers::key::{Extracted, KeyExtractor};
@@ -17,9 +16,10 @@ use crate::layers::lease::{
 use crate::layers::refusal::AsError;
 use crate::lease::handle::Lease;
 use crate::lease::settings::{KeyLimit, Source as LimitSource};
-use crate::lease::waiter::Wait;
+use crate::lease::waiter::Patience;
 use crate::macros::setters;
-use crate::store::failure::{Away, StoreFailure};
+use crate::store::failure::{StoreFailure, StoreFailurePolicy};
+use crate::store::replicas::Replicas;
 use crate::telemetry::decisions::Decisions;
 use crate::wait_group::turn::Turn;
 use crate::wait_group::{CallLimit, WaitGroup};
@@ -28,8 +28,8 @@ use crate::wait_group::{CallLimit, WaitGroup};
 ///
 /// See the [module](crate::wait_group) for details.
 ///
-/// The type parameters are the request type, [how long](Self::hold) a permit is held, and how
-/// [refusals](Self::reject_with) are returned, and whether the limit [adapts](Self::adaptive).
+/// The type parameters are the request type, [how long](Self::hold) a permit is held, how [refusals](Self::reject_with)
+/// are returned, and whether the limit [adapts](Self::adaptive).
 ///
 /// ```
 /// use std::time::Duration;
@@ -71,20 +71,21 @@ pub struct RequestPermits<Req, A = ()> {
     pub(crate) limit: Option<Choose<Req, Option<u32>>>,
     /// `None`: the turn of the WaitGroup.
     pub(crate) turn: Option<Choose<Req, Turn>>,
-    /// What watches the time of the client of a request, if its limit adapts. `None`: the request is watched as it is.
+    /// Wraps a request to measure the time that its client takes, if the limit adapts. `None`: requests are not
+    /// wrapped.
     pub(crate) watch: Option<Watch<Req>>,
-    /// What observes the outcomes of requests. `()`: nothing.
+    /// Observes the outcomes of requests. `()`: nothing is observed.
     pub(crate) observer: A,
 }
 
-/// Returns the request that is handled, and what of it is its client's.
+/// Returns the wrapped request, and the record of its client's time.
 pub(crate) type Watch<Req> = Arc<dyn Fn(Req) -> (Req, Client) + Send + Sync>;
 
-/// Where permits come from.
+/// The source of permits.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) group: WaitGroup,
-    away: Away<(Replicas, WaitGroup)>,
+    away: StoreFailurePolicy<(Replicas, WaitGroup)>,
     pub(crate) adaptive: Option<AdaptiveLimits>,
 }
 
@@ -94,7 +95,7 @@ impl<Req> ConcurrencyLimitLayer<Req> {
     pub fn new(group: WaitGroup, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let source = Source {
             group,
-            away: Away::FailClosed,
+            away: StoreFailurePolicy::FailClosed,
             adaptive: None,
         };
         let permits = RequestPermits {
@@ -118,7 +119,7 @@ setters! { ConcurrencyLimitLayer<Req, H, R, A>:
         => provide.from.weight = Some(Arc::new(weight));
 
     /// Sets the limit for a request, with a closure from `&Req` to `Option<u32>`. A limit that is changed for the whole
-    /// fleet comes from [`FleetLimit`](crate::wait_group::FleetLimit), and counts where it is lower. Default, and for `None`: the
+    /// fleet comes from [`FleetLimit`](crate::fleet::FleetLimit), and counts where it is lower. Default, and for `None`: the
     /// limit of the WaitGroup.
     ///
     /// It bounds this request alone. A limit of 0 refuses the request as [`NoPermit`](crate::RefusalKind::NoPermit).
@@ -126,8 +127,8 @@ setters! { ConcurrencyLimitLayer<Req, H, R, A>:
     fn limit(limit: impl Fn(&Req) -> Option<u32> + Send + Sync + 'static)
         => provide.from.limit = Some(Arc::new(limit));
 
-    /// Sets the [turn](Turn) of a request: its flow, the share of that, and its class, with a closure from `&Req` to
-    /// [`Turn`]. Default: the turn of the WaitGroup.
+    /// Sets the [turn](Turn) of a request: its flow, the share of the flow, and its class, with a closure from `&Req`
+    /// to [`Turn`]. Default: the turn of the WaitGroup.
     ///
     /// A share or a class that is out of range refuses the request as [`Invalid`](crate::RefusalKind::Invalid).
     #[must_use]
@@ -136,8 +137,8 @@ setters! { ConcurrencyLimitLayer<Req, H, R, A>:
 
 impl<Req: 'static, H, R, A> ConcurrencyLimitLayer<Req, H, R, A> {
     /// Gives fair shares to the flows of requests, such as tenants, with a closure from `&Req` to the flow. See *Fair
-    /// shares* of the [module](crate::wait_group#fair-shares). What [`turn`](Self::turn) and [`priority`](Self::priority)
-    /// were set to before is kept.
+    /// shares* of the [module](crate::wait_group#fair-shares). The other
+    /// parts of the turn, set before by [`turn`](Self::turn) or [`priority`](Self::priority), are kept.
     ///
     /// ```
     /// use std::time::Duration;
@@ -160,8 +161,8 @@ impl<Req: 'static, H, R, A> ConcurrencyLimitLayer<Req, H, R, A> {
     }
 
     /// Sets the class of a request, with a closure from `&Req` to the class: 0 is the highest. See *Classes* of the
-    /// [module](crate::wait_group#classes). What [`turn`](Self::turn) and [`fair_by`](Self::fair_by) were set to before is
-    /// kept.
+    /// [module](crate::wait_group#classes). The other parts of the turn, set before by
+    /// [`turn`](Self::turn) or [`fair_by`](Self::fair_by), are kept.
     #[must_use]
     pub fn priority(self, class: impl Fn(&Req) -> u8 + Send + Sync + 'static) -> Self {
         self.turned(move |turn, request| turn.class(class(request)))
@@ -187,7 +188,7 @@ impl<Req, H, R, A> ConcurrencyLimitLayer<Req, H, R, A> {
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         let Source { group, away, .. } = &mut self.provide.from.source;
-        *away = Away::new(on_store_failure, |sharing| group.local_share(sharing));
+        *away = StoreFailurePolicy::new(on_store_failure, |sharing| group.local_share(sharing));
         self
     }
 }
@@ -210,8 +211,8 @@ impl<Req, A> Provide<Req> for RequestPermits<Req, A> {
 }
 
 impl Source {
-    /// The weight and the limit of a request, for which a limit may be chosen: that of the fleet, else the adaptive one, else that of
-    /// the WaitGroup.
+    /// Returns the weight and the limit of a request. `chosen` is the limit that the layer chose for it, if any. The
+    /// limit of the fleet takes precedence, then the adaptive limit, then that of the WaitGroup.
     async fn limit(&self, key: &Key, weight: u32, chosen: Option<u32>) -> (u32, CallLimit) {
         let limit = self.group.limit_of_call(chosen);
         let (Some(adaptive), None) = (&self.adaptive, limit.of_key.and_then(|of_key| of_key.limit))
@@ -238,7 +239,7 @@ impl Source {
 }
 
 impl Acquire for Source {
-    /// The weight, the limit that is chosen, and the turn.
+    /// The weight, the limit that was chosen for the request, and the turn.
     type Asked = (u32, Option<u32>, Turn);
     type Granted = Lease;
 
@@ -247,7 +248,7 @@ impl Acquire for Source {
     }
 
     fn is_in_memory(&self) -> bool {
-        self.group.leases.admission.store.is_in_memory()
+        self.group.leases.namespace.store.is_in_memory()
     }
 
     async fn acquire(
@@ -257,7 +258,7 @@ impl Acquire for Source {
         max_wait: Option<Duration>,
     ) -> Acquired<Lease> {
         let (weight, limit) = self.limit(&key, weight, chosen).await;
-        let wait = max_wait.map(|max_wait| Wait {
+        let wait = max_wait.map(|max_wait| Patience {
             max_wait: Some(max_wait),
             ..self.group.wait
         });
@@ -272,7 +273,7 @@ impl Acquire for Source {
             } else {
                 (limit.limit / replicas).max(1)
             };
-            // A request that is too heavy for the share only is refused because of the outage.
+            // The weight exceeds the local share only: the request is refused because of the outage.
             if weight > share && share > 0 {
                 return Err(outage);
             }

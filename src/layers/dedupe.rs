@@ -1,5 +1,5 @@
-//! The layer that handles each item once, see the public module [`dedupe`](crate::dedupe#the-layer): its settings, and what
-//! it does with items that are known, new, or handled.
+//! The layer that handles each item once, see the public module [`dedupe`](crate::dedupe#the-layer): its settings, and
+//! how it treats items that are new, known or handled.
 
 pub(crate) mod go_on;
 
@@ -12,8 +12,8 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
 use crate::dedupe::Dedupe;
-use crate::dedupe::claim::{Claim, Looked};
-use crate::dedupe::claims::Known;
+use crate::dedupe::claim::{Claim, ClaimAnswer};
+use crate::dedupe::claims::HandledBy;
 use crate::error::Error;
 use crate::key::Key;
 use crate::layers::Choose;
@@ -22,12 +22,12 @@ use crate::layers::lease::future::{Finish, Holds, Lifecycle, Next};
 use crate::layers::lease::{Acquire, Acquired, Acquiring, LeaseLayer, acquire};
 use crate::layers::refusal::AsError;
 use crate::macros::setters;
-use crate::store::failure::{Away, StoreFailure};
+use crate::store::failure::{StoreFailure, StoreFailurePolicy};
 use crate::telemetry::Outcome;
 use crate::telemetry::decisions::Decisions;
 
-/// A [`Layer`](tower_layer::Layer) that handles each item once across all processes. See the [module](crate::dedupe#the-layer) for
-/// details.
+/// A [`Layer`](tower_layer::Layer) that handles each item once across all processes. See the
+/// [module](crate::dedupe#the-layer) for details.
 ///
 /// `Req`, `Res` and `E` are the types of the requests, responses and errors of the inner service. `R` turns
 /// [refusals](Self::reject_with) into errors or responses.
@@ -98,7 +98,7 @@ impl<Req, Res, E> DedupeLayer<Req, Res, E> {
         let claims = RequestClaims {
             source: Source {
                 dedupe,
-                away: Away::FailClosed,
+                away: StoreFailurePolicy::FailClosed,
             },
             success: Arc::new(|outcome| outcome.is_ok()),
             on_duplicate: Arc::new(|_, _| DuplicateAction::Refuse),
@@ -206,12 +206,12 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
 
     /// Sets what to do while the store is unavailable. Default: [`StoreFailure::FailClosed`].
     ///
-    /// With [`StoreFailure::LocalShare`], this process claims and remembers items in its own memory, with the settings of
-    /// the `Dedupe`. A filter is allocated there when it is first used in an outage.
+    /// With [`StoreFailure::LocalShare`], this process claims and remembers items in its own memory, with the settings
+    /// of the `Dedupe`. A filter is allocated there when it is first used in an outage.
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         let Source { dedupe, away } = &mut self.provide.source;
-        *away = Away::new(on_store_failure, |_| dedupe.local_share());
+        *away = StoreFailurePolicy::new(on_store_failure, |_| dedupe.local_share());
         self
     }
 }
@@ -220,14 +220,14 @@ impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Evidence {
-    /// By the filter only. This is wrong at the filter's [false-positive
+    /// Only the filter reports it. This is wrong at the filter's [false-positive
     /// rate](crate::bloom_filter::BloomFilterBuilder::false_positive_rate).
     Filter,
-    /// By [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate), or by [exact mode](crate::Dedupe::exact).
+    /// [`confirm_duplicate`](crate::DedupeLayer::confirm_duplicate) or [exact mode](crate::Dedupe::exact) confirms it.
     LookedUp,
 }
 
-/// What to do with a duplicate: what the closure of [`on_duplicate`](crate::DedupeLayer::on_duplicate) returns.
+/// The action for a duplicate, which the closure of [`on_duplicate`](crate::DedupeLayer::on_duplicate) returns.
 #[derive(Debug)]
 pub enum DuplicateAction<Req, Res> {
     /// Refuse the request.
@@ -238,14 +238,14 @@ pub enum DuplicateAction<Req, Res> {
     Answer(Res),
 }
 
-/// Where items are claimed.
+/// The source of claims.
 #[derive(Clone, Debug)]
 struct Source {
     dedupe: Dedupe,
-    away: Away<Dedupe>,
+    away: StoreFailurePolicy<Dedupe>,
 }
 
-/// Whether to claim an item that is reported as known.
+/// Whether to claim an item that the store reports as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Insists {
     No,
@@ -255,7 +255,7 @@ enum Insists {
     LookedUp,
 }
 
-/// What is known of an item.
+/// The result of a claim attempt for an item.
 #[derive(Debug)]
 pub struct Item {
     key: Key,
@@ -263,13 +263,13 @@ pub struct Item {
     verdict: Verdict,
 }
 
-/// Whether an item is to be handled.
+/// Whether an item must be handled.
 #[derive(Debug)]
 enum Verdict {
-    /// It is claimed.
+    /// The item is claimed.
     New(Outcome),
     /// The store reports it as known. It is verified if the layer has `confirm_duplicate`.
-    Reported(Known),
+    Reported(HandledBy),
     Duplicate(Evidence),
 }
 
@@ -308,22 +308,22 @@ impl Acquire for Source {
                     self.decisions().count(outcome);
                     return Ok(None);
                 }
-                // If it insisted, it had to wait, so the filter was read after all.
-                (Some(Looked::Known(known)), Insists::IfFull)
-                    if is_full || known == Known::ByFullFilter =>
+                // The claim with `bypass` had to wait, so the filter was read again.
+                (Some(ClaimAnswer::HandledBy(known)), Insists::IfFull)
+                    if is_full || known == HandledBy::ByFullFilter =>
                 {
                     is_full = true;
                     continue;
                 }
-                (Some(Looked::Known(known)), _) => (None, Verdict::Reported(known)),
-                // It may have been handled since it was looked up.
-                (Some(Looked::New(claim)), Insists::LookedUp) => {
-                    (Some(claim), Verdict::Reported(Known::ByFilter))
+                (Some(ClaimAnswer::HandledBy(known)), _) => (None, Verdict::Reported(known)),
+                // Another caller may have handled the item since it was verified.
+                (Some(ClaimAnswer::New(claim)), Insists::LookedUp) => {
+                    (Some(claim), Verdict::Reported(HandledBy::ByFilter))
                 }
-                (Some(Looked::New(claim)), _) if is_full && outcome == Outcome::Admitted => {
+                (Some(ClaimAnswer::New(claim)), _) if is_full && outcome == Outcome::Admitted => {
                     (Some(claim), Verdict::New(Outcome::FilterFull))
                 }
-                (Some(Looked::New(claim)), _) => (Some(claim), Verdict::New(outcome)),
+                (Some(ClaimAnswer::New(claim)), _) => (Some(claim), Verdict::New(outcome)),
             };
         };
         Ok(Some(Item {
@@ -358,7 +358,7 @@ impl Source {
 }
 
 impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
-    /// Handles a new item, under its claim if there is one.
+    /// Handles a new item, under its claim if it has one.
     fn handle(
         &self,
         claim: Option<Claim>,
@@ -380,7 +380,8 @@ impl<Req, Res, E> Holds for RequestClaims<Req, Res, E> {
     type Granted = Item;
     type Guard = (Claim, Key);
     type Held = (Claim, Key);
-    /// Confirms or releases the claim. Then the outcome of the inner service is returned.
+    /// The future that confirms or releases the claim, and the outcome of the inner service, which is returned after
+    /// it.
     type Finishing = (BoxFuture<'static, ()>, Option<Result<Res, E>>);
 }
 
@@ -422,7 +423,7 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
                 let verified = source.verify(key, claim, is_duplicate, layer.max_wait);
                 return Next::Acquire(Box::pin(verified), request);
             }
-            (Verdict::Reported(Known::Exactly), None) => Evidence::LookedUp,
+            (Verdict::Reported(HandledBy::Exactly), None) => Evidence::LookedUp,
             (Verdict::Reported(_), None) => Evidence::Filter,
             (Verdict::Duplicate(evidence), _) => evidence,
         };
@@ -474,7 +475,7 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
     }
 }
 
-/// Confirms a claim after a success, else releases it.
+/// Confirms the claim after a success, otherwise releases it.
 async fn settle(claim: Claim, key: Key, success: bool, on_unsure: OnUnsure) {
     if !success {
         // If the release fails, it is retried in the background, or the claim expires.
@@ -491,7 +492,7 @@ async fn settle(claim: Claim, key: Key, success: bool, on_unsure: OnUnsure) {
             hook(&Unsure { key, error });
         }
     };
-    // `report` has reported the outcome.
+    // `report` has handled the result.
     let _ = claim.confirm_and(report).await;
 }
 

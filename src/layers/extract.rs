@@ -1,13 +1,14 @@
-//! What all extractors can do, and those that are made of others.
+//! Methods that all extractors have, and extractors that are made of other extractors.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::key::IntoKey;
 use crate::key::Key;
-use crate::layers::key::{Extracted, IntoKey, KeyExtractor, SkipIf};
+use crate::layers::key::{Extracted, KeyExtractor, SkipIf};
 
-/// What the functions of [this module](crate::extract) return: an extractor that can be changed, and combined with others. The
-/// others may be closures.
+/// An extractor that can be changed, and combined with other extractors or closures. The functions of [this
+/// module](crate::extract) return it.
 #[derive(Clone, Copy)]
 pub struct Extractor<K>(pub(crate) K);
 
@@ -19,8 +20,9 @@ impl<K> Extractor<K> {
         Extractor(Or(self.0, other))
     }
 
-    /// Lets the part of the request be missing. All requests without it have one key, which differs from that of
-    /// an empty value. So they share one limit, or in [`and`](Self::and) one limit for each other part.
+    /// Lets the part of the request be missing. All requests without it have one key, which differs from that of an
+    /// empty value. So they share one limit; after [`and`](Self::and), they share one limit for each value of the other
+    /// part.
     ///
     /// ```
     /// use http::Request;
@@ -84,7 +86,7 @@ impl<Req, K: KeyExtractor<Req>> KeyExtractor<Req> for Extractor<K> {
     }
 }
 
-/// Makes an [`Extractor`] of a closure, or of another [`KeyExtractor`], to combine it with others.
+/// Makes an [`Extractor`] from a closure, or from another [`KeyExtractor`], to combine it with other extractors.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::by};
@@ -99,11 +101,11 @@ pub fn by<F>(key: F) -> Extractor<F> {
     Extractor(key)
 }
 
-/// Looks the key up, by a closure from `&Req` to a future of anything that is [`IntoKey`]: for example, the customer
-/// of a session, from a database. The future must not borrow from the request. If it returns
+/// Looks the key up, by a closure from `&Req` to a future of anything that is [`IntoKey`]: for example, the customer of
+/// a session, from a database. The future must not borrow from the request. If it returns
 /// [`Error::look_up_failed`](crate::Error::look_up_failed), the request is refused with 503.
 ///
-/// The request waits for the future, without a time limit of this crate. So give it one, and cache its results:
+/// The request waits for the future, and this crate sets no time limit. So set a timeout, and cache the results:
 ///
 /// ```
 /// use std::time::Duration;
@@ -148,7 +150,7 @@ pub struct Or<A, B>(A, B);
 
 impl<Req, A: KeyExtractor<Req>, B: KeyExtractor<Req>> KeyExtractor<Req> for Or<A, B> {
     fn extract(&self, request: &Req) -> Extracted {
-        // Each key has a mark, so that no value that a client sends to one extractor is a key of the other.
+        // Each key has a prefix, so that no value that a client sends to one extractor equals a key of the other.
         let one = self
             .0
             .extract(request)

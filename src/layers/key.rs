@@ -1,4 +1,4 @@
-//! What a layer takes from a request: its key, by a key extractor, and its cost.
+//! The key of a request, which a key extractor names, and its cost.
 
 use std::fmt;
 use std::future::Future;
@@ -9,12 +9,12 @@ use std::task::{Context, Poll};
 use futures_util::future::BoxFuture;
 
 use crate::error::Error;
-use crate::key::Key;
+use crate::key::{IntoKey, Key};
 
 /// Names the key of a request.
 ///
-/// Closures and functions from `&Req` to anything that is [`IntoKey`] are extractors. A closure that returns `None` lets
-/// the request pass without being limited, and an [`Error`] refuses it ([`Error::bad_request`]):
+/// Closures and functions from `&Req` to anything that is [`IntoKey`] are extractors. A closure that returns `None`
+/// lets the request pass without being limited, and an [`Error`] refuses it ([`Error::bad_request`]):
 ///
 /// ```
 /// use tower_distributed::{Key, KeyExtractor};
@@ -47,11 +47,11 @@ use crate::key::Key;
     note = "to return a `&str` that borrows from the request, use a function: `fn key(request: &Request) -> Option<&str>`"
 )]
 pub trait KeyExtractor<Req> {
-    /// The key of a request, or the future of one.
+    /// Returns the key of a request, or a future of it.
     fn extract(&self, request: &Req) -> Extracted;
 }
 
-/// A [`KeyExtractor`] whose type is erased: what layers hold.
+/// A [`KeyExtractor`] whose type is erased, as layers store it.
 pub(crate) type DynKey<Req> = Arc<dyn KeyExtractor<Req> + Send + Sync>;
 
 #[diagnostic::do_not_recommend]
@@ -64,8 +64,8 @@ where
     }
 }
 
-/// Uses the keys of two extractors together, such as the sender and the id: requests that differ in one of them have
-/// different keys ([`Key::of`]). `None` if one of them is, an error if a part is missing.
+/// Combines the keys of two extractors, such as the sender and the id: requests that differ in one of them have
+/// different keys ([`Key::of`]). `None` if one of them is `None`, an error if a part is missing.
 ///
 /// ```
 /// use tower_distributed::{Key, KeyExtractor};
@@ -86,7 +86,7 @@ where
     }
 }
 
-/// What a [`KeyExtractor`] returns. To combine extractors, use [`extract::by`](crate::extract::by).
+/// The result of a [`KeyExtractor`]. To combine extractors, use [`extract::by`](crate::extract::by).
 ///
 /// ```
 /// use tower_distributed::{Extracted, Key, KeyExtractor};
@@ -122,7 +122,7 @@ impl Extracted {
     /// The request passes without being limited.
     pub const NONE: Self = Self::Ready(Ok(None));
 
-    /// The key, where it is not looked up.
+    /// The key, if it is known without a lookup.
     #[cfg(test)]
     pub(crate) fn now(self) -> Option<Key> {
         match self {
@@ -150,7 +150,7 @@ impl Extracted {
         }
     }
 
-    /// Joins this key and another one with [`Key::of`]. `None` if one of them is, an error if a part is missing.
+    /// Joins this key and another one with [`Key::of`]. `None` if one of them is `None`, an error if a part is missing.
     pub(crate) fn and(self, other: impl FnOnce() -> Self) -> Self {
         match self {
             Self::Ready(Ok(Some(one))) => other().map(|other| Key::of([one, other])),
@@ -190,7 +190,7 @@ impl Future for Extracted {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self {
-            // Polled again, it does not say that the request may pass.
+            // If it is polled again, it stays pending: it must not return `None`, which would let the request pass.
             Self::Ready(_) => {
                 let done = Self::Pending(Box::pin(std::future::pending()));
                 match std::mem::replace(&mut *self, done) {
@@ -274,7 +274,7 @@ impl<Req> KeyExtractor<Req> for DynKey<Req> {
     note = "a closure returns an owned key: `String`, `Key::from(text)`, a number, an address, or an `Option` of these"
 )]
 pub trait KeyFn<Ref>: Fn(Ref) -> <Self as KeyFn<Ref>>::Key {
-    /// What the function returns.
+    /// The key that the function returns.
     type Key: IntoKey;
 }
 
@@ -285,36 +285,6 @@ where
     K: IntoKey,
 {
     type Key = K;
-}
-
-/// What a key can be made of: strings, bytes, numbers, IP addresses, an `Option` of these, or a `Result` of either.
-#[diagnostic::on_unimplemented(
-    message = "a key cannot be made of `{Self}`",
-    label = "not a key",
-    note = "keys are made of strings, bytes, numbers and IP addresses, an `Option` of these, or a `Result<_, tower_distributed::Error>`",
-    note = "make one of several parts with `Key::of([..])`"
-)]
-pub trait IntoKey {
-    /// The key; `None` lets the request pass without being limited, an error refuses it.
-    fn into_key(self) -> Result<Option<Key>, Error>;
-}
-
-impl<T: Into<Key>> IntoKey for T {
-    fn into_key(self) -> Result<Option<Key>, Error> {
-        Ok(Some(self.into()))
-    }
-}
-
-impl<T: Into<Key>> IntoKey for Option<T> {
-    fn into_key(self) -> Result<Option<Key>, Error> {
-        Ok(self.map(Into::into))
-    }
-}
-
-impl<T: IntoKey> IntoKey for Result<T, Error> {
-    fn into_key(self) -> Result<Option<Key>, Error> {
-        self?.into_key()
-    }
 }
 
 /// The cost of a request, or of a response, in tokens. Implemented by functions and closures from `&Req` to `u32`.

@@ -1,5 +1,5 @@
-//! The layer that handles requests under leases, which the layers of [permits](crate::ConcurrencyLimitLayer), of locks and of
-//! claims are made of: its settings, how a request gets its lease, and how long it holds it.
+//! The layer that handles requests under leases: its settings, how a request acquires its lease, and how long it holds
+//! it. The layers of [permits](crate::ConcurrencyLimitLayer), locks and claims are based on it.
 
 pub(crate) mod future;
 
@@ -108,15 +108,15 @@ impl<Req, A, H, R> LeaseLayer<Req, Leased<A, H>, R> {
 }
 
 impl<Req, P, R> LeaseLayer<Req, P, R> {
-    /// Sets how long a request waits for its permit or lock, or for an item that is being handled elsewhere. Default: it
-    /// does not wait and is refused.
+    /// Sets how long a request waits for its permit or lock, or for an item that is being handled elsewhere. Default:
+    /// it does not wait and is refused.
     ///
     /// A request that waits longer than `max_wait` is refused as [`WaitedTooLong`](crate::RefusalKind::WaitedTooLong).
-    /// Requests that wait for a permit are served in the order of arrival. The builder's `max_waiters` limits the number of
-    /// requests that wait for a permit or a lock.
+    /// Requests that wait for a permit are served in the order of arrival. The builder's `max_waiters` limits the
+    /// number of requests that wait for a permit or a lock.
     ///
-    /// If the other request for an item fails, the waiting request handles the item. If it succeeds, the waiting request
-    /// is a duplicate.
+    /// If the other request for an item fails, the waiting request handles the item. If it succeeds, the waiting
+    /// request is a duplicate.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
@@ -126,10 +126,9 @@ impl<Req, P, R> LeaseLayer<Req, P, R> {
     /// Adds a closure of `(&LeaseHandle, &mut Req)` that is called before the inner service, for requests that have a
     /// lease.
     ///
-    /// The [`LeaseHandle`](crate::LeaseHandle) has the fencing token and signals the loss of the lease. For
-    /// HTTP, `web::InsertLease` adds it to the extensions of the request. The handler can
-    /// [take](crate::LeaseHandle::take) a permit or a lock by it. Several closures are called in the order in which they were
-    /// added.
+    /// The [`LeaseHandle`](crate::LeaseHandle) has the fencing token and signals the loss of the lease. For HTTP,
+    /// `web::InsertLease` adds it to the extensions of the request. The handler can [take](crate::LeaseHandle::take) a
+    /// permit or a lock by it. Several closures are called in the order in which they were added.
     #[must_use]
     pub fn on_lease(mut self, on_lease: impl OnLease<Req> + Send + Sync + 'static) -> Self {
         self.on_lease.push(Arc::new(on_lease));
@@ -184,10 +183,10 @@ impl<S, Req, P: Clone, R: Clone> Layer<S> for LeaseLayer<Req, P, R> {
 
 debug!(LeaseLayer<Req, P: std::fmt::Debug, R>, provide);
 
-/// What a request has acquired. `None`: the request passes without it.
+/// The result of an acquire for a request. `None`: the request passes without a lease.
 pub(crate) type Acquired<G> = Result<Option<G>, Error>;
 
-/// What a request has acquired, or the future that acquires it.
+/// The result of an acquire, or the future of it.
 #[expect(
     missing_debug_implementations,
     reason = "it has a future, and cannot be named outside of the crate"
@@ -197,7 +196,7 @@ pub enum Acquiring<G> {
     Pending(BoxFuture<'static, Acquired<G>>),
 }
 
-/// Acquires for a key. The answer of a store in memory to a request that does not wait needs no box.
+/// Acquires for a key. In memory, an acquire that does not wait needs no boxed future.
 pub(crate) fn acquire<A: Acquire>(
     from: &A,
     key: Extracted,
@@ -220,11 +219,11 @@ pub(crate) fn acquire<A: Acquire>(
     }))
 }
 
-/// Acquires something for keys.
+/// A source of leases or claims for keys.
 pub(crate) trait Acquire: Clone + Send + Sync + 'static {
-    /// What a request asks for.
+    /// The arguments of an acquire besides the key.
     type Asked: Copy + Send + 'static;
-    /// What it gets.
+    /// The result of a successful acquire.
     type Granted;
 
     fn decisions(&self) -> &Decisions;
@@ -246,7 +245,7 @@ pub trait Provide<Req> {
     fn lease(&self, key: Extracted, request: &Req, max_wait: Option<Duration>) -> Acquiring<Lease>;
 }
 
-/// Leases that are acquired from `A`, and held as `H` says. See [`LeaseLayer`].
+/// Leases that are acquired from `A`, and held as `H` decides. See [`LeaseLayer`].
 #[derive(Clone)]
 pub struct Leased<A, H = UntilResponse> {
     pub(crate) from: A,
@@ -306,7 +305,7 @@ impl<A> Leased<A> {
 
 impl<A: Observes, H> Holds for Leased<A, H> {
     type Granted = Lease;
-    type Guard = (Slotted, A::Sample);
+    type Guard = (LeaseSlot, A::Sample);
     type Held = (Option<Lease>, A::Sample);
     type Finishing = Infallible;
 }
@@ -334,9 +333,9 @@ where
         let (sample, mut request) = layer.provide.from.began(&lease, request);
         if layer.on_lease.is_empty() {
             let handle = layer.cancel_when_lost.then(|| lease.handle());
-            return Next::Call(Some(((Slotted::Kept(lease), sample), handle)), request);
+            return Next::Call(Some(((LeaseSlot::Kept(lease), sample), handle)), request);
         }
-        let (guard, handle) = Slotted::new(lease);
+        let (guard, handle) = LeaseSlot::new(lease);
         layer
             .on_lease
             .iter()
@@ -375,19 +374,19 @@ where
 
 debug!(Leased<A: std::fmt::Debug, H>, from);
 
-/// Notes something of each request while it is handled. It does not depend on the types of requests and responses, for the
-/// same reason as [`Holds`].
+/// Observes each request while it is handled. It does not depend on the types of requests and responses, for the same
+/// reason as [`Holds`].
 pub trait Observes {
-    /// What is noted. Dropped if the request does not end with an outcome.
+    /// The observation of one request. Dropped if the request ends without an outcome.
     type Sample;
 }
 
 /// Observes the outcomes of requests.
 pub trait Observe<Req, Res, E>: Observes {
-    /// A request has its lease, and is about to be handled. Returns the request that is.
+    /// Called when a request has its lease, before it is handled. Returns the request to handle.
     fn began(&self, lease: &Lease, request: Req) -> (Self::Sample, Req);
 
-    /// The inner service has answered.
+    /// Called when the inner service has returned an outcome.
     fn ended(&self, sample: Self::Sample, outcome: &Result<Res, E>);
 }
 
@@ -408,10 +407,10 @@ impl<T: Unobserved, Req, Res, E> Observe<Req, Res, E> for T {
 
 /// The lease of a request while the inner service runs, unless the handler has taken it.
 #[derive(Debug)]
-pub enum Slotted {
-    /// Nobody can take it.
+pub enum LeaseSlot {
+    /// The lease cannot be taken.
     Kept(Lease),
-    /// Its handles can, out of the state of the lease.
+    /// Handles can take the lease from its state.
     Open(TakesBack),
 }
 
@@ -419,7 +418,7 @@ pub enum Slotted {
 #[derive(Debug)]
 pub struct TakesBack(Option<Arc<LeaseState>>);
 
-impl Slotted {
+impl LeaseSlot {
     /// Also returns the handle by which the handler can take the lease.
     fn new(lease: Lease) -> (Self, LeaseHandle) {
         let state = Arc::clone(&lease.state);
@@ -455,14 +454,14 @@ mod tests {
     use crate::mutex::Mutex;
     use crate::store::Store;
 
-    /// Also the memory of the lease, which is kept in its own state.
+    /// The memory of the lease, which is stored in its own state, is freed too.
     #[tokio::test]
     async fn a_lease_that_nobody_takes_is_released() {
         let mutex = Mutex::new(&Store::in_memory(), "m").unwrap();
         for is_taken in [false, true] {
             let lease = Lease::from(mutex.try_lock("k").await.unwrap());
             let state = Arc::downgrade(&lease.state);
-            let (slotted, handle) = Slotted::new(lease);
+            let (slotted, handle) = LeaseSlot::new(lease);
             let taken = is_taken.then(|| handle.take()).flatten();
             assert_eq!((taken.is_some(), slotted.is_taken()), (is_taken, is_taken));
             drop(slotted);

@@ -10,7 +10,7 @@ use crate::layers::lease::{
 use crate::layers::refusal::AsError;
 use crate::lease::handle::Lease;
 use crate::mutex::Mutex;
-use crate::store::failure::{Away, StoreFailure};
+use crate::store::failure::{StoreFailure, StoreFailurePolicy};
 use crate::telemetry::decisions::Decisions;
 
 /// A [`Layer`](tower_layer::Layer) that handles the requests of a key one at a time, under a mutex.
@@ -51,7 +51,7 @@ pub type MutexLayer<Req, H = UntilResponse, R = AsError> = LeaseLayer<Req, Lease
 #[derive(Clone, Debug)]
 pub struct Locks {
     mutex: Mutex,
-    away: Away<Mutex>,
+    away: StoreFailurePolicy<Mutex>,
 }
 
 impl<Req> MutexLayer<Req> {
@@ -60,7 +60,7 @@ impl<Req> MutexLayer<Req> {
     pub fn new(mutex: Mutex, key: impl KeyExtractor<Req> + Send + Sync + 'static) -> Self {
         let locks = Locks {
             mutex,
-            away: Away::FailClosed,
+            away: StoreFailurePolicy::FailClosed,
         };
         Self::of(Leased::of(locks), key).cancel_when_lost(true)
     }
@@ -70,12 +70,12 @@ impl<Req, H, R> MutexLayer<Req, H, R> {
     /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
     ///
     /// With [`StoreFailure::FailOpen`], requests are handled without a lock. With [`StoreFailure::LocalShare`], each
-    /// process handles the requests of a key one at a time, whatever the number of replicas. All layers with this mutex
-    /// exclude each other, and its settings hold.
+    /// process handles the requests of a key one at a time, regardless of the number of replicas. All layers in the
+    /// process that use this mutex exclude each other, and its settings apply.
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
         let Locks { mutex, away } = &mut self.provide.from;
-        *away = Away::new(on_store_failure, |_| mutex.local_share());
+        *away = StoreFailurePolicy::new(on_store_failure, |_| mutex.local_share());
         self
     }
 }
@@ -97,7 +97,7 @@ impl Acquire for Locks {
     }
 
     fn is_in_memory(&self) -> bool {
-        self.mutex.quorum.is_none() && self.mutex.leases.admission.store.is_in_memory()
+        self.mutex.quorum.is_none() && self.mutex.leases.namespace.store.is_in_memory()
     }
 
     async fn acquire(&self, key: Key, (): (), max_wait: Option<Duration>) -> Acquired<Lease> {

@@ -15,9 +15,10 @@ use tower_layer::Layer;
 
 use crate::bucket::decision::Decision;
 use crate::error::Error;
+use crate::key::IntoKey as _;
 use crate::key::Key;
 use crate::layers::Layered;
-use crate::layers::key::{Cost, DynKey, IntoKey as _, KeyExtractor, KeyFn};
+use crate::layers::key::{Cost, DynKey, KeyExtractor, KeyFn};
 use crate::layers::rate_limit::ban::{Ban, Bans};
 use crate::layers::rate_limit::hooks::{BlockOnResponse, Hooks};
 use crate::layers::rate_limit::keys::KeyExtractors;
@@ -25,7 +26,7 @@ use crate::layers::rate_limit::quotas::{Choice, ChooseQuotas, Table};
 use crate::layers::refusal::AsError;
 use crate::learn::LearnFromResponse;
 use crate::refused_keys::RefusedKeys;
-use crate::store::failure::{Away, StoreFailure};
+use crate::store::failure::{StoreFailure, StoreFailurePolicy};
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::limiter::Limiter;
 use crate::token_bucket::limits::TokenBuckets;
@@ -82,7 +83,7 @@ pub struct RateLimitLayer<Req, Res, R = AsError> {
     keys: Arc<[DynKey<Req>]>,
     /// `None`: every request costs one token.
     cost: Option<Arc<dyn Cost<Req> + Send + Sync>>,
-    /// The last one that chooses quotas applies; if none does, those of the bucket.
+    /// The last choice that returns quotas applies; if none does, the quotas of the bucket apply.
     quotas: Vec<Choice<Req>>,
     hooks: Hooks<Req, Res>,
     reject: R,
@@ -92,8 +93,8 @@ pub struct RateLimitLayer<Req, Res, R = AsError> {
 #[derive(Clone, Debug)]
 struct Settings {
     limiter: Limiter,
-    on_store_failure: Away<Limiter>,
-    /// Whether all requests pass.
+    on_store_failure: StoreFailurePolicy<Limiter>,
+    /// Whether all requests pass, see [`RateLimitLayer::shadow`].
     shadow: bool,
     ban: Option<Bans>,
 }
@@ -112,7 +113,7 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
 
     fn of(limiter: Limiter, keys: Arc<[DynKey<Req>]>) -> Self {
         let limiter = limiter.cache_refusals(true);
-        let on_store_failure = Away::FailClosed;
+        let on_store_failure = StoreFailurePolicy::FailClosed;
         let settings = Settings {
             limiter,
             on_store_failure,
@@ -131,9 +132,9 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
 
     /// Creates a layer with several limits, for example one per user, one per tenant and one global limit.
     ///
-    /// A request is charged to all limits or to none; see [`TokenBuckets`]. `keys` is a tuple with one
-    /// [`KeyExtractor`] for each limit. A limit whose key is `None` is not asked. If all keys are `None`, the request
-    /// passes. A request without a part of a key [is refused](crate::RefusalKind::MissingPart).
+    /// A request is charged to all limits or to none; see [`TokenBuckets`]. `keys` is a tuple with one [`KeyExtractor`]
+    /// for each limit. A limit whose key is `None` is skipped. If all keys are `None`, the request passes. A request
+    /// without a part of a key [is refused](crate::RefusalKind::MissingPart).
     ///
     /// The first limit identifies the sender of the request:
     ///
@@ -144,7 +145,7 @@ impl<Req, Res> RateLimitLayer<Req, Res> {
     /// They do not apply to requests without a first key. [`on_refused`](Self::on_refused) gets the key of the
     /// limit that refused.
     ///
-    /// Requests that [wait](Self::max_wait) ask again when there may be tokens. They are not served in FIFO order.
+    /// Requests that [wait](Self::max_wait) try again when tokens may be available. They are not served in FIFO order.
     /// Under high load, a request may be refused although requests that came later are admitted.
     ///
     /// ```
@@ -226,7 +227,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
     /// # fn main() -> Result<(), tower_distributed::Error> {
     /// # let bucket = TokenBucket::new(&Store::in_memory(), "mail", Quota::per_second(10))?;
-    /// // Requests wait, and a client that asks far too much costs the store few calls.
+    /// // Requests wait, and a client with far too many requests causes few calls to the store.
     /// let limit = RateLimitLayer::new(bucket, |sender: &String| sender.clone())
     ///     .max_wait(Duration::from_millis(200))
     ///     .cache_refusals(true);
@@ -289,7 +290,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             on_store_failure: away,
             ..
         } = &mut self.settings;
-        *away = Away::new(on_store_failure, |sharing| limiter.local_share(sharing));
+        *away = StoreFailurePolicy::new(on_store_failure, |sharing| limiter.local_share(sharing));
         self
     }
 
@@ -365,7 +366,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         }
     }
 
-    /// Changes the limits, and their local share.
+    /// Applies a function to the limits and to their local share.
     fn map_limiter(mut self, map: impl Fn(&Limiter) -> Limiter) -> Self {
         let Settings {
             limiter,
@@ -373,7 +374,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             ..
         } = &mut self.settings;
         *limiter = map(limiter);
-        if let Away::LocalShare(local) = on_store_failure {
+        if let StoreFailurePolicy::LocalShare(local) = on_store_failure {
             *local = map(local);
         }
         self
@@ -381,12 +382,12 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
 }
 
 impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
-    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`](crate::Quotas), an `Option` of them, a `Result` of
-    /// either, or a boxed future of one of these. Default, and for `None`: the quotas of the bucket. An error
-    /// [refuses the request](crate::token_bucket::IntoQuotas).
+    /// Sets the quotas of a request, by a closure from `&Req` to [`Quotas`](crate::Quotas), an `Option` of them, a
+    /// `Result` of either, or a boxed future of one of these. Default, and for `None`: the quotas of the bucket. An
+    /// error [refuses the request](crate::token_bucket::IntoQuotas).
     ///
-    /// If this is called more than once, or with [`quota_table`](Self::quota_table), what was set later is asked first;
-    /// for `None`, what was set before applies.
+    /// If this is called more than once, or with [`quota_table`](Self::quota_table), the setting made last applies; if
+    /// it returns `None`, the one made before it applies.
     ///
     /// ```
     /// use tower::{Layer, Service, ServiceExt, service_fn};
@@ -409,9 +410,9 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// # Ok(()) }
     /// ```
     ///
-    /// With a future, the request waits for the lookup, for example of the plan of a customer in a database. Give it a time
-    /// limit, and cache the results. While the database is away, requests are refused with 503, and not under the quotas of
-    /// another plan.
+    /// With a future, the request waits for the lookup, for example of a customer's plan in a database. Set a timeout,
+    /// and cache the results. While the database is unavailable, requests are refused with 503; they are not admitted
+    /// under the quotas of another plan.
     ///
     /// ```
     /// use tower::{Layer, ServiceExt, service_fn};
@@ -464,11 +465,11 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
 
     /// Gives each row of a table its own limit, by a closure from `&Req` to the name of a row: for example a route,
     /// or a gRPC method. The table is a [`QuotaTable`](crate::QuotaTable), or a
-    /// [`FleetTable`](crate::token_bucket::FleetTable), which is changed for the whole fleet.
+    /// [`FleetTable`](crate::fleet::FleetTable), which is changed for the whole fleet.
     ///
-    /// A key has one bucket for each row. Requests that are in no row use the [`quotas`](Self::quotas) that were set
-    /// before. Quotas that are set after the table come first, also for requests in a row: set those that apply to
-    /// every request before it. If the closure fails, the request is refused.
+    /// A key has one bucket for each row. Requests without a row use the [`quotas`](Self::quotas) set before the table.
+    /// Quotas set after the table override it, also for requests with a row, so set default quotas before the table. If
+    /// the closure fails, the request is refused.
     ///
     /// ```
     /// # use tower_distributed::{Quota, QuotaTable, RateLimitLayer, Store, TokenBucket};
@@ -498,8 +499,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
 }
 
 impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
-    /// Adds a hook for admitted requests: a closure of `(&Decision, &mut Req)`. It can count requests, or put the
-    /// decision where the inner service finds it. For HTTP, use `web::insert_decision`.
+    /// Adds a hook for admitted requests: a closure of `(&Decision, &mut Req)`. It can count requests, or insert the
+    /// decision into the request for the inner service. For HTTP, use `web::insert_decision`.
     ///
     /// ```
     /// use tower::{Layer, ServiceExt, service_fn};
@@ -536,8 +537,8 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self
     }
 
-    /// Counts which keys are refused most. With [several limits](Self::all_of), the key of the limit that refused is counted.
-    /// See [`RefusedKeys`].
+    /// Counts which keys are refused most. With [several limits](Self::all_of), the key of the limit that refused is
+    /// counted. See [`RefusedKeys`].
     #[must_use]
     pub fn count_refused(self, refused: &RefusedKeys) -> Self {
         let refused = refused.clone();
@@ -597,25 +598,26 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         self
     }
 
-    /// Learns the limit of an upstream from its responses, around a client. For HTTP, use `response::UpstreamLimits`. The last
-    /// call replaces those before.
+    /// Learns the limit of an upstream from its responses, for a layer around a client. For HTTP, use
+    /// `response::UpstreamLimits`. The last call replaces earlier ones.
     ///
-    /// * A policy that the upstream tells becomes the quota of the key, in all processes. It replaces the quotas of the bucket
-    ///   and those of [`quotas`](Self::quotas). Until one is told, these apply. It is stored beside the bucket and forgotten
-    ///   7 days after the last request. Other processes use it after their next response, or within 2 s.
-    /// * If less remains at the upstream than the bucket has left, the bucket is charged the difference. Nothing is given
-    ///   back, so requests in flight stay charged.
-    /// * A response that asks to wait blocks the key, as [`block_on_response`](Self::block_on_response).
+    /// * A policy that the upstream sends becomes the quota of the key, in all processes. It replaces the quotas of the
+    ///   bucket and those of [`quotas`](Self::quotas), which apply until a policy is received. It is stored beside the
+    ///   bucket and expires 7 days after the last request. Other processes use it after their next response, or within
+    ///   2 s.
+    /// * If less remains at the upstream than the bucket has left, the bucket is charged the difference. Nothing is
+    ///   given back, so requests in flight stay charged.
+    /// * A response with a time to wait blocks the key, as in [`block_on_response`](Self::block_on_response).
     ///
-    /// Responses may arrive in any order. A response to a request that was charged before another does not undo
-    /// what was learned from the other. Responses to requests that were decided with
-    /// [prefetched](crate::TokenBucket::prefetch) tokens do not lower the level. The configured quotas apply to a request that
-    /// costs more than the learned quotas can ever admit. With
-    /// [several limits](Self::all_of), the quotas of the first limit are learned. A policy with a partition key (`pk`) is
-    /// taken as the policy of the request's key.
+    /// Responses may arrive in any order. A response to a request that was charged earlier does not replace what a
+    /// response to a later request taught. Responses to requests that were decided with
+    /// [prefetched](crate::TokenBucket::prefetch) tokens do not lower the level. The configured quotas apply to a
+    /// request that costs more than the learned quotas can ever admit. With [several limits](Self::all_of), the quotas
+    /// of the first limit are learned. A policy with a partition key (`pk`) counts as the policy of the request's key.
     ///
-    /// What is learned is sent in the background, only if it is new, and one call per key at a time. The first request of a
-    /// process for a key waits for a call that reads what others learned; in an outage, the configured quotas apply.
+    /// Learned quotas are sent in the background, only if they are new, with one call per key at a time. The first
+    /// request of a process for a key waits for a call that reads the quotas that other processes learned; in an
+    /// outage, the configured quotas apply.
     ///
     /// ```
     /// # #[cfg(feature = "http")] {
@@ -644,10 +646,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
     /// the rows that a query returned, or the tokens of a language model. It is charged in addition to the
     /// [`cost`](Self::cost).
     ///
-    /// The bucket may go into [debt](crate::TokenBucket::charge). It admits nothing until the debt is paid by the
-    /// tokens that come back. The charge is made in the background; if the store is unavailable, it is lost. A request
-    /// that passed without a decision is charged nothing. Let each request [cost](Self::cost) at least one token,
-    /// because a request that costs 0 is never refused.
+    /// The bucket may go into [debt](crate::TokenBucket::charge). It admits nothing until the debt is repaid by
+    /// refilled tokens. The charge is made in the background; if the store is unavailable, it is lost. A request that
+    /// passed without a decision is charged nothing. Let each request [cost](Self::cost) at least one token, because a
+    /// request that costs 0 is never refused.
     ///
     /// ```
     /// use tower::{Layer, Service, ServiceExt, service_fn};

@@ -1,4 +1,4 @@
-//! Why a layer refused a request, and how the caller gets to know: [`Refusal`] and [`Reject`].
+//! The reason why a layer refused a request ([`Refusal`]), and how the refusal is returned ([`Reject`]).
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -33,7 +33,7 @@ use crate::telemetry::emit::tell_invalid;
 /// assert!(refusal.retry_after().is_some_and(|after| after.as_secs() <= 60));
 /// let decision = refusal.decision().ok_or("a refusal without a decision")?;
 /// assert_eq!((decision.key.as_ref(), decision.remaining()), (Some(&"ann".into()), 0));
-/// assert!(refusal.get_ref().is_refused()); // the error, as of the token bucket itself
+/// assert!(refusal.get_ref().is_refused()); // the error of the token bucket
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub struct Refusal {
     error: Error,
 }
 
-/// When to try again for a lease that others hold, at most.
+/// The maximum of [`Refusal::retry_after`] for a lease that another caller holds.
 const LONGEST_ESTIMATE: Duration = Duration::from_secs(5);
 
 /// The kinds of [`Refusal`].
@@ -94,9 +94,9 @@ pub enum RefusalKind {
     LookUpFailed,
     /// A closure of the layer returned an invalid setting, such as a class that does not exist.
     Invalid,
-    /// The store refused the operation because a bound is reached, such as
-    /// [`max_keys`](crate::StoreBuilder::max_keys) or [`max_bytes`](crate::StoreBuilder::max_bytes), or the layer has no room for the request body. The caller did nothing
-    /// wrong.
+    /// The store refused the operation because a bound is reached, such as [`max_keys`](crate::StoreBuilder::max_keys)
+    /// or [`max_bytes`](crate::StoreBuilder::max_bytes), or the layer has no memory left for the request body. The caller did
+    /// nothing wrong.
     Overloaded,
     /// The store is unavailable, and the layer is set to fail closed. The caller did nothing wrong.
     StoreUnavailable,
@@ -133,11 +133,11 @@ impl Refusal {
         }
     }
 
-    /// When to try again, where that is known.
+    /// Returns when to try again, if this is known.
     ///
-    /// For a rate limit this is when the tokens are there if nobody else takes them. For a permit, a lock or a single flight
-    /// it is an estimate of at most 5 s: its holder may release it at any time, and may renew it. For a permit it is known
-    /// once this process has released one of late.
+    /// For a rate limit, this is when the tokens are available if no other caller takes them. For a permit, a lock or a
+    /// single flight, it is an estimate of at most 5 s: the holder may release or renew its lease at any time. For a
+    /// permit, it is known only if this process has released one recently.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let known = self.error.retry_after();
@@ -173,7 +173,7 @@ impl StdError for Refusal {
     }
 }
 
-/// Turns a refusal into what the caller of the service gets: a response or an error.
+/// Converts a refusal into a response or an error for the caller of the service.
 ///
 /// A function or closure from [`Refusal`] to the response implements this trait. It keeps the error type of the
 /// inner service, so a service that cannot fail still cannot fail.
@@ -229,7 +229,7 @@ pub trait Reject<Res, E> {
     fn inner_error(error: E) -> Self::Error;
 }
 
-/// Refuses a request. All layers do it here: who wired one of them wrongly gets to know, whatever the response is.
+/// Refuses a request. All layers call this, so that an invalid setting is always reported as an event.
 pub(crate) fn refused<Res, E, R: Reject<Res, E>>(
     reject: &R,
     refusal: impl Into<Refusal>,

@@ -13,7 +13,7 @@ use crate::layers::lease::{
 };
 use crate::layers::refusal::AsError;
 use crate::lease::handle::Lease;
-use crate::lease::waiter::Wait;
+use crate::lease::waiter::Patience;
 use crate::macros::setters;
 use crate::rw_lock::{Access, RwLock};
 use crate::telemetry::decisions::Decisions;
@@ -96,7 +96,7 @@ impl Acquire for RwLock {
     }
 
     fn is_in_memory(&self) -> bool {
-        self.leases.admission.store.is_in_memory()
+        self.leases.namespace.store.is_in_memory()
     }
 
     async fn acquire(
@@ -105,7 +105,7 @@ impl Acquire for RwLock {
         access: Access,
         max_wait: Option<Duration>,
     ) -> Acquired<Lease> {
-        let wait = max_wait.map(|max_wait| Wait {
+        let wait = max_wait.map(|max_wait| Patience {
             max_wait: Some(max_wait),
             ..self.settings.wait
         });

@@ -1,5 +1,5 @@
-//! The layer of single flights, see the public module [`single_flight`](crate::single_flight): how responses become answers,
-//! and how a request takes part in a flight.
+//! The layer of single flights, see the public module [`single_flight`](crate::single_flight): how responses become
+//! answers, and how a request takes part in a flight.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -17,14 +17,14 @@ use crate::key::Key;
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::layers::lease::{OnLease, OnLeases};
 use crate::layers::refusal::{AsError, Reject, refused};
-use crate::layers::{Layered, Middleware, give_up_ready, take_ready};
+use crate::layers::{Layered, Middleware, discard_ready, take_ready};
 use crate::lease::handle::LeaseHandle;
 use crate::single_flight::SingleFlight;
-use crate::single_flight::flight::{FlightOutcome, Work};
+use crate::single_flight::flight::{Captured, FlightOutcome, Work};
 use crate::single_flight::outcome::Share;
 
-/// A [`Layer`] that handles one request of a key at a time and gives its response to all others. See the
-/// [module](crate::single_flight) for the guarantees.
+/// A [`Layer`] that handles one request of a key at a time and returns its response to all other requests of the key.
+/// See the [module](crate::single_flight) for the guarantees.
 ///
 /// Type parameters: the request, the answer and the error of the flight, the [`Capture`] that
 /// [converts responses](Self::capture), and the [`Reject`](crate::Reject) that
@@ -36,7 +36,7 @@ use crate::single_flight::outcome::Share;
 /// use tower_distributed::{SingleFlight, SingleFlightLayer, Store, extract, web};
 ///
 /// #[derive(Clone)]
-/// struct User(u64); // inserted by the layer that authenticates, outside of this one
+/// struct User(u64); // inserted by an outer layer that authenticates
 ///
 /// # fn main() -> Result<(), tower_distributed::Error> {
 /// let flight: SingleFlight<Answer> = SingleFlight::builder(AnswerCodec).build(&Store::in_memory(), "dashboards")?;
@@ -171,9 +171,9 @@ pub trait Capture<Req, Res, E>: Clone + Send + Sync + 'static {
     /// Converts a response that is not shared.
     fn pass(&self, response: Res) -> Self::Response;
 
-    /// Returns `None` if the answer is valid for the request. Otherwise returns bytes that are appended to the key,
-    /// so that the request shares a flight with requests of the same variant only. For HTTP: the fields that `Vary`
-    /// names.
+    /// Returns `None` if the answer is valid for the request. Otherwise returns bytes that are appended to the key, so
+    /// that the request shares a flight with requests of the same variant only. For HTTP, these are the values of the
+    /// fields that `Vary` names.
     fn variant(&self, request: &Req, answer: &Self::Answer) -> Option<Vec<u8>> {
         let _ = (request, answer);
         None
@@ -184,15 +184,6 @@ pub trait Capture<Req, Res, E>: Clone + Send + Sync + 'static {
 
     /// Converts a shared error into the error of another caller.
     fn fail(&self, failure: Self::Failure) -> E;
-}
-
-/// The result of [`Capture::capture`].
-#[derive(Debug)]
-pub struct Captured<Res, A> {
-    /// The response for the caller of the request.
-    pub own: Res,
-    /// The answer for other callers.
-    pub shared: Share<A>,
 }
 
 /// Shares responses and errors unchanged: the response is the answer.
@@ -287,7 +278,7 @@ where
         };
         let fits = |answer: &A| layer.capture.variant(&request, answer).is_none();
         if let Some(answer) = layer.flight.0.cached(&key, fits) {
-            give_up_ready(inner);
+            discard_ready(inner);
             return ResponseFuture::served(layer.capture.restore(answer));
         }
         ResponseFuture::flying(Box::pin(
@@ -296,7 +287,7 @@ where
     }
 }
 
-/// A request, and the service that was polled ready for it. Boxed, since it is moved to its run and back.
+/// A request, and the service that was polled ready for it. Boxed, because it is moved into its run and back.
 struct Handling<S, Req, L> {
     layer: Arc<L>,
     call: Box<(S, Req)>,
@@ -395,14 +386,15 @@ where
                 }
                 Err(refusal) => return refused(&self.reject, refusal),
             };
-            // An answer that is served while the work runs was checked against its request before.
+            // A stale answer that is served while the work runs was already checked against its request.
             let variant =
                 unused.and_then(|work| Some((self.capture.variant(&work.call.1, &answer)?, work)));
             let Some((variant, unused)) = variant else {
                 return Ok(self.capture.restore(answer));
             };
             if of_variant.is_some() {
-                // The answer of the variant does not fit either: the request is handled alone. In a box, since it is rare.
+                // The answer of the variant is not valid either: the request is handled alone. Boxed, because it is
+                // rare.
                 let (mut inner, request) = *unused.call;
                 return Box::pin(self.handle_alone(inner.call(request))).await;
             }
@@ -450,7 +442,7 @@ pin_project! {
             response: Option<Res>,
         },
         Flying {
-            // Boxed, since the type of the flight's future cannot be named.
+            // Boxed, because the type of the flight's future cannot be named.
             flight: BoxFuture<'static, Result<Res, Err>>,
         },
     }

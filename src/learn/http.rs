@@ -16,39 +16,41 @@ use crate::learn::plan::Planner;
 use crate::learn::{LearnFromResponse, Learned, Policy};
 use crate::macros::in_range;
 
-/// Reads what an upstream says of its limit, for [`learn`](crate::RateLimitLayer::learn) around a client.
+/// Reads the limits that an upstream reports, for [`learn`](crate::RateLimitLayer::learn) around a client.
 ///
 /// | header fields | |
 /// |---|---|
 /// | `RateLimit-Policy`, `RateLimit` | draft-ietf-httpapi-ratelimit-headers-11, with several policies |
 /// | `X-RateLimit-Limit`, `-Remaining`, `-Reset`; also `RateLimit-…` and `X-Rate-Limit-…` | the reset in seconds from now, in seconds or milliseconds since 1970, or as a date |
 /// | the same with `X-RateLimit-Resource` | GitHub: per hour, searches per minute |
-/// | `x-ratelimit-limit-requests`, `-tokens`, and so on | OpenAI: per minute or day, as the reset tells |
+/// | `x-ratelimit-limit-requests`, `-tokens`, and so on | OpenAI: per minute or day, depending on the reset |
 /// | `anthropic-ratelimit-requests-limit`, `-tokens-`, `-input-tokens-`, `-output-tokens-`, and so on | Anthropic: per minute |
 /// | `Retry-After`, `retry-after-ms` of a status from 400 to 599 | as [`RetryAfter`] reads them |
 ///
-/// A 429 or 403 without these, but with a limit of which nothing remains, asks to wait until the reset.
+/// A 429 or 403 without these fields, but with a limit of which nothing remains, is treated as a request to wait until
+/// the reset.
 ///
-/// A field that is broken, longer than 64 bytes (4 KiB for the fields of the draft), or has several values, is ignored and
-/// counted in the event `upstream_field_ignored`.
+/// A field that is malformed, longer than 64 bytes (4 KiB for the fields of the draft), or has several values, is
+/// ignored and counted in the event `upstream_field_ignored`.
 ///
 /// # Responses from a cache
 ///
-/// A response that a cache has stored tells what was. Its policy counts: the limit and the window. What remained does not, and a
-/// reset and `Retry-After` are counted from when it was made: they lose its `Age`, down to 0. A response is stored if its `Age` is
-/// above 0, if `Cache-Status` says `hit`, or if `X-Cache`, `X-Cache-Status` or `CF-Cache-Status` says `HIT`, `STALE` or `UPDATING`. A
-/// 304 is current.
+/// A response that a cache has stored reports past values. The limit and the window of its policy are used. The
+/// remaining requests are not, and a reset and `Retry-After` are counted from the time when the response was made: its
+/// `Age` is subtracted, down to 0. A response counts as stored if its `Age` is above 0, if `Cache-Status` contains
+/// `hit`, or if `X-Cache`, `X-Cache-Status` or `CF-Cache-Status` contains `HIT`, `STALE` or `UPDATING`. A 304 counts as
+/// current.
 ///
 /// # From a policy to a quota
 ///
-/// An upstream may count in fixed windows, in sliding windows, or by a token bucket, and does not tell which. So the quota of a
-/// policy of `N` requests in a window `W` has a burst of `b` = 1 + `N`/100 and a rate of 0.97·`N` + 1 - `b` in `W`. In each
-/// interval of length `W`, at most `b + rate·W` = 0.97·`N` + 1 requests are sent. They arrive within `W` even if some take
-/// longer than others by 3 % of `W`, so none of them is above the limit, however the upstream counts.
-/// [`burst_percent`](Self::burst_percent) sets another burst. Limits of OpenAI and Anthropic are token buckets: the
-/// quota has the burst `N` and a rate of 0.97·`N`.
+/// An upstream may count in fixed windows, in sliding windows, or by a token bucket, and does not report which. So the
+/// quota of a policy of `N` requests in a window `W` has a burst of `b` = 1 + `N`/100 and a rate of 0.97·`N` + 1 - `b`
+/// in `W`. In each interval of length `W`, at most `b + rate·W` = 0.97·`N` + 1 requests are sent. They arrive within
+/// `W` even if some take longer than others by 3 % of `W`, so none of them is above the limit, whichever way the
+/// upstream counts. [`burst_percent`](Self::burst_percent) sets another burst. Limits of OpenAI and Anthropic are token
+/// buckets: the quota has the burst `N` and a rate of 0.97·`N`.
 ///
-/// For a client whose responses are not of [`http::Response`], such as reqwest, [`read`](Self::read) takes the status and
+/// For a client whose responses are not [`http::Response`]s, such as reqwest, [`read`](Self::read) takes the status and
 /// the header fields:
 ///
 /// ```
@@ -84,8 +86,8 @@ impl Default for UpstreamLimits {
 impl UpstreamLimits {
     /// Sets which limits apply: those with this quota unit. Default: `requests`.
     ///
-    /// The quota unit is `qu` in the draft; of OpenAI `requests` or `tokens`; of Anthropic also `input-tokens` and
-    /// `output-tokens`. It must be what the [`cost`](crate::RateLimitLayer::cost) of a request counts.
+    /// The quota unit is `qu` in the draft; for OpenAI `requests` or `tokens`; for Anthropic also `input-tokens` and
+    /// `output-tokens`. It must be the unit that the [`cost`](crate::RateLimitLayer::cost) of a request counts.
     ///
     /// ```
     /// use tower_distributed::response::UpstreamLimits;
@@ -98,11 +100,12 @@ impl UpstreamLimits {
         Self { unit, ..self }
     }
 
-    /// Sets the window of `X-RateLimit-Limit`, which does not tell it. Default: the shortest of 1 s, 10 s, 1 min, 5 min,
-    /// 15 min, 1 h, 1 day and 31 days in which the reset is, or the longer one that was learned before; without a reset, the limit is not learned.
+    /// Sets the window of `X-RateLimit-Limit`, which does not report it. Default: the shortest of 1 s, 10 s, 1 min, 5
+    /// min, 15 min, 1 h, 1 day and 31 days that contains the reset, or the longer one that was learned before; without
+    /// a reset, the limit is not learned.
     ///
-    /// Each window has a near reset at its end. So one of 10 s or less is used only if it is told again a moment after the next
-    /// window must have begun.
+    /// A window of any length has a near reset at its end. So a window of 10 s or less is used only if it is reported
+    /// again shortly after the next window must have begun.
     ///
     /// ```
     /// use std::time::Duration;
@@ -124,11 +127,12 @@ impl UpstreamLimits {
         })
     }
 
-    /// Sets the burst of learned quotas, in percent of the limit. Default: 1, or 50 if the [unit](Self::unit) is not `requests`.
+    /// Sets the burst of learned quotas, in percent of the limit. Default: 1, or 50 if the [unit](Self::unit) is not
+    /// `requests`.
     ///
-    /// A client that pauses may then send so many requests at once. The rate is lower by as much, so that the limit is
-    /// kept in every window: see [the quota of a policy](Self#from-a-policy-to-a-quota). A request that costs more than the
-    /// burst is refused.
+    /// After a pause, a client may send this many requests at once. The rate is lower by the same amount, so that the
+    /// limit is kept in every window: see [the quota of a policy](Self#from-a-policy-to-a-quota). A request that costs
+    /// more than the burst is refused.
     ///
     /// ```
     /// use tower_distributed::response::UpstreamLimits;
@@ -151,8 +155,8 @@ impl UpstreamLimits {
 
     /// Sets the longest time for which an upstream can stop its clients. Default: 5 min.
     ///
-    /// One token comes back in this time, whatever limit was told: a quota below that is raised, and counted in the event
-    /// `upstream_field_clamped`. Set a day for an upstream that allows a few requests a day.
+    /// At least one token is refilled in this time, whatever limit is reported: a quota below that is raised, and
+    /// counted in the event `upstream_field_clamped`. Set a day for an upstream that allows a few requests a day.
     ///
     /// ```
     /// use std::time::Duration;
@@ -173,8 +177,8 @@ impl UpstreamLimits {
         })
     }
 
-    /// Sets the statuses of refusals: those of which `Retry-After` counts, and those without it that ask to wait until the reset if
-    /// nothing remains. Default: all from 400 to 599, and 429 and 403. See [`RetryAfter::statuses`].
+    /// Sets the statuses of refusals. For these, `Retry-After` is used (default: 400 to 599). If a refusal has no such
+    /// field and nothing remains, requests wait until the reset (default: 429 and 403). See [`RetryAfter::statuses`].
     ///
     /// ```
     /// use http::StatusCode;
@@ -228,7 +232,7 @@ impl UpstreamLimits {
         learned
     }
 
-    /// How long a refusal asks to wait that says only when there is more.
+    /// Returns how long to wait after a refusal that reports only its reset.
     fn until_reset(&self, status: StatusCode, policies: &[Policy]) -> Option<Duration> {
         let used_up = policies
             .iter()

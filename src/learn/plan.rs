@@ -1,4 +1,4 @@
-//! From what an upstream tells to quotas, and to the number of tokens that may be left.
+//! Converts the limits that an upstream reports into quotas, and into the number of tokens that may be left.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::bucket::quotas::{Quotas, repeated};
 use crate::layers::rate_limit::hooks::Block;
 use crate::learn::{Learned, Policy};
 
-/// How policies become quotas.
+/// The settings for converting policies into quotas.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Planner {
     pub(crate) burst_percent: u8,
@@ -26,14 +26,15 @@ impl Default for Planner {
     }
 }
 
-/// What to do about what an upstream told.
+/// The changes that result from a response of an upstream.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
-    /// `None`: no limit was told, or it has no window.
+    /// `None`: no limit was reported, or it has no window.
     pub(crate) quotas: Option<Quotas>,
-    /// For each of the quotas: how many tokens may be left after the request that was answered. Negative: some are owed.
+    /// For each quota, how many tokens may be left after the request that got the response. A negative number is a
+    /// debt.
     pub(crate) most_left: Vec<Option<i64>>,
-    /// How many limits or windows were out of range.
+    /// The number of limits or windows that were out of range.
     pub(crate) clamped: u64,
 }
 
@@ -55,20 +56,20 @@ impl Numbers {
 /// The percentage of a limit that is used. The rest is for requests that take longer than others.
 const USED: u64 = 97;
 
-/// The resolution of a told reset.
+/// The resolution of a reported reset.
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// Further policies are not learned.
 const MOST_QUOTAS: usize = 8;
 
 impl Planner {
-    /// A larger limit counts as this one, so that [`USED`] times it is a rate.
+    /// The maximum limit, so that [`USED`] times it is a rate. Larger limits are cut to it.
     const MOST: u64 = 40_000_000;
 
     pub(crate) const WINDOWS: RangeInclusive<Duration> =
         Duration::from_millis(1)..=Duration::from_secs(366 * 86_400);
 
-    /// The numbers of the quota of a policy.
+    /// Returns the numbers of the quota of a policy.
     fn numbers(self, policy: &Policy) -> Option<Numbers> {
         let (told, told_window) = (policy.limit?, policy.window?);
         let limit = told.clamp(1, Self::MOST);
@@ -77,13 +78,13 @@ impl Planner {
             true => limit - 1,
             false => limit * u64::from(self.burst_percent.min(90)) / 100,
         };
-        // A token bucket of the upstream's has the burst beside its rate, a window has not.
+        // A token bucket of the upstream has the burst in addition to its rate, a window does not.
         let rate = USED * limit - if policy.refills { 0 } else { 100 * beyond_one };
         let (rate, burst) = (
             u32::try_from(rate).ok()?,
             u32::try_from(beyond_one + 1).ok()?,
         );
-        // A request passes now and then, whatever was told: its response may tell another limit.
+        // A request passes now and then, whatever limit is reported: its response may report another one.
         let window =
             window.min((self.longest.saturating_mul(rate) / 100).max(*Self::WINDOWS.start()));
         Some(Numbers {
@@ -94,8 +95,8 @@ impl Planner {
         })
     }
 
-    /// The numbers of the quota of a policy, of which `known` was learned before. A guessed window is never shortened: near
-    /// its end the reset is as near as that of a shorter one.
+    /// Returns the numbers of the quota of a policy. `known` was learned before. A guessed window is never shortened:
+    /// near the end of a window, the reset is as near as that of a shorter one.
     fn learned(self, policy: &Policy, known: Option<&Limit>) -> Option<Numbers> {
         let is_known = |numbers: &Numbers| {
             let quotas = Quotas::new([numbers.quota()]);
@@ -115,13 +116,13 @@ impl Planner {
             .or_else(|| self.numbers(policy))
     }
 
-    /// How many tokens may be left.
+    /// Returns how many tokens may be left.
     fn most_left(self, policy: &Policy, numbers: &Numbers) -> Option<i64> {
         let remaining = i64::try_from(policy.remaining?).unwrap_or(i64::MAX);
         let Some(reset) = policy.reset.filter(|_| !policy.refills) else {
             return Some(remaining);
         };
-        // What remains is for the rest of the window, in which tokens come back.
+        // The remaining requests are for the rest of the window, in which tokens are refilled.
         let rest = reset
             .min(numbers.window)
             .min(self.longest)
@@ -148,7 +149,7 @@ impl Plan {
                 this.most_left.push(planner.most_left(policy, &numbers));
             }
         }
-        // A policy without a name, and names that occur twice, get the names of their positions.
+        // If a policy has no name, or a name occurs twice, the quotas are named by their positions.
         let names = quotas.iter().map(|(_, policy)| policy.name.as_ref());
         let is_named = names.clone().all(|name| name.is_some()) && repeated(names).is_none();
         let named = quotas
@@ -165,8 +166,8 @@ impl Plan {
         this
     }
 
-    /// For each quota, how many tokens to charge after a request that was decided so: what the bucket had left then and
-    /// the upstream had not. Empty if it was decided under other quotas.
+    /// Returns for each quota how many tokens to charge after the request with this decision: the tokens that the
+    /// bucket had left then, but the upstream had not. Empty if the decision was made under other quotas.
     pub(crate) fn missing(&self, decision: &Decision) -> Vec<i64> {
         let (Some(quotas), state) = (&self.quotas, &decision.state) else {
             return Vec::new();
@@ -245,7 +246,7 @@ mod tests {
         );
     }
 
-    /// In any window, no more than the limit is sent, even if the window is 3 % longer.
+    /// In any window, at most the limit is sent, even if the window is 3 % longer.
     #[test]
     fn no_quota_admits_more_than_the_limit_in_a_window() {
         for percent in [0, 1, 7, 50, 90] {

@@ -1,4 +1,4 @@
-//! Remembers what an upstream told: `lua/learn.lua` in Rust.
+//! Stores the limits that an upstream reports: the Rust counterpart of `lua/learn.lua`.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use crate::store::operation::{
     Arguments, Cell, Field, Fields, Garbled, Operation, Repeat, Script, function,
 };
 
-/// Remembers quotas, and grants a correction of a level. Returns the quotas that are remembered.
+/// Stores quotas, and grants a correction of a level. Returns the stored quotas.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Learn {
-    /// When the request was charged whose response told the news, µs, by the clock of the store.
+    /// When the request with this response was charged, µs, by the clock of the store.
     pub(crate) order: i64,
-    /// The quotas as text; empty: none were told.
+    /// The quotas as text; empty: none were reported.
     pub(crate) quotas: Arc<str>,
-    /// Whether a level is above what the upstream told.
+    /// Whether a level is above the one that the upstream reported.
     pub(crate) corrects: bool,
 }
 
-/// What is remembered after it.
+/// The state after a [`Learn`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Remembered {
     /// Empty: no quotas.
@@ -28,22 +28,22 @@ pub(crate) struct Remembered {
     pub(crate) corrects: bool,
 }
 
-/// How long it is remembered after the last use, µs.
+/// How long quotas are stored after the last use, µs.
 const REMEMBERED: i64 = 7 * 86_400_000_000;
 
-/// The answers to requests that are charged within this time after a correction was granted, µs, do not correct the level
-/// again: the first correction may not have arrived when they were charged.
+/// After a correction was granted, responses to requests that were charged within this time, µs, do not correct the
+/// level again: the first correction may not have arrived when they were charged.
 const SETTLING: i64 = 100_000;
 
-/// What is remembered of one key.
+/// The stored state of one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
-    /// The order of the news that the quotas are from.
+    /// The order of the response that the quotas are from.
     order: i64,
-    /// Only news later than this corrects a level.
+    /// Only responses with a higher order correct a level.
     corrected: i64,
     quotas: Arc<str>,
-    /// From when on it is forgotten.
+    /// When the state expires.
     end: i64,
 }
 
@@ -58,7 +58,7 @@ impl Cell for Memory {
 }
 
 impl Learn {
-    /// Only reads what is remembered.
+    /// Only reads the stored state.
     pub(crate) fn read() -> Self {
         Self {
             order: 0,
@@ -74,7 +74,7 @@ impl Operation for Learn {
     type Undo = Self;
     const SCRIPT: Script = function!(Writes: "learn"; &["learn"]);
     const PARTS: &'static [&'static str] = &["learned"];
-    // A second copy remembers the same. It is not granted a correction, which the next answer then makes up for.
+    // A second copy stores the same quotas. It is not granted a correction, which the next response compensates for.
     const REPEAT: Repeat = Repeat::Safe;
 
     fn payload(&self) -> usize {
@@ -95,7 +95,7 @@ impl Operation for Learn {
         let Field::Text(quotas) = fields.next()? else {
             return Err(Garbled("a script returned no text"));
         };
-        // A text that is none was forged, and is not a quota.
+        // Text that is not UTF-8 was forged, and is not a quota.
         let quotas = std::str::from_utf8(quotas).unwrap_or_default().into();
         Ok(Remembered { quotas, corrects })
     }

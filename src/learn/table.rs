@@ -6,12 +6,12 @@ mod tests;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::bucket::chosen::ChosenQuotas;
 use crate::bucket::decision::Decision;
 use crate::bucket::quotas::Quotas;
 use crate::clock;
 use crate::error::Error;
 use crate::key::Key;
-use crate::layers::rate_limit::quotas::ChosenQuotas;
 use crate::learn::Learned;
 use crate::learn::plan::{Plan, SECOND};
 use crate::learn::step::{Learn, Memory, Remembered};
@@ -31,46 +31,46 @@ struct Inner {
     known: Mutex<KnownKeys<Known>>,
 }
 
-/// What this process knows of one key. Times are those of [`clock::micros`].
+/// The state of one key in this process. Times are those of [`clock::micros`].
 #[derive(Clone, Default)]
 struct Known {
     quotas: Option<Quotas>,
     read_at: i64,
-    /// When a call that reads was sent, if it has not been answered.
+    /// When a read was sent that has no reply yet.
     reading_since: Option<i64>,
-    /// The same of a call that learns.
+    /// When a call that learns was sent that has no reply yet.
     learning_since: Option<i64>,
-    /// When this process last sent other quotas than it knew.
+    /// When this process last sent quotas that differ from the known ones.
     changed_at: i64,
-    /// After an answer that told a window by its end: when the next one begins, by the clock of the store.
+    /// After a response that reported a window near its end: when the next window begins, by the clock of the store.
     next_window: Option<i64>,
-    /// When the latest request was charged whose response told `quotas`, by the clock of the store.
+    /// When the latest request whose response reported `quotas` was charged, by the clock of the store.
     confirmed: i64,
 }
 
-/// What a call is for.
+/// The purpose of a call.
 #[derive(Clone, Copy)]
 enum Call {
     Read,
     Learn,
 }
 
-/// What other processes learned is read after this time, µs.
+/// The quotas that other processes have learned are read after this time, µs.
 const READ_AFTER: i64 = 2_000_000;
 
-/// A call that is not answered within this time, µs, is given up.
+/// A call without a reply within this time, µs, is abandoned.
 const GIVEN_UP: i64 = 10_000_000;
 
-/// An upstream that tells other quotas in each response is written down once in this time, µs.
+/// If an upstream reports other quotas in each response, they are stored once in this time, µs.
 const CHANGE_AFTER: i64 = 1_000_000;
 
-/// The maximum number of keys. Beyond that, those that were not read for a minute make room. Others are read from the store for
-/// each request.
+/// The maximum number of keys. Beyond that, keys that were not read for a minute are evicted. The quotas of keys
+/// without an entry are read from the store for each request.
 const MOST: usize = 4096;
 const UNUSED: i64 = 60_000_000;
 
 impl LearnedQuotas {
-    /// Those of the buckets of the namespace `name`.
+    /// Opens the learned quotas of the buckets of the namespace `name`.
     pub(crate) fn new(store: &Store, name: &str) -> Self {
         let namespace: Namespace<Memory> = Namespace::open(store, &format!("{name}.learned"));
         Self(Arc::new(Inner {
@@ -79,8 +79,8 @@ impl LearnedQuotas {
         }))
     }
 
-    /// The learned quotas of a key. They are read from the store for the first request, and then now and then in the
-    /// background. If the store cannot say, there are none.
+    /// Returns the learned quotas of a key. They are read from the store for the first request, and then now and then
+    /// in the background. If the store fails, there are none.
     pub(crate) fn of(&self, key: &Key) -> ChosenQuotas {
         if let Some(remembered) = self.0.client.step(key, Learn::read) {
             return ChosenQuotas::Ready(Ok(remembered
@@ -100,7 +100,8 @@ impl LearnedQuotas {
             }));
         };
         if let Some(order) = due {
-            // What was told all the time is not undone by an older response that another process got late.
+            // Quotas that responses have confirmed must not be replaced by an older response that another process
+            // received late.
             let confirmed = quotas
                 .as_ref()
                 .filter(|_| order > 0)
@@ -115,7 +116,7 @@ impl LearnedQuotas {
         ChosenQuotas::Ready(Ok(quotas))
     }
 
-    /// The learned quotas of a key, as far as this process knows.
+    /// Returns the learned quotas of a key that this process knows.
     pub(crate) fn known(&self, key: &Key) -> Option<Quotas> {
         match self.0.client.step(key, Learn::read) {
             Some(remembered) => parsed(&remembered.ok()?),
@@ -123,7 +124,7 @@ impl LearnedQuotas {
         }
     }
 
-    /// Learns from the response to a request for `key`, which `bucket` has admitted by a decision.
+    /// Learns from the response to a request for `key`, which `bucket` has admitted with `decision`.
     pub(crate) fn learn(
         &self,
         bucket: &TokenBucket,
@@ -160,7 +161,7 @@ impl LearnedQuotas {
             if changes {
                 (known.changed_at, known.next_window) = (now, None);
             }
-            // Requests that are decided before the answer is here would wait by the configured quotas.
+            // Otherwise requests that are decided before the reply arrives would use the configured quotas.
             if order > 0 {
                 known.quotas.get_or_insert_with(|| quotas.clone());
             }
@@ -182,7 +183,7 @@ impl LearnedQuotas {
         });
     }
 
-    /// Sends a call in the background. `then` is told whether a correction is granted.
+    /// Sends a call in the background. `then` gets whether a correction is granted.
     fn send(&self, key: Key, call: Call, learn: Learn, then: impl FnOnce(bool) + Send + 'static) {
         let (this, of) = (self.clone(), key.clone());
         self.0.client.send(None, key, learn, move |remembered| {
@@ -196,7 +197,7 @@ impl LearnedQuotas {
 }
 
 impl Inner {
-    /// Notes what is remembered of a key. In an outage, what this process knows stays.
+    /// Stores the reply for a key. In an outage, the known quotas stay.
     fn answered(
         &self,
         key: &Key,
@@ -218,7 +219,7 @@ impl Inner {
                 quotas
             }
             (Err(_), Some(known)) => {
-                // Not again at once.
+                // The next attempt must not be immediate.
                 known.read_at = now;
                 *known.since(call) = None;
                 known.quotas.clone()
@@ -229,8 +230,9 @@ impl Inner {
 }
 
 impl Known {
-    /// Whether a window may be longer than it seems by the answer to a request charged at `order`, because it ends in `reset`.
-    /// It is as short if it has begun a moment ago: after another such answer, its end, and not much longer.
+    /// Whether a window may be longer than it seems from the response to a request charged at `order`, because it ends
+    /// in `reset`. The window is not longer if a new one has just begun: at most a moment after the end that an earlier
+    /// such response reported.
     fn is_doubtful(&mut self, order: i64, reset: Duration) -> bool {
         let moment = if reset > SECOND {
             20 * SECOND
@@ -252,13 +254,13 @@ impl Known {
         }
     }
 
-    /// Whether a call that reads may be sent. It is the only one in flight.
+    /// Whether a read may be sent. It must be the only call in flight.
     fn may_read(&mut self, now: i64) -> bool {
         is_answered(self.learning_since, now) && self.begins(Call::Read, now)
     }
 
-    /// Whether a call that learns may be sent. One is in flight at a time, beside one that reads: what one response tells may not
-    /// be told again.
+    /// Whether a call that learns may be sent. Only one is in flight at a time, but a read may be in flight as well:
+    /// limits that one response reports may not be reported again.
     fn may_learn(&mut self, now: i64) -> bool {
         self.begins(Call::Learn, now)
     }
@@ -277,12 +279,13 @@ fn is_answered(since: Option<i64>, now: i64) -> bool {
     since.is_none_or(|since| now - since > GIVEN_UP)
 }
 
-/// What is known of a key. `None`: there are too many.
+/// Returns the entry of a key. `None`: there are too many.
 fn slot<'a>(all: &'a mut KnownKeys<Known>, key: &Key, now: i64) -> Option<&'a mut Known> {
     all.entry(key, Known::default, |known| now - known.read_at >= UNUSED)
 }
 
-/// The quotas of a text. One that another version has written is not understood: then the configured quotas hold.
+/// Parses quotas. Quotas in the format of another version of this crate are not understood: then the configured quotas
+/// apply.
 fn parsed(remembered: &Remembered) -> Option<Quotas> {
     if remembered.quotas.is_empty() {
         None

@@ -1,4 +1,5 @@
-//! Acquires a lease: at once, or with a wait. If the caller goes away, the acquire is withdrawn, whatever its state is.
+//! Acquires a lease, without waiting or with a wait. If the caller drops the future, the acquire is withdrawn in any
+//! state.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -13,45 +14,45 @@ use crate::error::Error;
 use crate::error::reasons::{Busy, Cause, Why};
 use crate::key::Key;
 use crate::lease::handle::Lease;
-use crate::lease::key_state::Standing;
+use crate::lease::key_state::Position;
 use crate::lease::kind::{Found, Kind, Outcome, Query};
-use crate::lease::namespace::{Admission, Leases};
-use crate::lease::operations::{Answer, Verb, What};
+use crate::lease::namespace::{LeaseNamespace, Leases};
+use crate::lease::operations::{Answer, ReplyKind, Verb};
 use crate::lease::options::{ALIVE, Holding, LeaseOptions};
 use crate::lease::process::event::{Effect, Event, Grant, Now, Release};
 use crate::lease::process::wait::unexpected;
 use crate::lease::token::Token;
-use crate::lease::waiter::{Ask, Got, Received, Wait, Waiter, decline};
+use crate::lease::waiter::{AcquireRequest, Acquired, Patience, Waiter, WaiterResult, decline};
 use crate::store::timer::until;
 use crate::store::validity::{Anchor, Validity};
 use crate::sync::lock;
 
-/// How long the answer to an acquire is awaited, also where the longest wait is shorter.
+/// How long the reply to an acquire is awaited, even if `max_wait` is shorter.
 const UNANSWERED: Duration = Duration::from_millis(500);
 
 impl<K: Kind> Leases<K> {
-    /// Acquires a lease, or finds an outcome of an earlier lease. Fails if the acquire is refused. Cancel safe: if
-    /// the future is dropped, a waiter leaves the queue, and a granted lease is released.
+    /// Acquires a lease, or finds an outcome of an earlier lease. Fails if the acquire is refused. Cancel safe: if the
+    /// future is dropped, the waiter leaves the queue, and a granted lease is released.
     pub(crate) async fn acquire_or_find(
         &self,
         key: Key,
-        mut ask: Ask<Query<K>>,
-    ) -> Result<Got<Found<K>>, Error> {
-        let Some(Wait { max_wait, .. }) = ask.wait else {
+        mut ask: AcquireRequest<Query<K>>,
+    ) -> Result<Acquired<Found<K>>, Error> {
+        let Some(Patience { max_wait, .. }) = ask.wait else {
             return self.ask_at_once(key, &ask).await;
         };
-        // A deadline that overflows is no deadline.
+        // A deadline that overflows counts as none.
         let deadline = max_wait.and_then(|max_wait| Instant::now().checked_add(max_wait));
         loop {
-            // In a box: most acquires do not wait, and are smaller without it.
+            // Boxed, because most acquires do not wait, and their future is smaller without it.
             if let Some(got) = Box::pin(self.wait(&key, &mut ask, deadline)).await? {
                 return Ok(got);
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Err(self.waited_too_long(&key, &ask));
             }
-            // The place was lost: the process was suspended, or the server lost its data. Let the next waiter go
-            // first. By now there may be an outcome, so look at it.
+            // The place in the queue was lost: the process was suspended, or the server lost its data. Let the next
+            // waiter go first. There may be an outcome by now, so acquire without `bypass`.
             ask.bypass = false;
             tokio::task::yield_now().await;
         }
@@ -60,21 +61,21 @@ impl<K: Kind> Leases<K> {
     async fn wait(
         &self,
         key: &Key,
-        ask: &mut Ask<Query<K>>,
+        ask: &mut AcquireRequest<Query<K>>,
         deadline: Option<Instant>,
-    ) -> Received<Found<K>> {
+    ) -> WaiterResult<Found<K>> {
         let mut closed = self.holding().closed.subscribe();
         if *closed.borrow_and_update() {
             return Err(Error::interrupted());
         }
-        let admission = &self.admission;
+        let namespace = &self.namespace;
         let began = Instant::now();
         let (waiter, received) = Waiter::new(self.holding(), ask.clone());
-        let own = admission.arrives(key, &waiter);
+        let own = namespace.arrives(key, &waiter);
         let id = own.as_ref().map(|(id, ..)| *id);
         let is_unanswered = id.is_some();
-        let mut leaver = Leaver {
-            admission,
+        let mut leaver = LeaveOnDrop {
+            namespace,
             key,
             waiter: &waiter,
             received,
@@ -86,7 +87,7 @@ impl<K: Kind> Leases<K> {
             let Some((_, token, sent)) = own else {
                 return pending().await;
             };
-            let answer = admission.ask(key.clone(), token, self.holding(), &waiter.ask);
+            let answer = namespace.ask(key.clone(), token, self.holding(), &waiter.ask);
             (sent, answer.await)
         };
         tokio::pin!(call);
@@ -98,8 +99,8 @@ impl<K: Kind> Leases<K> {
                 result = &mut leaver.received => {
                     leaver.is_over = true;
                     return match result {
-                        // The lease was taken back, or expired before this poll.
-                        Ok(Ok(Some(Got::Lease(lease, _)))) if !admission.accept(&lease) => Ok(None),
+                        // The lease was withdrawn, or expired before this poll.
+                        Ok(Ok(Some(Acquired::Lease(lease, _)))) if !namespace.accept(&lease) => Ok(None),
                         result => result.unwrap_or(Ok(None)),
                     };
                 }
@@ -107,7 +108,7 @@ impl<K: Kind> Leases<K> {
                     leaver.is_unanswered = false;
                     late.set(until(deadline));
                     let Some(id) = id else { continue };
-                    admission.answered(&waiter, ask, (id, sent), answer, deadline)?;
+                    namespace.answered(&waiter, ask, (id, sent), answer, deadline)?;
                 }
                 () = &mut late => match self.over(key, ask, leaver.is_unanswered.then_some(began)) {
                     Some(error) => return Err(error),
@@ -118,9 +119,15 @@ impl<K: Kind> Leases<K> {
         }
     }
 
-    /// The error for an acquire whose longest wait is over. `unanswered`: when it was sent, if the server has not answered. Then it
-    /// is not known whether the lease is free, so the acquire goes on for [`UNANSWERED`]: `None`.
-    fn over(&self, key: &Key, ask: &Ask<Query<K>>, unanswered: Option<Instant>) -> Option<Error> {
+    /// Returns the error for an acquire whose `max_wait` is over. `unanswered`: when it was sent, if the server has not
+    /// replied. In that case it is not known whether the lease is free, so the acquire continues for [`UNANSWERED`]:
+    /// `None`.
+    fn over(
+        &self,
+        key: &Key,
+        ask: &AcquireRequest<Query<K>>,
+        unanswered: Option<Instant>,
+    ) -> Option<Error> {
         match unanswered.filter(|_| self.outage(key).is_none()) {
             None => Some(self.waited_too_long(key, ask)),
             Some(since) if since.elapsed() < UNANSWERED => None,
@@ -131,8 +138,8 @@ impl<K: Kind> Leases<K> {
         }
     }
 
-    /// The error for a wait that ends without a lease.
-    fn waited_too_long(&self, key: &Key, ask: &Ask<Query<K>>) -> Error {
+    /// Returns the error for a wait that ends without a lease.
+    fn waited_too_long(&self, key: &Key, ask: &AcquireRequest<Query<K>>) -> Error {
         let busy = Busy {
             subject: ask.subject,
             why: Why::WaitedTooLong,
@@ -141,54 +148,58 @@ impl<K: Kind> Leases<K> {
         self.outage(key).unwrap_or_else(|| busy.into())
     }
 
-    /// Returns the error of the last call for the waiters of a key, if the store was unavailable. Also if that call is
-    /// still under way, and is refused again and again.
+    /// Returns the error of the last call for the waiters of a key, if the store was unavailable. This includes a call
+    /// that is still being retried because the server refuses it.
     pub(crate) fn outage(&self, key: &Key) -> Option<Error> {
-        let outage = lock(&self.admission.tokens)
+        let outage = lock(&self.namespace.tokens)
             .tokens
             .outage(key, clock::now());
-        outage.or_else(|| self.admission.namespace.refused(key))
+        outage.or_else(|| self.namespace.states.refused(key))
     }
 
     /// Acquires a lease, or finds an outcome of an earlier lease, without waiting.
     ///
-    /// Such a call has no place in a queue: nothing but its answer concerns it. So it is not among the
-    /// [tokens](super::process) of this process before it holds a lease, and needs no waiter.
-    async fn ask_at_once(&self, key: Key, ask: &Ask<Query<K>>) -> Result<Got<Found<K>>, Error> {
+    /// The acquire has no place in a queue, and only its own reply concerns it. It therefore needs no waiter, and no
+    /// entry in the [tokens](super::process) of this process until it holds a lease.
+    async fn ask_at_once(
+        &self,
+        key: Key,
+        ask: &AcquireRequest<Query<K>>,
+    ) -> Result<Acquired<Found<K>>, Error> {
         if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
-        let admission = &self.admission;
+        let namespace = &self.namespace;
         let options = self.options();
-        let (id, token) = admission.token(self.holding(), &ask.suffix);
-        if let Some(cells) = admission.namespace.cells() {
-            let scene = &admission.scene;
+        let (id, token) = namespace.token(self.holding(), &ask.suffix);
+        if let Some(cells) = namespace.states.cells() {
+            let context = &namespace.context;
             let terms = ask.terms(self.holding());
             let step = |state: &mut _, now| {
-                scene.acquire(state, &token, Some(&ask.query), ask.bypass, terms, now)
+                context.acquire(state, &token, Some(&ask.query), ask.bypass, terms, now)
             };
             let answer = cells.step(key.as_bytes(), step)?;
             let at = cells.time_of_leases(answer.now);
             return self.answered(key, id, token, ask, answer, (at, at));
         }
-        let mut undo = Undo {
-            admission,
+        let mut undo = WithdrawOnDrop {
+            namespace,
             options,
             key: &key,
             token: &token,
             is_armed: true,
         };
         let sent = clock::recent();
-        let answer = admission
+        let answer = namespace
             .ask(key.clone(), token.clone(), self.holding(), ask)
             .await;
-        // Without an answer, the acquire may still run. With one, a copy may, if there was one.
+        // Without a reply, the acquire may still run. With a reply, a second copy may still run.
         let answer = answer.inspect_err(|error| undo.is_armed = !error.is_not_sent())?;
         let is_closed = self.holding().is_closed();
         undo.is_armed = match answer.what {
             _ if is_closed => true,
-            What::Acquired(Standing::Held { .. }) => false,
-            What::Acquired(Standing::Done | Standing::Refused { .. }) => answer.twice,
+            ReplyKind::Acquired(Position::Held { .. }) => false,
+            ReplyKind::Acquired(Position::Done | Position::Refused { .. }) => answer.twice,
             _ => true,
         };
         drop(undo);
@@ -198,13 +209,14 @@ impl<K: Kind> Leases<K> {
         self.answered(key, id, token, ask, answer, (sent, clock::now()))
     }
 
-    /// Returns what the answer to an acquire says that was sent, and answered, at these times.
+    /// Returns the result of an acquire from its reply. The arguments include the times at which it was sent and
+    /// answered.
     fn answered(
         &self,
         key: Key,
         id: u64,
         token: Token,
-        ask: &Ask<Query<K>>,
+        ask: &AcquireRequest<Query<K>>,
         Answer {
             now,
             what,
@@ -213,15 +225,15 @@ impl<K: Kind> Leases<K> {
             ..
         }: Answer<Found<K>>,
         (sent, at): (Instant, Instant),
-    ) -> Result<Got<Found<K>>, Error> {
-        let admission = &self.admission;
+    ) -> Result<Acquired<Found<K>>, Error> {
+        let namespace = &self.namespace;
         let options = self.options();
         match what {
-            What::Acquired(Standing::Held { expiry, fence }) => {
+            ReplyKind::Acquired(Position::Held { expiry, fence }) => {
                 let until = Anchor { sent, now }.until(expiry, options.ttl, options.drift);
                 let Some(validity) = Validity::granted(until, at) else {
                     let ttl = options.ttl;
-                    admission.release_later(Release::new(&key, &token, twice, ttl, ttl + ALIVE));
+                    namespace.release_later(Release::new(&key, &token, twice, ttl, ttl + ALIVE));
                     let text = "the lease was granted, but expired before the reply arrived";
                     return Err(Error::unavailable(Cause::TimedOut, text));
                 };
@@ -235,23 +247,23 @@ impl<K: Kind> Leases<K> {
                     at,
                     offered: false,
                 };
-                let lease = admission.hold(grant, self.holding());
-                Ok(Got::Lease(Lease::with(lease, self.keeper()), found))
+                let lease = namespace.hold(grant, self.holding());
+                Ok(Acquired::Lease(Lease::with(lease, self.owner()), found))
             }
-            What::Acquired(Standing::Done) => found.map(Got::Done).ok_or_else(unexpected),
-            What::Acquired(Standing::Refused { soonest, before }) => {
-                Err(admission.refusal(ask, soonest.saturating_sub(now), before))
+            ReplyKind::Acquired(Position::Done) => found.map(Acquired::Done).ok_or_else(unexpected),
+            ReplyKind::Acquired(Position::Refused { soonest, before }) => {
+                Err(namespace.refusal(ask, soonest.saturating_sub(now), before))
             }
-            What::Acquired(Standing::Queued { .. } | Standing::Withdrawn)
-            | What::Released(_)
-            | What::Completed(..) => Err(unexpected()),
+            ReplyKind::Acquired(Position::Queued { .. } | Position::Withdrawn)
+            | ReplyKind::Released(_)
+            | ReplyKind::Completed(..) => Err(unexpected()),
         }
     }
 }
 
-impl<K: Kind> Admission<K> {
-    /// Lets a waiter join the line of its process. If there is none, returns the acquire that the waiter sends itself: its
-    /// id, its token, and the time at which it is sent.
+impl<K: Kind> LeaseNamespace<K> {
+    /// Adds a waiter to the line of its process. If there is no line, returns the acquire that the waiter sends itself:
+    /// its id, its token, and the time at which it is sent.
     fn arrives(self: &Arc<Self>, key: &Key, waiter: &Arc<Waiter<K>>) -> Option<(u64, Token, Now)> {
         let mut sent = None;
         let mut effects = self.step(|now| {
@@ -267,11 +279,11 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Handles the answer to the acquire of a waiter. Fails if its turn would come after the deadline.
+    /// Handles the reply to the acquire of a waiter. Fails if the waiter would be served after its deadline.
     fn answered(
         self: &Arc<Self>,
         waiter: &Arc<Waiter<K>>,
-        ask: &mut Ask<Query<K>>,
+        ask: &mut AcquireRequest<Query<K>>,
         (id, sent): (u64, Now),
         answer: Result<Answer<Found<K>>, Error>,
         deadline: Option<Instant>,
@@ -299,18 +311,19 @@ impl<K: Kind> Admission<K> {
         late.map_or(Ok(()), Err)
     }
 
-    /// Returns the refusal for a place in the queue that is not served before the deadline, by how long leases were held of
-    /// late, if the options say so.
+    /// Returns the refusal for a waiter that is unlikely to be served before the deadline, if the options ask for it
+    /// (`early`).
+    /// The estimate uses the recent hold times.
     fn too_late(
         &self,
-        ask: &Ask<Query<K>>,
+        ask: &AcquireRequest<Query<K>>,
         answer: &Answer<Found<K>>,
         deadline: Option<Instant>,
     ) -> Option<Error> {
-        let What::Acquired(Standing::Queued { before, .. }) = answer.what else {
+        let ReplyKind::Acquired(Position::Queued { before, .. }) = answer.what else {
             return None;
         };
-        // The place of a waiter that was there before is not known.
+        // The reply does not have the place of a waiter that was already in the queue.
         let at_once = ask.early.filter(|_| !answer.twice)?;
         let now = Instant::now();
         let held = self.hold_time.recent(now)?;
@@ -333,13 +346,13 @@ impl<K: Kind> Admission<K> {
         )
     }
 
-    /// Acquires for a token.
+    /// Sends an acquire for a token.
     pub(crate) async fn ask(
         &self,
         key: Key,
         token: Token,
         holding: &Holding,
-        ask: &Ask<Query<K>>,
+        ask: &AcquireRequest<Query<K>>,
     ) -> Result<Answer<Found<K>>, Error> {
         let terms = ask.terms(holding);
         let verb = Verb::Acquire {
@@ -357,37 +370,41 @@ where
     K::Outcome: Outcome<K::Holders, Found = Infallible>,
 {
     /// Acquires a lease. Fails if the acquire is refused.
-    pub(crate) async fn acquire(&self, key: Key, ask: Ask<Query<K>>) -> Result<Lease, Error> {
+    pub(crate) async fn acquire(
+        &self,
+        key: Key,
+        ask: AcquireRequest<Query<K>>,
+    ) -> Result<Lease, Error> {
         match self.acquire_or_find(key, ask).await? {
-            Got::Lease(lease, _) => Ok(lease),
-            Got::Done(never) => match never {},
+            Acquired::Lease(lease, _) => Ok(lease),
+            Acquired::Done(never) => match never {},
         }
     }
 }
 
-/// Withdraws the acquire when it is dropped, in any state.
-struct Leaver<'a, K: Kind> {
-    admission: &'a Arc<Admission<K>>,
+/// Withdraws the acquire on drop, in any state.
+struct LeaveOnDrop<'a, K: Kind> {
+    namespace: &'a Arc<LeaseNamespace<K>>,
     key: &'a Key,
     waiter: &'a Arc<Waiter<K>>,
-    received: oneshot::Receiver<Received<Found<K>>>,
+    received: oneshot::Receiver<WaiterResult<Found<K>>>,
     id: Option<u64>,
     is_unanswered: bool,
-    /// Whether there is nothing left to take back.
+    /// Whether there is nothing left to withdraw.
     is_over: bool,
 }
 
-impl<K: Kind> Drop for Leaver<'_, K> {
+impl<K: Kind> Drop for LeaveOnDrop<'_, K> {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
-        // The order matters: an offered lease is handed on to the waiters that remain.
+        // The order matters: an offered lease is handed on to the remaining waiters.
         self.received.close();
         let offered = self.received.try_recv();
         let key = self.key.clone();
         let waiter = Arc::clone(self.waiter);
-        self.admission.handle(Event::Leaves {
+        self.namespace.handle(Event::Leaves {
             key,
             waiter,
             id: self.id,
@@ -397,26 +414,26 @@ impl<K: Kind> Drop for Leaver<'_, K> {
     }
 }
 
-/// Withdraws an acquire when it is dropped before its answer was received.
-pub(super) struct Undo<'a, K: Kind> {
-    pub(super) admission: &'a Arc<Admission<K>>,
+/// Withdraws an acquire if it is dropped before its reply was received.
+pub(super) struct WithdrawOnDrop<'a, K: Kind> {
+    pub(super) namespace: &'a Arc<LeaseNamespace<K>>,
     pub(super) options: &'a LeaseOptions,
     pub(super) key: &'a Key,
     pub(super) token: &'a Token,
     pub(super) is_armed: bool,
 }
 
-impl<K: Kind> Undo<'_, K> {
+impl<K: Kind> WithdrawOnDrop<'_, K> {
     fn release(&self, withdrawn: bool) -> Release {
         let ttl = self.options.ttl;
         Release::new(self.key, self.token, withdrawn, ttl, ttl + ALIVE)
     }
 }
 
-impl<K: Kind> Drop for Undo<'_, K> {
+impl<K: Kind> Drop for WithdrawOnDrop<'_, K> {
     fn drop(&mut self) {
         if self.is_armed {
-            self.admission.handle(Event::Withdraws(self.release(true)));
+            self.namespace.handle(Event::Withdraws(self.release(true)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Leases of several keys that are acquired in one step: all of them, or none.
+//! Acquires leases of several keys in one step: all of them, or none.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Cause, Subject, Why};
 use crate::key::Key;
-use crate::lease::acquire::Undo;
+use crate::lease::acquire::WithdrawOnDrop;
 use crate::lease::handle::Lease;
 use crate::lease::holders::{Exclusive, Holder};
 use crate::lease::key_state::{KeyState, Spans};
@@ -26,7 +26,7 @@ use crate::store::operation::{
 };
 use crate::store::validity::{Anchor, Validity};
 
-/// The most keys in one step. It locks as many keys in about 0.3 ms.
+/// The maximum number of keys in one step. Locking this many takes about 0.3 ms.
 pub(crate) const MOST_KEYS: usize = 32;
 
 type State = KeyState<Holder>;
@@ -46,20 +46,20 @@ pub(crate) struct AcquireAll {
     pub(super) tokens: Arc<[Token]>,
 }
 
-/// The answer.
+/// The reply to [`AcquireAll`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllAnswer {
     pub(super) now: i64,
     pub(super) what: All,
-    /// Whether the call was sent twice. Then the other copy may run later.
+    /// Whether the call was sent twice. Then the second copy may run later.
     twice: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum All {
-    /// Until when each lease lasts (µs), and its fence.
+    /// The expiry (µs) and the fence of each lease.
     Held(Vec<(i64, i64)>),
-    /// A key is not free: its next lease ends at `soonest` (0: unknown), and `before` waiters are in its queue.
+    /// A key is held. The next lease ends at `soonest` (0: unknown), and `before` waiters are in the queue of the key.
     Refused {
         soonest: i64,
         before: i64,
@@ -78,7 +78,7 @@ impl Cell for States {
 }
 
 impl AcquireAll {
-    /// The step in memory, on one state for each token.
+    /// Runs the step in memory, on one state for each token.
     pub(super) fn step(&self, states: &mut [State], now: i64) -> All {
         for (state, token) in states.iter_mut().zip(&*self.tokens) {
             state.sweep(now);
@@ -113,7 +113,7 @@ impl AcquireAll {
 impl Operation for AcquireAll {
     type Cell = States;
     type Reply = AllAnswer;
-    // A caller that goes away withdraws its tokens itself, since the answer may be lost too.
+    // A caller that is dropped withdraws its tokens itself, since the reply may be lost too.
     type Undo = Self;
     const SCRIPT: Script = function!(Writes: "acquire_all", "mutex"; LEASES, &["mutex", "several"]);
     const PARTS: &'static [&'static str] = Exclusive::PARTS;
@@ -160,20 +160,20 @@ impl Operation for AcquireAll {
 }
 
 impl Leases<Exclusive> {
-    /// The client for leases of several keys. `None` in memory, where it needs none.
+    /// Returns the client for leases of several keys. `None` in memory, where no client is needed.
     pub(crate) fn several(&self) -> Option<Client<AcquireAll>> {
-        Some(Namespace::<States>::each(&self.admission.namespace)?.client())
+        Some(Namespace::<States>::each(&self.namespace.states)?.client())
     }
 
-    /// Whether one step can have all of these keys: on a Cluster, if they are in one slot.
+    /// Whether one step can lock all of these keys: on a Cluster, if they are in one slot.
     pub(crate) fn are_in_one_place(&self, keys: &[Key]) -> bool {
-        let mut slots = keys.iter().map(|key| self.admission.namespace.slot(key));
+        let mut slots = keys.iter().map(|key| self.namespace.states.slot(key));
         let first = slots.next();
         slots.all(|slot| Some(slot) == first)
     }
 
-    /// Acquires a lease of each of several keys, which differ and are [in one place](Self::are_in_one_place), in one step:
-    /// all of them, or none. Does not wait. `suffixes`: one for the token of each key.
+    /// Acquires a lease of each of several keys in one step: all of them, or none. Does not wait. The keys must be
+    /// distinct and [in one place](Self::are_in_one_place). `suffixes` has one for the token of each key.
     pub(crate) async fn acquire_all(
         &self,
         client: Option<&Client<AcquireAll>>,
@@ -183,14 +183,14 @@ impl Leases<Exclusive> {
         if self.holding().is_closed() {
             return Err(Error::interrupted());
         }
-        let admission = &self.admission;
+        let namespace = &self.namespace;
         let options = self.options();
         let (ids, tokens): (Vec<_>, Vec<_>) = suffixes
             .iter()
-            .map(|suffix| admission.token(self.holding(), suffix))
+            .map(|suffix| namespace.token(self.holding(), suffix))
             .unzip();
-        let undo = |key, token| Undo {
-            admission,
+        let undo = |key, token| WithdrawOnDrop {
+            namespace,
             options,
             key,
             token,
@@ -202,18 +202,18 @@ impl Leases<Exclusive> {
             .map(|(key, token)| undo(key, token))
             .collect();
         let acquire = AcquireAll {
-            channels: Arc::clone(&admission.scene.channels),
-            spans: admission.scene.spans,
+            channels: Arc::clone(&namespace.context.channels),
+            spans: namespace.context.spans,
             ttl: micros(options.ttl),
             tokens: tokens.iter().cloned().collect(),
         };
         let sent = clock::now();
         let answer = self.run_all(client, keys, acquire).await;
-        // Without an answer, the acquire may still run. With one, a copy may, if there was one.
+        // Without a reply, the acquire may still run. With a reply, a second copy may still run.
         let is_armed = answer
             .as_ref()
             .map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
-        let arm = |undos: &mut Vec<Undo<'_, Exclusive>>, is_armed| {
+        let arm = |undos: &mut Vec<WithdrawOnDrop<'_, Exclusive>>, is_armed| {
             undos.iter_mut().for_each(|undo| undo.is_armed = is_armed);
         };
         arm(&mut undos, is_armed);
@@ -253,7 +253,7 @@ impl Leases<Exclusive> {
         keys: &[Key],
         acquire: AcquireAll,
     ) -> Result<AllAnswer, Error> {
-        match (self.admission.namespace.cells(), client) {
+        match (self.namespace.states.cells(), client) {
             (Some(cells), _) => cells.step_all(keys, |states, now| AllAnswer {
                 now,
                 what: acquire.step(states, now),
@@ -264,7 +264,7 @@ impl Leases<Exclusive> {
         }
     }
 
-    /// Returns until when each token holds by the server's clock, and its fence. Fails if not all of them hold.
+    /// Returns the expiry of each lease by the server's clock, and its fence. Fails if a key was refused.
     fn all_held(&self, what: All, now: i64) -> Result<Vec<(i64, i64)>, Error> {
         match what {
             All::Held(held) => Ok(held),
@@ -272,7 +272,7 @@ impl Leases<Exclusive> {
                 let busy = Busy {
                     subject: Subject::Lock,
                     why: Why::Taken,
-                    retry_after: self.admission.retry_after(soonest - now, before),
+                    retry_after: self.namespace.retry_after(soonest - now, before),
                 };
                 Err(busy.into())
             }
@@ -280,7 +280,7 @@ impl Leases<Exclusive> {
         }
     }
 
-    /// Returns until when each lease is valid here. Fails if one has expired.
+    /// Returns the validity of each lease by the local clock. Fails if one has expired.
     fn validities(
         &self,
         held: &[(i64, i64)],
@@ -298,7 +298,7 @@ impl Leases<Exclusive> {
     }
 
     fn lease(&self, grant: Grant) -> Lease {
-        let lease = self.admission.hold(grant, self.holding());
-        Lease::with(lease, self.keeper())
+        let lease = self.namespace.hold(grant, self.holding());
+        Lease::with(lease, self.owner())
     }
 }

@@ -1,13 +1,13 @@
-//! The Lua scripts and their Rust twins must return the same answers and make the same grants, for any sequence of
-//! operations.
+//! The Lua scripts and their Rust counterparts must return the same replies and make the same grants, for any sequence
+//! of operations.
 //!
-//! This works like the token bucket's test of the same name. It runs random sequences, one key each, many of them
-//! in step. One side is a real Redis, with scripts whose clock the test sets. The other side runs in memory, with
-//! its clock set to the same time. Keys with a ttl expire by that clock too.
+//! This works like the token bucket's test of the same name. It runs random sequences, one key each, many of them in
+//! lockstep. One side is a real Redis, with scripts whose clock the test sets. The other side runs in memory, with its
+//! clock set to the same time. Keys with a ttl expire by that clock too.
 //!
-//! For most kinds, half of the sequences do not run in the in-memory store. They run on states that are never
-//! dropped, and the clock is set back at times. The clock of the in-memory store never runs backwards, so that
-//! store may drop more. The places in a queue are evicted at times, too.
+//! For most kinds, half of the sequences do not run in the in-memory store. They run on states that are never dropped,
+//! and the clock is sometimes set back. The clock of the in-memory store never runs backwards, so that store may drop
+//! more. The places in a queue are sometimes evicted, too.
 
 mod all;
 mod behind;
@@ -38,13 +38,13 @@ use support::redis_server::RedisServer;
 use crate::key::Key;
 use crate::lease::agreement::virtual_time::Time;
 use crate::lease::holders::Exclusive;
-use crate::lease::key_state::{KeyState, Spans, Terms};
+use crate::lease::key_state::{AcquireTerms, KeyState, Spans};
 use crate::lease::kind::{Entry, Found, Kind, Outcome as _, Query, Scope};
 use crate::lease::look::{Look, Revoke};
 use crate::lease::operations::{
-    AcquireRelease, Heartbeat, Renew, Scene, StateOf, Verb, VerbOf, What,
+    AcquireRelease, Heartbeat, Renew, ReplyKind, ScriptContext, StateOf, Verb, VerbOf,
 };
-use crate::lease::settings::{KeyLimit, Rules, Source, Told};
+use crate::lease::settings::{CallerSettings, KeyLimit, Rules, Source};
 use crate::lease::token::Token;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer;
@@ -60,7 +60,7 @@ use crate::wait_group::permits::Permits;
 /// Lua numbers are exact up to 2^53.
 const LATE_IDS: u64 = (1 << 53) + 1;
 
-/// How many sequences of each kind, with suffixes of one kind.
+/// The number of sequences of each kind, with suffixes of one kind.
 const SEQUENCES: usize = 400;
 const IN_STEP: usize = 100;
 const STEPS: usize = 24;
@@ -76,7 +76,7 @@ const TTLS: [i64; 3] = [10_000, 1_000_000, 30_000_000];
 /// One of the two sides: Redis, or memory.
 struct Side<K: Kind> {
     /// Used in turn, as in processes with different settings.
-    scenes: Vec<Arc<Scene<K>>>,
+    scenes: Vec<Arc<ScriptContext<K>>>,
     acquire_release: Client<AcquireRelease<K>>,
     renew: Client<Renew<K>>,
     heartbeat: Client<Heartbeat<K>>,
@@ -84,11 +84,11 @@ struct Side<K: Kind> {
     revoke: Client<Revoke<K>>,
     /// Set if operations do not run in a store.
     states: Option<States<K>>,
-    /// Whether each operation is a call of its own, and not one of a batch.
+    /// Whether each operation is a separate call, and not one of a batch.
     alone: bool,
 }
 
-/// States that are never dropped, and what was pushed.
+/// States that are never dropped, and the pushed messages.
 struct States<K: Kind> {
     clock: Arc<AtomicI64>,
     of: Mutex<HashMap<Vec<u8>, StateOf<K>>>,
@@ -97,8 +97,8 @@ struct States<K: Kind> {
 
 #[derive(Clone, Debug)]
 enum Step<K: Kind> {
-    /// Calls of one group, or of none. Calls of other groups are sent separately, and may overtake.
-    Calls(Terms, Vec<(Token, VerbOf<K>)>),
+    /// Calls of one group, or without a group. Calls of other groups are sent separately, and may overtake.
+    Calls(AcquireTerms, Vec<(Token, VerbOf<K>)>),
     Renew(Token, i64, i64),
     Heartbeat(Vec<Token>),
     Look,
@@ -109,15 +109,15 @@ impl<K: Tried> Side<K> {
     fn new(store: &Store, states: Option<States<K>>, alone: bool) -> Self {
         let namespace = K::namespace(store);
         let channels = SPANS.with(&store.channels());
-        let scene = |scope| {
-            Arc::new(Scene {
+        let context = |scope| {
+            Arc::new(ScriptContext {
                 channels: channels.clone(),
                 spans: SPANS,
                 scope,
             })
         };
         Self {
-            scenes: K::scopes(store).into_iter().map(scene).collect(),
+            scenes: K::scopes(store).into_iter().map(context).collect(),
             acquire_release: namespace.client(),
             renew: namespace.client(),
             heartbeat: namespace.client(),
@@ -153,14 +153,14 @@ impl<K: Tried> Side<K> {
         reply
     }
 
-    /// Runs a step. Returns its answer as text.
+    /// Runs a step. Returns its reply as text.
     async fn take(&self, key: Key, step: Step<K>, round: usize) -> String {
-        let scene = &self.scenes[round % self.scenes.len()];
+        let context = &self.scenes[round % self.scenes.len()];
         match step {
             Step::Calls(terms, calls) => {
                 let calls = calls.into_iter().map(|(token, verb)| {
                     let call = AcquireRelease {
-                        scene: Arc::clone(scene),
+                        context: Arc::clone(context),
                         token,
                         verb,
                         terms,
@@ -170,7 +170,7 @@ impl<K: Tried> Side<K> {
                 let mut answers = self.all(calls).await;
                 for answer in &mut answers {
                     answer.found.iter_mut().for_each(K::blur);
-                    if let What::Completed(_, level) = &mut answer.what {
+                    if let ReplyKind::Completed(_, level) = &mut answer.what {
                         *level = 0; // sequences that share a filter fill it in any order
                     }
                 }
@@ -188,7 +188,7 @@ impl<K: Tried> Side<K> {
             Step::Heartbeat(tokens) => {
                 let limit = K::Outcome::told(&K::query(round, 0)).and_then(|told| told.limit);
                 let heartbeat = Heartbeat {
-                    scene: Arc::clone(scene),
+                    context: Arc::clone(context),
                     limit,
                     tokens,
                 };
@@ -207,8 +207,8 @@ impl<K: Tried> Side<K> {
             }
             Step::Revoke(token) => {
                 let revoke = Revoke::new(
-                    Arc::clone(&scene.channels),
-                    scene.spans,
+                    Arc::clone(&context.channels),
+                    context.spans,
                     token.text().as_bytes(),
                 );
                 format!("{:?}", self.run(&self.revoke, &key, revoke).await)
@@ -226,13 +226,13 @@ impl<K: Tried> Side<K> {
 }
 
 impl<K: Tried> Side<K> {
-    /// Returns when the next lease of each key ends, µs. As each step, that drops and cuts leases.
+    /// Returns when the next lease of each key ends, µs. Like each step, this drops and cuts leases.
     async fn soonest(&self, first: usize) -> Vec<i64> {
         let keys = (first..first + IN_STEP).map(K::key);
         let soonest = async |key| {
             let tokens = vec!["nobody".into()];
             let nobody = Heartbeat {
-                scene: Arc::clone(&self.scenes[0]),
+                context: Arc::clone(&self.scenes[0]),
                 limit: None,
                 tokens,
             };
@@ -282,7 +282,7 @@ fn random_step<K: Tried>(
     rng: &mut StdRng,
     (sequence, now): (usize, i64),
     tokens: &[(Token, i64)],
-    terms: Terms,
+    terms: AcquireTerms,
 ) -> Step<K> {
     let ttl = *TTLS.choose(rng).unwrap();
     if let Some(entry) = K::entry(sequence, rng).filter(|_| rng.random_bool(0.2)) {
@@ -322,7 +322,7 @@ fn random_step<K: Tried>(
             Step::Renew(tokens.choose(rng).unwrap().0.clone(), ttl, fence)
         }
         82..94 => {
-            // All of one process, as in real heartbeats.
+            // All waiters of one process, as in real heartbeats.
             let process = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"][rng.random_range(0..2)];
             let is_own = |token: &&Token| token.with_text(|text| text.starts_with(process));
             let own: Vec<_> = tokens
@@ -342,10 +342,10 @@ fn random_step<K: Tried>(
     }
 }
 
-/// A kind, and what the test tries on it.
+/// A kind, and the parameters of its test.
 trait Tried: Kind + Clone {
     const BYPASSES: bool = false;
-    /// Whether to set the clock back. Kinds with outcomes drop them in other ways then.
+    /// Whether to set the clock back. Kinds with outcomes drop them in other ways in this case.
     const GOES_BACK: bool = false;
     /// The ranks of acquires, each as often as it is listed.
     const RANKS: &'static [i64] = &[0, 0, 0, 0, 1];
@@ -359,7 +359,7 @@ trait Tried: Kind + Clone {
     fn query(sequence: usize, now: i64) -> Query<Self>;
     fn entry(sequence: usize, rng: &mut StdRng) -> Option<Entry<Self>>;
 
-    /// Removes from the found outcome what depends on other sequences.
+    /// Removes the parts of the found outcome that depend on other sequences.
     fn blur(_: &mut Found<Self>) {}
 
     fn namespace(store: &Store) -> Namespace<KeyState<Self::Holders>> {
@@ -388,15 +388,16 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     let (mut next, mut grants, mut cut) = (LATE_IDS, 0, 0);
 
     let mut lua = Side::<K>::new(&on_redis, None, false);
-    // Load the scripts: a call that is sent in full for that arrives after a later one. Each second call is one of a script.
+    // Load the scripts: otherwise the call that is sent in full for that arrives after a later one. Every second call
+    // is sent as a script.
     let release = ("warm".into(), Verb::Release { withdraws: false });
-    let release = Step::Calls(Terms::usual(TTLS[0]), vec![release]);
+    let release = Step::Calls(AcquireTerms::usual(TTLS[0]), vec![release]);
     for step in [release, Step::Look, Step::Revoke("warm".into())] {
         lua.take(K::key(2 * sequences), step.clone(), 0).await;
         lua.take(K::key(2 * sequences), step, 0).await;
     }
 
-    // Where there are few messages to waiters, up to twice as many.
+    // Up to twice as many sequences if there are few messages to waiters.
     for batch in 0..2 * sequences / IN_STEP {
         if batch >= sequences / IN_STEP && grants > sequences / 2 {
             break;
@@ -447,12 +448,12 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
                     .for_each(|sequence| time.evict(sequence, states));
             }
             let now = time.now;
-            // Calls with other terms would leave apart, and may overtake.
+            // Calls with other terms would be sent separately, and may overtake.
             let max_waiters = *[0, 2, 1000, 1000, 1000, 1000, 1000, 1000]
                 .choose(&mut rng)
                 .unwrap();
             let rank = *K::RANKS.choose(&mut rng).unwrap();
-            let terms = Terms {
+            let terms = AcquireTerms {
                 ttl,
                 max_waiters,
                 rank,
@@ -488,7 +489,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
                 .for_each(|states| time.check_fences::<K>(states));
         }
     }
-    // With claims, most messages say that there is nothing left to do.
+    // For claims, most messages have an outcome that makes the acquire unnecessary.
     assert!(
         grants > sequences / 2,
         "only {grants} messages to waiters: the test covers too little"
@@ -501,7 +502,7 @@ async fn agree<K: Tried>(suffixes: &[&str]) {
     println!("{grants} messages to waiters, {cut} leases cut");
 }
 
-/// The classes are told from the limits.
+/// The classes follow from the limits.
 const PLAIN: &str = "/1/3 /1/3 /2/3 /3/3 /1/2 /idle";
 const FLOWS: &str = "/1/3/1.1.. /1/3/1.1.. /2/3/2.1.. /1/3/2.1.. /1/3/3.4.. /3/3/4.1..";
 const CLASSES: &str = "/1/3 /2/3 /1/2/..1. /1/1/..2. /1/2/1.1.1. /1/1/2.3.2.";
@@ -527,7 +528,7 @@ async fn permits_with_classes_agree() {
     agree::<Permits>(&of(&[CLASSES, FLOWS, PLAIN])).await;
 }
 
-/// Callers with limits of their own among those of the key.
+/// Callers with limits of their own beside the limit of the key.
 #[tokio::test]
 async fn permits_with_bounds_agree() {
     agree::<Permits>(&of(&[PLAIN, BOUNDS])).await;
@@ -588,10 +589,10 @@ impl Tried for Permits {
         vec![()]
     }
 
-    /// The first sequence says nothing. Others are of processes whose settings differ, and change.
-    fn query(sequence: usize, now: i64) -> Told {
+    /// The first sequence sends no settings. The others are of processes whose settings differ, and change.
+    fn query(sequence: usize, now: i64) -> CallerSettings {
         if sequence == 0 {
-            return Told {
+            return CallerSettings {
                 limit: None,
                 rules: Rules {
                     version: 1,
@@ -627,7 +628,7 @@ impl Tried for Permits {
             newest: of(&[0, 0, 0, 10_000, 1_000_000], 9),
             reserved: [0, of(&[0, 1], 2), of(&[0, 2, 1], 5), 0, 0, 0, 0, 1],
         };
-        Told {
+        CallerSettings {
             limit,
             rules: rules.into(),
         }

@@ -1,5 +1,6 @@
-//! A lease as its holder has it: [`Lease`], the [`LeaseHandle`] that watches it, and the state that both share. Whether it is
-//! valid is counted by the clock of this process.
+//! A held lease in this process: the guard [`Lease`], the [`LeaseHandle`] that watches it, and the state that both
+//! share.
+//! Its validity is measured with the clock of this process.
 
 use std::any::Any;
 use std::fmt;
@@ -29,8 +30,8 @@ use crate::telemetry::leases::Leases;
 
 /// A permit or lock that this process holds for a limited time. See the [module](crate::lease).
 ///
-/// When it is dropped, it is released in the background. [`release`](Self::release) also returns whether it was
-/// still held. It derefs to its [`LeaseHandle`]; a clone of it is a handle, which does not hold the lease.
+/// When it is dropped, it is released in the background. [`release`](Self::release) also returns whether it was still
+/// held. It derefs to its [`LeaseHandle`]; a clone of a handle watches the lease, but does not hold it.
 ///
 /// ```
 /// use tokio::time::Instant;
@@ -58,35 +59,34 @@ use crate::telemetry::leases::Leases;
 #[must_use = "a lease that is dropped is released"]
 pub struct Lease {
     handle: LeaseHandle,
-    kept: Kept,
-    /// How long it is held at least, even if it is released earlier.
+    kept: Owner,
+    /// The minimum hold time: an earlier release takes effect only after it.
     at_least_for: Duration,
     /// Dropped after the lease is released.
-    beside: Option<Box<dyn Any + Send + Sync>>,
+    with_guard: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// A [`Keeper`] that many leases share. The outer count is that of a [stripe](crate::sync::Stripes) of threads.
-pub(super) type CommonKeeper = Arc<Arc<dyn Keeper>>;
+/// A [`LeaseOwner`] that many leases share. The outer count is that of a [stripe](crate::sync::Stripes) of threads.
+pub(super) type CommonOwner = Arc<Arc<dyn LeaseOwner>>;
 
-/// What releases a lease.
-enum Kept {
-    /// Its namespace.
-    Usual(CommonKeeper),
-    By(Arc<dyn Keeper>),
-    /// Nothing: it was released.
+/// The owner that releases a lease.
+enum Owner {
+    /// The namespace of the lease.
+    Usual(CommonOwner),
+    By(Arc<dyn LeaseOwner>),
+    /// No owner: the lease is already released.
     Released,
 }
 
-/// The side that granted a lease: it renews the lease and takes it back.
-pub(crate) trait Keeper: Send + Sync {
-    /// Renews a lease that is held for its full ttl. Fails with an error that [is lost](Error::is_lost) if the lease has
-    /// ended.
+/// The side that granted a lease: it renews and releases the lease.
+pub(crate) trait LeaseOwner: Send + Sync {
+    /// Renews a held lease for its full ttl. Fails with an error that [is lost](Error::is_lost) if the lease has ended.
     fn extend(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<(), Error>>;
 
     /// Releases the lease. Returns whether it was still held.
     fn release(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>>;
 
-    /// Releases the lease with the others that are released at the same time: in one call, where that is possible.
+    /// Releases the lease, in one call with leases that are released at the same time, if possible.
     fn release_together(
         self: Arc<Self>,
         lease: LeaseHandle,
@@ -94,7 +94,7 @@ pub(crate) trait Keeper: Send + Sync {
         self.release(lease)
     }
 
-    /// Releases the lease if that can be done at once, without any work that is left. Returns whether it was released.
+    /// Releases the lease if this takes no further work. Returns whether it was released.
     fn release_at_once(&self, _lease: &LeaseHandle) -> bool {
         false
     }
@@ -105,59 +105,59 @@ pub(crate) trait Keeper: Send + Sync {
     /// Records that the store has released the lease.
     fn released(self: Arc<Self>, lease: &LeaseHandle);
 
-    /// Where work runs that must not depend on the caller.
+    /// The runtime for work that must not depend on the caller.
     fn background(&self) -> Background;
 
     /// Stops tracking the lease, and leaves it in the store for others to release.
-    fn let_go(self: Arc<Self>, lease: LeaseHandle) {
+    fn detach(self: Arc<Self>, lease: LeaseHandle) {
         self.released(&lease);
     }
 }
 
-/// How a keeper releases a lease.
-type Releases = fn(Arc<dyn Keeper>, LeaseHandle) -> BoxFuture<'static, Result<bool, Error>>;
+/// A method of [`LeaseOwner`] that releases a lease.
+type Releases = fn(Arc<dyn LeaseOwner>, LeaseHandle) -> BoxFuture<'static, Result<bool, Error>>;
 
 impl Lease {
-    pub(crate) fn new(handle: LeaseHandle, keeper: Arc<dyn Keeper>) -> Self {
-        Self::of(handle, Kept::By(keeper))
+    pub(crate) fn new(handle: LeaseHandle, owner: Arc<dyn LeaseOwner>) -> Self {
+        Self::of(handle, Owner::By(owner))
     }
 
-    /// The same, for a keeper that many leases have.
-    pub(super) fn with(handle: LeaseHandle, keeper: &CommonKeeper) -> Self {
-        Self::of(handle, Kept::Usual(Arc::clone(keeper)))
+    /// Like [`new`](Self::new), for an owner that many leases share.
+    pub(super) fn with(handle: LeaseHandle, owner: &CommonOwner) -> Self {
+        Self::of(handle, Owner::Usual(Arc::clone(owner)))
     }
 
-    fn of(handle: LeaseHandle, kept: Kept) -> Self {
+    fn of(handle: LeaseHandle, kept: Owner) -> Self {
         handle.state.counts().began();
         let at_least_for = handle.state.holding.options.at_least_for;
         Self {
             handle,
             kept,
             at_least_for,
-            beside: None,
+            with_guard: None,
         }
     }
 
-    /// Returns the keeper of the lease, unless it was released.
-    fn keeper(&self) -> Option<&Arc<dyn Keeper>> {
+    /// Returns the owner of the lease, unless the lease was released.
+    fn owner(&self) -> Option<&Arc<dyn LeaseOwner>> {
         match &self.kept {
-            Kept::Usual(keeper) => Some(keeper),
-            Kept::By(keeper) => Some(keeper),
-            Kept::Released => None,
+            Owner::Usual(owner) => Some(owner),
+            Owner::By(owner) => Some(owner),
+            Owner::Released => None,
         }
     }
 
-    /// Takes the lease from its keeper.
-    fn take_keeper(&mut self) -> Option<Arc<dyn Keeper>> {
-        let keeper = self.keeper().cloned();
-        self.kept = Kept::Released;
-        keeper
+    /// Takes the owner out of the lease, which is then no longer released on drop.
+    fn take_keeper(&mut self) -> Option<Arc<dyn LeaseOwner>> {
+        let owner = self.owner().cloned();
+        self.kept = Owner::Released;
+        owner
     }
 
-    /// Keeps a value until the lease is released.
-    pub(crate) fn beside(self, value: impl Any + Send + Sync) -> Self {
+    /// Attaches a value that is dropped after the lease is released.
+    pub(crate) fn with_guard(self, value: impl Any + Send + Sync) -> Self {
         let mut lease = self;
-        lease.beside = Some(Box::new(value));
+        lease.with_guard = Some(Box::new(value));
         lease
     }
 
@@ -174,14 +174,13 @@ impl Lease {
     /// * [`is_lost`](Error::is_lost): the lease is no longer held. It never revives.
     /// * [`is_unavailable`](Error::is_unavailable): the store is unavailable. The lease is unchanged.
     pub async fn extend(&self) -> Result<(), Error> {
-        match self.keeper() {
-            Some(keeper) if self.is_held() => Arc::clone(keeper).extend(self.handle()).await,
+        match self.owner() {
+            Some(owner) if self.is_held() => Arc::clone(owner).extend(self.handle()).await,
             _ => Err(Error::lost()),
         }
     }
 
-    /// Releases the lease. Returns whether it was still held. If not, another holder may have had it in the
-    /// meantime.
+    /// Releases the lease. Returns whether it was still held. If not, another holder may have held it in the meantime.
     ///
     /// If a [mutex](crate::mutex) is handed on within the process, the result is what this process knows, without a
     /// call to the store.
@@ -195,12 +194,13 @@ impl Lease {
     ///
     /// Once the future was polled, the lease is released even if the future is dropped.
     pub async fn release(self) -> Result<bool, Error> {
-        self.release_by(<dyn Keeper as Keeper>::release).await
+        self.release_by(<dyn LeaseOwner as LeaseOwner>::release)
+            .await
     }
 
-    /// The same, with the others that are released at the same time: in one call, where that is possible.
+    /// Like [`release`](Self::release), in one call with leases that are released at the same time, if possible.
     pub(crate) async fn release_together(self) -> Result<bool, Error> {
-        self.release_by(<dyn Keeper as Keeper>::release_together)
+        self.release_by(<dyn LeaseOwner as LeaseOwner>::release_together)
             .await
     }
 
@@ -210,16 +210,16 @@ impl Lease {
             self.release_at(due);
             return Ok(was_held);
         }
-        let Some(keeper) = self.keeper() else {
+        let Some(owner) = self.owner() else {
             return Ok(false);
         };
-        let released = release(Arc::clone(keeper), self.handle()).await;
+        let released = release(Arc::clone(owner), self.handle()).await;
         if let Ok(was_held) = released {
             if !was_held {
                 self.state.count_loss();
             }
             // There is nothing left for `drop` to do.
-            self.kept = Kept::Released;
+            self.kept = Owner::Released;
         }
         released
     }
@@ -260,8 +260,8 @@ impl Lease {
 
     /// Gives up the lease without releasing it. Returns its key and token.
     pub(crate) fn into_token(mut self) -> (Key, Token) {
-        if let Some(keeper) = self.take_keeper() {
-            keeper.let_go(self.handle());
+        if let Some(owner) = self.take_keeper() {
+            owner.detach(self.handle());
         }
         (self.state.grant.key.clone(), self.state.grant.token.clone())
     }
@@ -272,31 +272,31 @@ impl Lease {
     }
 
     fn settled_in_place(&mut self) {
-        if let Some(keeper) = self.take_keeper() {
-            keeper.released(&self.handle);
+        if let Some(owner) = self.take_keeper() {
+            owner.released(&self.handle);
         }
     }
 
-    /// Releases the lease in the background, for a holder that is done, whatever becomes of the work it belongs to.
+    /// Releases the lease in the background, even if the detached work that it belongs to was cut off.
     pub(crate) fn give_back(mut self) {
         self.release_in_background();
-        self.kept = Kept::Released;
+        self.kept = Owner::Released;
     }
 
     fn release_in_background(&self) {
-        if let Some(keeper) = self.keeper()
-            && !keeper.release_at_once(&self.handle)
+        if let Some(owner) = self.owner()
+            && !owner.release_at_once(&self.handle)
         {
-            Arc::clone(keeper).release_detached(&self.handle);
+            Arc::clone(owner).release_detached(&self.handle);
         }
     }
 
-    /// Holds the lease for this long at least, counted from its grant, even if it is released earlier.
+    /// Sets the minimum hold time, counted from the grant: an earlier release takes effect only after it.
     pub(crate) fn hold_at_least(&mut self, span: Duration) {
         self.at_least_for = span;
     }
 
-    /// What [`hold_at_least`](Self::hold_at_least) or its namespace says.
+    /// Returns the minimum hold time: that of [`hold_at_least`](Self::hold_at_least), or else that of the namespace.
     pub(crate) fn at_least_for(&self) -> Duration {
         self.at_least_for
     }
@@ -305,7 +305,7 @@ impl Lease {
         self.state.ttl()
     }
 
-    /// When it may be released, if that is not now.
+    /// Returns the end of the minimum hold time if it is in the future and the lease is held.
     fn not_before(&self) -> Option<Instant> {
         if self.at_least_for.is_zero() {
             return None;
@@ -314,19 +314,19 @@ impl Lease {
         (self.is_held() && due > Instant::now()).then_some(due)
     }
 
-    /// Ends the lease for its holder, and releases it to the store later. It is renewed until then, and expires after
-    /// its ttl if this process ends before.
+    /// Ends the lease for its holder now, and releases it to the store at `due`. It is renewed until then. If this
+    /// process ends before, the lease expires after its ttl.
     fn release_at(&mut self, due: Instant) {
-        let Some(keeper) = self.take_keeper() else {
+        let Some(owner) = self.take_keeper() else {
             return;
         };
         let lease = self.handle();
-        let background = keeper.background();
+        let background = owner.background();
         lease.state.retain();
         let thread = background.clone();
         background.spawn(async move {
             sleep_until(due).await;
-            keeper.release_detached(&lease);
+            owner.release_detached(&lease);
             drop(thread);
         });
     }
@@ -362,10 +362,10 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// How often [`LeaseHandle::lost`] checks whether the host was suspended, and whether messages arrive.
+/// The interval at which [`LeaseHandle::lost`] checks whether the host was suspended, and whether messages arrive.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Watches a [`Lease`] without holding it. In a layer, the handler can [take](Self::take) the lease by it.
+/// Watches a [`Lease`] without holding it. In a layer, the handler can use it to [take](Self::take) the lease.
 ///
 /// ```
 /// use tower_distributed::{Mutex, Store};
@@ -389,13 +389,13 @@ pub struct LeaseHandle {
     pub(crate) slot: Slot,
 }
 
-/// Where a layer keeps the lease that a handler can take.
+/// The place from which a handler can take a lease that a layer holds.
 #[derive(Clone, Debug)]
 pub(crate) enum Slot {
     Nowhere,
-    /// In the state of the lease itself.
+    /// The [`LeaseState`] of the lease itself.
     Here,
-    /// In that of the lease of a layer around.
+    /// The [`LeaseState`] of the lease of an outer layer.
     Around(Arc<LeaseState>),
 }
 
@@ -444,8 +444,8 @@ impl LeaseHandle {
         )
     }
 
-    /// Returns the fencing token of a mutex or a writer. For a reader, it is that of the last writer before it.
-    /// Returns `None` for permits, and for readers if there was no writer for the
+    /// Returns the fencing token of a mutex or a writer. For a reader, it is the token of the last writer before it.
+    /// Returns `None` for permits, and for readers if there was no writer within the last
     /// [`fence_ttl`](crate::rw_lock::RwLockBuilder::fence_ttl).
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
@@ -454,13 +454,13 @@ impl LeaseHandle {
             .filter(|fence| *fence > 0)
     }
 
-    /// Returns until when the lease is valid if it is not renewed. Renewals move this time.
+    /// Returns the time until which the lease is valid if it is not renewed. Renewals move this time.
     #[must_use]
     pub fn until(&self) -> Instant {
         clock::without_suspend(lock(&self.state.state).validity.until())
     }
 
-    /// Returns how long the lease is valid if it is not renewed; zero once it has ended.
+    /// Returns how long the lease stays valid if it is not renewed; zero once it has ended.
     #[must_use]
     pub fn time_left(&self) -> Duration {
         let now = clock::now();
@@ -472,21 +472,21 @@ impl LeaseHandle {
         }
     }
 
-    /// Returns whether the lease is valid now. Once it is not, it never is again.
+    /// Returns whether the lease is valid now. An invalid lease never becomes valid again.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.time_left().is_zero()
     }
 
-    /// Takes the lease from the layer that holds it for a request, to hold it for longer than the layer does, for example in
-    /// a task that serves an upgraded connection. The layer no longer holds or watches it, and the caller must release or
-    /// drop it.
+    /// Takes the lease from the layer that holds it for a request, in order to hold it for longer than the layer does:
+    /// for example, in a task that serves an upgraded connection. The layer no longer holds or watches it, and the
+    /// caller must release or drop it.
     ///
     /// Returns `None` if the lease was taken before, or if the layer no longer holds it because the inner service has
-    /// responded, failed or been dropped. Also for a handle of a [`Lease`] itself.
+    /// responded, failed or been dropped. A handle that was made from a [`Lease`] also returns `None`.
     ///
-    /// Only permits and locks can be taken, not claims, nor the lead of a flight. If the layer of such a one is within a layer
-    /// of permits or locks, what is taken is the permit or lock of the layer around it.
+    /// Only permits and locks can be taken, not claims, nor the lead of a flight. If a layer of claims or flights is
+    /// inside a layer of permits or locks, this method takes the permit or lock of the outer layer.
     ///
     /// ```
     /// use axum::{Extension, Router, routing::post};
@@ -555,7 +555,7 @@ impl LeaseHandle {
         }
     }
 
-    /// The same handle, by which the lease of a layer around its own can be taken, if its own cannot.
+    /// Returns the handle with access to the lease of the outer layer, in case its own lease cannot be taken.
     #[cfg(feature = "http")]
     pub(crate) fn within(&self, around: Option<&Self>) -> Self {
         let slot = match (&self.slot, around) {
@@ -574,8 +574,8 @@ impl LeaseHandle {
     /// Completes when the lease ends: when it expires without a renewal, when the store reports that it is lost, or
     /// when it is released.
     ///
-    /// After 1 s, it subscribes the process to messages of the store, if no waiter has done so: then a lease that is
-    /// [revoked](crate::Mutex::revoke) is lost at once, and otherwise at its next renewal.
+    /// After 1 s, it subscribes the process to messages of the store, unless a waiter has already done so. With the
+    /// subscription, a [revoked](crate::Mutex::revoke) lease is lost at once, otherwise at its next renewal.
     ///
     /// Cancel safe. The future borrows nothing, so it can be moved to another task.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
@@ -588,11 +588,11 @@ impl LeaseHandle {
                 if !lease.is_held() {
                     return;
                 }
-                // Its own timer, so it does not depend on renewals.
+                // A timer of its own, so that it does not depend on renewals.
                 tokio::select! {
                     () = sleep_until(lease.until().min(Instant::now() + LOOK_EVERY)) => {
                         let now = clock::now();
-                        // To look up a lease that has ended would release it too early.
+                        // A look-up of a lease that has ended would release it too early.
                         if lease.is_held() {
                             lease.state.watched(since);
                         }
@@ -611,16 +611,16 @@ pub(crate) struct LeaseState {
     pub(crate) holding: Arc<Holding>,
     /// The [stripe](crate::sync::Stripes) of the thread that acquired it.
     pub(super) stripe: usize,
-    /// The text of its token, once it was needed.
+    /// The text of the token, made on first use.
     text: OnceLock<Arc<str>>,
-    /// The work that it is held for, if that goes on when its callers leave.
+    /// The detached work that the lease is held for.
     work: OnceLock<WorkMark>,
-    /// Whether what was done under it is being recorded.
+    /// Whether the outcome of the work under the lease is being stored.
     is_settling: AtomicBool,
-    /// Whether its loss was counted.
+    /// Whether the loss was counted.
     is_lost: AtomicBool,
-    /// Whether anybody waits for a change. Set before `state` is locked to look whether the lease is held, and read after it
-    /// was locked to change that.
+    /// Whether a task waits for a change. The task sets it before it locks `state` to check whether the lease is held.
+    /// The side that changes `state` reads it after it has locked `state`.
     is_watched: AtomicBool,
     state: Mutex<State>,
     changed: Notify,
@@ -629,17 +629,17 @@ pub(crate) struct LeaseState {
 struct State {
     validity: Validity,
     phase: Phase,
-    /// The lease itself, while a layer holds it for a handler that may take it.
+    /// The lease itself, while a layer holds it and a handler may take it.
     slot: Option<Lease>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The holder has it, or it is offered to its waiter.
+    /// The holder holds the lease, or it is offered to its waiter.
     Held,
-    /// The holder is done with the lease, but the store keeps it for a while.
+    /// The holder has released the lease, but the store keeps it until the minimum hold time is over.
     Retained,
-    /// The holder has given it up, or its waiter has not accepted it.
+    /// The holder has released the lease, or its waiter did not accept it.
     Ended,
 }
 
@@ -652,14 +652,14 @@ impl LeaseState {
         &self.holding.leases
     }
 
-    /// Counts the loss once, even if several tasks notice it.
+    /// Counts the loss only once, even if several tasks notice it.
     pub(crate) fn count_loss(&self) {
         if !self.is_lost.swap(true, Ordering::Relaxed) {
             self.counts().lost();
         }
     }
 
-    /// Lets handles of the lease take it.
+    /// Makes the lease available to [`take`](Self::take).
     pub(crate) fn put(&self, lease: Lease) {
         lock(&self.state).slot = Some(lease);
     }
@@ -669,7 +669,7 @@ impl LeaseState {
         lock(&self.state).slot.take()
     }
 
-    /// Whether a lease is here.
+    /// Whether [`take`](Self::take) would return a lease.
     pub(crate) fn can_be_taken(&self) -> bool {
         lock(&self.state).slot.is_some()
     }
@@ -681,45 +681,45 @@ impl LeaseState {
         }
     }
 
-    /// Whether it is to last even if this process ends: its holder is done, and others must not have it yet, or detached
-    /// work still runs under it.
+    /// Whether a shutdown must not release the lease: its minimum hold time is not over, its outcome is being stored,
+    /// or detached work still runs under it.
     pub(super) fn outlasts(&self) -> bool {
         lock(&self.state).phase == Phase::Retained
             || self.is_settling.load(Ordering::Relaxed)
             || self.work.get().is_some_and(WorkMark::runs)
     }
 
-    /// What was done under it is being recorded: a shutdown does not give it to others before.
+    /// Marks that the outcome of the work is being stored: a shutdown does not release the lease before.
     pub(crate) fn settles(&self) {
         self.is_settling.store(true, Ordering::Relaxed);
     }
 
-    /// Holds the lease for some work.
+    /// Binds the lease to detached work.
     pub(crate) fn belongs_to(&self, work: &Work) {
-        // If it was acquired for the work around this one, it lasts for that.
+        // A lease that outer work acquired stays bound to the outer work.
         let _ = self.work.set(work.mark());
     }
 
-    /// Holds the lease for the work that is being polled, if there is any.
+    /// Binds the lease to the detached work that is being polled, if there is any.
     pub(crate) fn belongs_to_current_work(&self) {
         if let Some(mark) = WorkMark::current() {
             let _ = self.work.set(mark);
         }
     }
 
-    /// Whether its work was left running by a shutdown, and was cut off: it is not released before its ttl.
+    /// Whether a shutdown cut off the detached work of the lease. Such a lease is not released before its ttl.
     pub(super) fn is_cut_off(&self) -> bool {
         self.work.get().is_some_and(WorkMark::is_cut_off)
     }
 
-    /// Sees to it that the loss of the lease is learned of soon. See [`Watched`](super::options::Watched).
+    /// Makes sure that a loss of the lease is noticed soon. See [`Watched`](super::options::Watched).
     fn watched(&self, since: Instant) {
         if let Some(place) = self.holding.watched.as_ref().and_then(Weak::upgrade) {
             place.watched(self.grant.id, since);
         }
     }
 
-    /// Records that a call sent at `sent` made the lease valid until then. Returns whether it is still valid.
+    /// Records that a call sent at `sent` made the lease valid until `until`. Returns whether the lease is still valid.
     pub(crate) fn renewed(&self, sent: Instant, until: Instant, now: Instant) -> bool {
         let mut state = lock(&self.state);
         let before = state.validity.until();
@@ -735,7 +735,7 @@ impl LeaseState {
         holds
     }
 
-    /// Ends the lease. Its tasks learn of that by [`notify`](Self::notify).
+    /// Ends the lease. A call of [`notify`](Self::notify) must follow.
     pub(super) fn end(&self, taken_back: bool) {
         let mut state = lock(&self.state);
         state.validity.end();
@@ -744,8 +744,8 @@ impl LeaseState {
         }
     }
 
-    /// Notifies all tasks that wait for the end of the lease, and counts its loss, if it is lost. `is_given_up`: its holder
-    /// held it until now.
+    /// Wakes all tasks that wait for the end of the lease. Counts a loss unless `is_given_up` (its holder held it until
+    /// now) or the lease had already ended.
     pub(super) fn notify(&self, is_given_up: bool) {
         self.wake();
         if !is_given_up && lock(&self.state).phase != Phase::Ended {
@@ -753,27 +753,27 @@ impl LeaseState {
         }
     }
 
-    /// Ends the lease, which is lost.
+    /// Ends the lease as lost.
     pub(crate) fn lose(&self) {
         self.end(false);
         self.notify(false);
     }
 
-    /// Ends the lease for its holder. No other holder gets it yet.
+    /// Ends the lease for its holder. No other holder gets it until the minimum hold time is over.
     pub(super) fn retain(&self) {
         lock(&self.state).phase = Phase::Retained;
         self.wake();
     }
 
-    /// Ends the lease for this holder. Returns for how long it was held, if that was until now.
+    /// Ends the lease for its holder. Returns the hold time, if the lease was held until now.
     pub(crate) fn give_up(&self) -> Option<Duration> {
         let held = self.stop(clock::now());
         self.notify(held.is_some());
         held
     }
 
-    /// Ends the lease for this holder. Returns for how long it was held, if that was until now. Its tasks learn of that by
-    /// [`notify`](Self::notify).
+    /// Ends the lease for its holder. Returns the hold time, if the lease was held until now. A call of
+    /// [`notify`](Self::notify) must follow.
     pub(super) fn stop(&self, now: Instant) -> Option<Duration> {
         let mut state = lock(&self.state);
         let was_held = state.validity.holds(now);
@@ -784,7 +784,7 @@ impl LeaseState {
         was_held.then(|| now - self.grant.at)
     }
 
-    /// Returns what to release.
+    /// Returns the release of this lease, to be sent to the store.
     pub(super) fn release(&self, alive: Duration, now: Instant) -> Release {
         let lasts = lock(&self.state)
             .validity
@@ -799,7 +799,8 @@ impl LeaseState {
 
 debug!(LeaseState, grant.token);
 
-/// Implements a guard, whose field is a lease: how it is released, that it becomes its lease, and derefs to it.
+/// Implements a guard with a lease as its field: its release method, its conversion into the lease, and `Deref` to the
+/// lease.
 macro_rules! guard {
     ($guard:ident.$lease:tt, $what:literal, $release:ident) => {
         impl $guard {
@@ -841,7 +842,7 @@ mod tests {
     use crate::mutex::Mutex as Locks;
     use crate::store::Store;
 
-    /// Whether a task was woken since it was asked last.
+    /// Whether a task was woken since the last check.
     #[derive(Default)]
     struct Woken(AtomicBool);
 

@@ -1,4 +1,4 @@
-//! How long leases were held of late in this process: an estimate of how long a waiter waits.
+//! The recent hold times of leases in this process: an estimate of how long a waiter waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,38 +7,39 @@ use tokio::time::Instant;
 
 use crate::sync::Padded;
 
-/// The average of the last hold times of a namespace. A lease counts for an eighth, and the first ones for more.
+/// A moving average of the hold times of a namespace. A new lease has a weight of one eighth, and the first ones have
+/// more.
 ///
-/// It moves by the releases of this process alone. So it says nothing after a while without one, and a caller that would be
-/// refused by it is let through now and then: otherwise a process whose first lease was held for long would refuse all
-/// callers, and never find out that it is wrong.
+/// Only releases of this process change the average. So it counts as unknown after a while without a release. It also
+/// lets a caller through now and then that it would refuse: otherwise a process whose first lease was held for a long
+/// time would refuse all callers, and never learn a shorter hold time.
 #[derive(Debug)]
 pub(crate) struct HoldTime {
     began: Instant,
     noted: Padded<Noted>,
-    /// When a reader saw last that a lease was noted, µs since `began`.
+    /// When a reader last saw a newly noted lease, µs since `began`.
     seen_at: AtomicU64,
-    /// When a caller was let through last, µs since `began`.
+    /// When a caller was last let through, µs since `began`.
     probed_at: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Noted {
-    /// ns. 0: unknown.
+    /// The average, ns. 0: unknown.
     average: AtomicU64,
-    /// How many leases are in it, up to [`MOST`].
+    /// The number of leases in the average, up to [`MOST`].
     leases: AtomicU64,
-    /// Whether no reader has seen the last lease.
+    /// Whether a lease was noted that no reader has seen.
     is_new: AtomicBool,
 }
 
-/// A lease counts for one of so many in the average, at least.
+/// The minimum weight of a lease in the average is one out of this number.
 const MOST: u64 = 8;
 
-/// Without a release for this time, or for eight times the average, nothing is known.
+/// The average is unknown after this time without a release, or after eight times the average if that is longer.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
 
-/// One caller is let through in this time without a release.
+/// Without a release, one caller is let through per this time.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 impl HoldTime {
@@ -51,7 +52,7 @@ impl HoldTime {
         }
     }
 
-    /// Records how long a lease was held.
+    /// Adds a hold time to the average.
     pub(super) fn note(&self, held: Duration) {
         let Padded(Noted {
             average,
@@ -81,7 +82,7 @@ impl HoldTime {
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// Returns the average, if leases were released of late.
+    /// Returns the average, if a lease was released recently.
     pub(super) fn recent(&self, now: Instant) -> Option<Duration> {
         let average = self.average()?;
         let now = self.micros(now);
@@ -94,7 +95,7 @@ impl HoldTime {
         (Duration::from_micros(age) < known_for).then_some(average)
     }
 
-    /// Whether a caller that would be refused is let through. What it finds out counts for half.
+    /// Whether a caller that would be refused is let through, to measure a new hold time.
     pub(super) fn probes(&self, now: Instant) -> bool {
         let now = self.micros(now);
         let probed_at = self.probed_at.load(Ordering::Relaxed);
@@ -136,7 +137,7 @@ mod tests {
         (0..4).for_each(|_| time.note(ns(800)));
         time.note(ns(1600));
         assert_eq!(time.average(), Some(ns(900)));
-        // The longest hold time is a number still, and none is as short as nothing.
+        // The longest hold time fits into the number, and a hold time of zero counts as 1 ns.
         let time = HoldTime::new(Instant::now());
         time.note(Duration::ZERO);
         assert_eq!(time.average(), Some(ns(1)));
@@ -158,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Without a release, one of the callers that would be refused is let through in each second.
+    /// Without a release, one caller per second is let through that would be refused.
     #[test]
     fn one_caller_in_a_second_is_let_through() {
         let began = Instant::now();

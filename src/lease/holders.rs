@@ -1,5 +1,5 @@
-//! The holders of a key in memory: [`Holder`] for leases with one holder at a time (mutexes, flights and claims), the Rust
-//! twin of `lua/mutex.lua`, and [`Ends`] for those that several tokens hold at once.
+//! The holders of a key in memory: [`Holder`] for leases with one holder at a time (mutexes, flights and claims), the
+//! Rust counterpart of `lua/mutex.lua`, and [`Ends`] for leases that several tokens hold at once.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -19,17 +19,17 @@ impl Kind for Exclusive {
     const PIECES: &'static [&'static str] = &["mutex"];
 }
 
-/// The number of fences of one grant. A process uses the next one each time it hands the lock over within itself.
+/// The number of fences of one grant. A process uses the next one each time it hands on the lock to one of its waiters.
 pub(crate) const FENCES: i64 = 32;
 
-/// The holder and the fence. With `KEPT`, the fence is kept after the release. Otherwise the fence of a holder is
-/// the time of its grant.
+/// The holder and the fence. With `KEPT`, the fence is kept after the release. Otherwise the fence of a holder is the
+/// time of its grant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holder<const KEPT: bool = true, A = ()> {
-    /// The whole token of the holder, and when its lease ends (µs).
+    /// The token of the holder, and when its lease ends (µs).
     holder: Option<(Token, i64)>,
     fence: i64,
-    /// Until when the fence is kept, µs.
+    /// The time until which the fence is kept, µs.
     fence_until: i64,
     /// The outcome of earlier leases.
     pub(crate) outcome: A,
@@ -52,13 +52,13 @@ impl Kept for () {
     }
 }
 
-/// When a lock with this expiry ends. Redis counts in whole ms, so the time is rounded up.
+/// Returns the end of a lock with this expiry. Redis counts in whole ms, so the time is rounded up.
 fn end(expiry: i64, now: i64) -> i64 {
     now + (expiry - now + 999) / 1000 * 1000
 }
 
 impl<const KEPT: bool, A> Holder<KEPT, A> {
-    /// When the lock ends, as Redis reports it, rounded to ms. 0: the lock is free.
+    /// Returns the end of the lock as Redis reports it, rounded to ms. 0: the lock is free.
     fn ends(&self, now: i64) -> i64 {
         self.holder
             .as_ref()
@@ -166,12 +166,12 @@ impl<const KEPT: bool, A: Kept> Holders for Holder<KEPT, A> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ends {
     until: EndMap,
-    /// No lease ends before.
+    /// The earliest end of a lease, or an earlier time.
     first: i64,
     used: i64,
-    /// The grants that waiters have not renewed.
+    /// The grants to waiters that were not renewed yet.
     granted: HashSet<Token>,
-    /// Those that have expired, and when.
+    /// The grants that expired without a renewal, and when.
     lapsed: Vec<(Token, i64)>,
 }
 
@@ -195,7 +195,7 @@ impl EndMap {
         self.others.clear();
     }
 
-    /// The token is not in the map.
+    /// Inserts a token that is not in the map.
     fn insert(&mut self, token: Token, end: End) {
         match self.one {
             None => self.one = Some((token, end)),
@@ -266,29 +266,29 @@ impl Ends {
         self.until.get(token).map(|(expiry, _)| *expiry)
     }
 
-    /// A lease was granted to a waiter.
+    /// Records that the lease of a token was granted to a waiter.
     pub(crate) fn granted(&mut self, token: &Token) {
         if self.until.get(token).is_some() {
             self.granted.insert(token.clone());
         }
     }
 
-    /// Returns whether a lease was granted to a waiter, and not renewed since.
+    /// Returns whether the lease was granted to a waiter, and has not been renewed since.
     pub(crate) fn is_granted(&self, token: &Token) -> bool {
         self.granted.contains(token)
     }
 
-    /// It is renewed.
+    /// Records a renewal.
     pub(crate) fn confirm(&mut self, token: &Token) {
         self.granted.remove(token);
     }
 
-    /// Returns the grants that expired before they were renewed, since the last call.
+    /// Returns the grants that expired without a renewal since the last call.
     pub(crate) fn lapsed(&mut self) -> Vec<(Token, i64)> {
         std::mem::take(&mut self.lapsed)
     }
 
-    /// Sets the end of a lease. Leases never get shorter here.
+    /// Sets the end of a lease. The caller never shortens a lease.
     pub(crate) fn extend(&mut self, token: &Token, expiry: i64) {
         self.confirm(token);
         if let Some((until, _)) = self.until.get_mut(token) {
@@ -398,7 +398,7 @@ mod tests {
         holder.hold(&token(name), now + span, now, &Queue::default())
     }
 
-    /// Fences rise also where the clock stands still, as long as the last one is kept.
+    /// Fences rise even while the clock stands still, as long as the last one is kept.
     #[test]
     fn fences_rise() {
         let mut holder = Holder::<true>::default();
@@ -418,7 +418,7 @@ mod tests {
         );
         holder.forget(&token("c"));
         holder.raise(fence + DAY, NOW);
-        // It is forgotten once it is kept no longer, or once it is lower than any later one.
+        // The fence is forgotten once its time is over, or once every later one is higher.
         let kept = NOW + 8 * DAY;
         assert_eq!(
             [fence + FENCES - 1, fence + FENCES].map(|now| holder.is_idle(now)),
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(hold(&mut holder.clone(), "d", 1000, NOW), fence + FENCES);
         holder.sweep(kept);
         assert_eq!(hold(&mut holder, "d", 1000, NOW), NOW);
-        // That of a holder without kept fences is the time.
+        // Without kept fences, the fence is the time.
         let mut holder = Holder::<false>::default();
         assert_eq!(
             [(); 2].map(|()| hold(&mut holder, "a", 1000, NOW)),

@@ -8,9 +8,9 @@ use hashbrown::HashMap;
 use crate::lease::kind::{At, Completing, Entered, Holders};
 use crate::lease::order::Order;
 use crate::lease::queue::{BEHIND, Queue};
-use crate::lease::settings::{KeyLimit, Settings, Told};
+use crate::lease::settings::{CallerSettings, KeyLimit, Settings};
 use crate::lease::token::Token;
-use crate::store::notifier::{News, Push, Refusal};
+use crate::store::notifier::{Push, PushKind, Refusal};
 use crate::store::operation::Cell;
 
 /// The state of one key.
@@ -18,28 +18,29 @@ use crate::store::operation::Cell;
 pub(crate) struct KeyState<H> {
     pub(crate) holders: H,
     pub(super) queue: Queue,
-    /// Tombstones: each withdrawn token, and until when it is kept, µs.
+    /// Tombstones: each withdrawn token, and the time until which its tombstone is kept, µs.
     pub(super) tombstones: HashMap<Token, i64>,
-    /// Until when the queue and the tombstones are kept if no waiter sends a heartbeat, µs.
+    /// The time until which the queue and the tombstones are kept if no waiter sends a heartbeat, µs.
     pub(super) kept_until: i64,
     pub(super) pushes: Vec<Push>,
 }
 
 /// The options of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Terms {
+pub(crate) struct AcquireTerms {
     /// The time to live, µs.
     pub(crate) ttl: i64,
     /// An acquire is refused if this many waiters are in the queue. 0: do not wait.
     pub(crate) max_waiters: i64,
     /// Waiters of lower ranks are served first.
     pub(crate) rank: i64,
-    /// Whether the answer has the place in the order in which waiters are served. Else it has that in the order of arrival.
+    /// Whether the reply has the place in the order in which waiters are served. Otherwise it has the place in the
+    /// order of arrival.
     pub(crate) placed: bool,
 }
 
-impl Terms {
-    /// A number that only equal terms have.
+impl AcquireTerms {
+    /// A number that is unique to these terms.
     pub(super) fn number(self) -> u128 {
         let [ttl, _, waiting] = self
             .written()
@@ -47,7 +48,7 @@ impl Terms {
         ttl << 48 | waiting
     }
 
-    /// The arguments of `lua/leases.lua`.
+    /// The arguments for `lua/leases.lua`.
     pub(super) fn written(self) -> [i64; 3] {
         let rank = self.rank + if self.placed { 16 } else { 0 };
         [
@@ -70,34 +71,34 @@ impl Terms {
 
 /// The state of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// It holds until `expiry`.
+pub(crate) enum Position {
+    /// The token holds a lease until `expiry`.
     Held { expiry: i64, fence: i64 },
-    /// It waits. `before` waiters are ahead of it, and the next lease ends at `soonest` (0: unknown).
+    /// The token waits. `before` waiters are ahead of it, and the next lease ends at `soonest` (0: unknown).
     Queued { soonest: i64, before: i64 },
-    /// It neither holds nor waits.
+    /// The token neither holds nor waits.
     Refused { soonest: i64, before: i64 },
     /// The token was withdrawn before this acquire.
     Withdrawn,
-    /// An earlier lease has an outcome that leaves nothing to do.
+    /// An earlier lease has an outcome, so there is nothing to do.
     Done,
 }
 
 /// The state of a token before its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Was {
+pub(crate) enum TokenState {
     Held,
     Waiting,
     Neither,
 }
 
-/// A holder: its token, when its lease ends (µs), and its fence.
+/// A holder: its token, the end of its lease (µs), and its fence.
 pub(crate) type Held = (Token, i64, i64);
 
 /// The time spans of all operations on a key, µs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spans {
-    /// How long a grant to a waiter lasts, or its ttl if that is shorter. The waiter renews it before that.
+    /// How long a grant to a waiter lasts, or its ttl if that is shorter. The waiter must renew it within that time.
     pub(crate) grant: i64,
     /// How long a waiter counts as alive after a heartbeat.
     pub(crate) alive: i64,
@@ -113,37 +114,37 @@ impl<H: Holders> KeyState<H> {
         state.holders.used() > 0 || state.queue.has_places()
     }
 
-    /// Acquires a lease, or a place in the queue. `told`: what the caller says of what may change while it waits. `done`: whether
-    /// an outcome leaves nothing to do. `Some(true)`: for any caller; `Some(false)`: for callers that would have to wait; `None`:
-    /// there is something to do.
+    /// Acquires a lease, or a place in the queue. `told`: the settings that the caller sends. `done`: whether an
+    /// outcome makes the acquire unnecessary. `Some(true)`: for any caller; `Some(false)`: for callers that would have
+    /// to wait; `None`: for no caller.
     pub(crate) fn acquire(
         &mut self,
         token: &Token,
-        terms: Terms,
-        told: Option<&Told>,
+        terms: AcquireTerms,
+        told: Option<&CallerSettings>,
         done: Option<bool>,
         now: i64,
         spans: Spans,
-    ) -> Standing {
+    ) -> Position {
         self.sweep(now);
         if let Some((expiry, fence)) = self.holders.held(token, now) {
-            return Standing::Held { expiry, fence };
+            return Position::Held { expiry, fence };
         }
         if done == Some(true) {
-            return Standing::Done;
+            return Position::Done;
         }
         let settings = self.settings_for(told, now);
         if self.tombstones.get(token).is_some_and(|until| *until > now) {
-            return Standing::Withdrawn;
+            return Position::Withdrawn;
         }
         let waited = self.queue.contains(token);
         self.grant(now, spans);
         if let (true, Some((expiry, fence))) = (waited, self.holders.held(token, now)) {
-            return Standing::Held { expiry, fence };
+            return Position::Held { expiry, fence };
         }
-        // Without a place, after an eviction, it lines up again.
+        // A waiter without a place, after an eviction, joins the queue again.
         if self.queue.has_place(token) {
-            return Standing::Queued {
+            return Position::Queued {
                 soonest: self.holders.soonest(now),
                 before: self.queue.position(token),
             };
@@ -166,21 +167,21 @@ impl<H: Holders> KeyState<H> {
                 self.holders
                     .hold_if_it_fits(token, now + terms.ttl, of, &self.queue)
         {
-            return Standing::Held {
+            return Position::Held {
                 expiry: now + terms.ttl,
                 fence,
             };
         }
         if done.is_some() {
-            return Standing::Done;
+            return Position::Done;
         }
         if H::is_closed(token, of) {
-            return Standing::Refused { soonest: 0, before };
+            return Position::Refused { soonest: 0, before };
         }
         let order = H::ORDERED.then(|| H::order(token));
         if H::counted(&self.queue, rank) >= terms.max_waiters {
             if !self.make_room(terms, order) {
-                return Standing::Refused {
+                return Position::Refused {
                     soonest: self.holders.soonest(now),
                     before,
                 };
@@ -195,9 +196,9 @@ impl<H: Holders> KeyState<H> {
         self.wait(token, terms, order, before, now, spans)
     }
 
-    /// Takes over what a caller says of the limit and the ranks, if there are waiters. Returns the settings for its acquire:
-    /// without waiters, those of its token.
-    fn settings_for(&mut self, told: Option<&Told>, now: i64) -> Settings {
+    /// Stores the settings of a caller if there are waiters. Returns the settings for its acquire: the defaults if
+    /// there are no waiters, since then the token's own settings apply.
+    fn settings_for(&mut self, told: Option<&CallerSettings>, now: i64) -> Settings {
         match told.filter(|_| self.queue.has_places()) {
             Some(told) => {
                 self.queue.settings.take_over(told, now);
@@ -207,9 +208,9 @@ impl<H: Holders> KeyState<H> {
         }
     }
 
-    /// Refuses the last waiter of the flow with the most waiters, for a token whose flow has none. Returns whether there is
-    /// such a waiter.
-    fn make_room(&mut self, terms: Terms, order: Option<Order>) -> bool {
+    /// Makes room for a token whose flow has no waiter: refuses the last waiter of the flow with the most waiters.
+    /// Returns whether there was such a waiter.
+    fn make_room(&mut self, terms: AcquireTerms, order: Option<Order>) -> bool {
         let last = order
             .filter(|_| terms.max_waiters > 0)
             .and_then(|order| self.queue.longest(terms.rank, &order));
@@ -219,42 +220,42 @@ impl<H: Holders> KeyState<H> {
         last.is_some()
     }
 
-    /// Gives a token a place in the queue, behind `before` waiters if nothing else orders them.
+    /// Adds a token to the queue. `before`: the number of waiters ahead of it in the order of arrival.
     fn wait(
         &mut self,
         token: &Token,
-        terms: Terms,
+        terms: AcquireTerms,
         order: Option<Order>,
         before: i64,
         now: i64,
         spans: Spans,
-    ) -> Standing {
+    ) -> Position {
         let rank = terms.rank;
-        // An old tombstone is out of date, also after the clock was set back.
+        // An old tombstone is out of date, even if the clock was set back.
         self.tombstones.remove(token);
         let (is_new, place) =
             self.queue
                 .line_up(token.clone(), (rank, order), now + spans.alive, now);
-        // Waiters may leave before their first heartbeat, so this renews a queue that is never empty, at half of its
-        // time: that is longer than a waiter counts as alive.
+        // Waiters may leave before their first heartbeat. So a queue that is never empty is kept for longer by this,
+        // once half of its time is over: half of its time is longer than a waiter counts as alive.
         if is_new || (self.kept_until - now) / 1000 < spans.tombstone / 2000 {
             self.keep(now, spans);
         }
         let soonest = self.holders.soonest(now);
-        // It may come before one that does not fit, of another flow or of a lower class.
+        // The waiter may come before one of another flow or of a lower class that does not fit.
         if H::ORDERED && self.fits(token, rank, now) {
             self.grant(now, spans);
             if let Some((expiry, fence)) = self.holders.held(token, now) {
-                return Standing::Held { expiry, fence };
+                return Position::Held { expiry, fence };
             }
         }
-        Standing::Queued {
+        Position::Queued {
             soonest,
             before: place.filter(|_| terms.placed).unwrap_or(before),
         }
     }
 
-    /// Returns whether a waiter can hold.
+    /// Returns whether a waiter can become a holder.
     fn fits(&self, token: &Token, rank: i64, now: i64) -> bool {
         self.holders.fits(
             token,
@@ -266,36 +267,36 @@ impl<H: Holders> KeyState<H> {
         )
     }
 
-    /// Removes a waiter, and sends it the message that it is refused.
+    /// Removes a waiter, and sends it a refusal.
     fn refuse(&mut self, token: &Token, why: Refusal) {
         self.queue.leave(token);
         if let Some((_, id)) = token.waiter() {
             self.pushes.push(Push {
                 ids: vec![id],
-                news: News::Refused(why),
+                news: PushKind::Refused(why),
             });
         }
     }
 
-    /// Releases the lease of a token, or its place in the queue. `withdrawn`: an acquire of the token that runs
-    /// later is refused, also a second copy of one that ran.
+    /// Releases the lease of a token, or its place in the queue. `withdrawn`: an acquire of the token that runs later
+    /// is refused, even if it is a second copy of one that ran.
     pub(crate) fn release(
         &mut self,
         token: &Token,
         withdrawn: bool,
         now: i64,
         spans: Spans,
-    ) -> Was {
+    ) -> TokenState {
         self.sweep(now);
         let was = if self.holders.forget(token) {
-            Was::Held
+            TokenState::Held
         } else if self.queue.leave(token).is_some() {
-            Was::Waiting
+            TokenState::Waiting
         } else {
-            Was::Neither
+            TokenState::Neither
         };
         if withdrawn {
-            // A waiter may carry the value of the holder.
+            // A waiter may have the same user value as the holder.
             self.queue.leave(token);
             self.tombstones.retain(|_, until| *until > now);
             self.queue.forget_lapsed(spans.alive, now);
@@ -306,8 +307,8 @@ impl<H: Holders> KeyState<H> {
         was
     }
 
-    /// Enters an outcome, releases the lease, and tells the waiters to acquire again. Returns whether the lease was
-    /// still held, and how full the filter is now; or why the outcome was not entered, and then nothing is changed.
+    /// Stores an outcome, releases the lease, and makes the waiters acquire again. Returns whether the lease was still
+    /// held, and how full the filter is now; or why the outcome was not stored, in which case nothing changes.
     pub(crate) fn complete<F>(
         &mut self,
         token: &Token,
@@ -331,7 +332,7 @@ impl<H: Holders> KeyState<H> {
             Entered::Nothing => return Ok((is_held, 0)),
             Entered::Something => (None, 0),
             Entered::Filled(level) => (None, level),
-            Entered::Told(told) => (Some(told), 0),
+            Entered::Message(told) => (Some(told), 0),
         };
         self.pushes.extend(self.queue.dismiss(told));
         Ok((is_held, level))
@@ -340,7 +341,7 @@ impl<H: Holders> KeyState<H> {
     /// Renews a lease to at least `ttl` from now, and makes the next fence higher than `fence`. Returns its expiry.
     /// Returns `None` if the lease has ended: it never revives.
     pub(crate) fn renew(&mut self, token: &Token, ttl: i64, fence: i64, now: i64) -> Option<i64> {
-        // What has lapsed concerns the waiters, which this does not look at.
+        // Expired grants concern only the waiters, which a renewal does not read.
         self.drop_expired(now);
         let (expiry, _) = self.holders.held(token, now)?;
         self.holders.raise(fence, now);
@@ -352,15 +353,15 @@ impl<H: Holders> KeyState<H> {
         Some(now + ttl)
     }
 
-    /// Marks waiters as alive. `limit`: what their process knows of the limit. Returns when the next lease ends, and the state of
-    /// each token.
+    /// Marks waiters as alive. `limit`: the limit that their process knows. Returns when the next lease ends, and the
+    /// state of each token.
     pub(crate) fn heartbeat(
         &mut self,
         tokens: &[Token],
         limit: Option<KeyLimit>,
         now: i64,
         spans: Spans,
-    ) -> (i64, Vec<Standing>) {
+    ) -> (i64, Vec<Position>) {
         self.sweep(now);
         let evicted = self.queue.is_evicted();
         for token in tokens {
@@ -384,12 +385,12 @@ impl<H: Holders> KeyState<H> {
         }
         self.grant(now, spans);
         let standing = |token: &Token| match self.holders.held(token, now) {
-            Some((expiry, fence)) => Standing::Held { expiry, fence },
-            None if self.queue.contains(token) => Standing::Queued {
+            Some((expiry, fence)) => Position::Held { expiry, fence },
+            None if self.queue.contains(token) => Position::Queued {
                 soonest: 0,
                 before: 0,
             },
-            None => Standing::Refused {
+            None => Position::Refused {
                 soonest: 0,
                 before: 0,
             },
@@ -398,8 +399,8 @@ impl<H: Holders> KeyState<H> {
         (self.holders.soonest(now), standings)
     }
 
-    /// Returns the sum of the weights held, the number of waiters, and the holders, the one whose lease ends first at the
-    /// front. Changes nothing.
+    /// Returns the sum of the held weights, the number of waiters, and the holders, ordered by the end of their leases.
+    /// Changes nothing.
     pub(crate) fn look(&self, now: i64) -> (i64, i64, Vec<Held>) {
         let mut state = self.clone();
         state.sweep(now);
@@ -447,9 +448,9 @@ impl<H: Holders> KeyState<H> {
         self.kept_until = now + spans.tombstone;
     }
 
-    /// Grants leases while the first waiter in the queue fits. A waiter that stopped sending heartbeats loses its
-    /// place when its turn comes. One whose process did not renew a grant since its last one waits behind all others until the
-    /// next one. If the limit is 0, waiters are refused.
+    /// Grants leases while the first waiter in the queue fits. A waiter that stopped sending heartbeats loses its place
+    /// when it reaches the front. A waiter whose process let a grant expire since the waiter's last heartbeat is put
+    /// behind all others until its next heartbeat. If the limit is 0, waiters are refused.
     pub(super) fn grant(&mut self, now: i64, spans: Spans) {
         if self.serve(now, spans) {
             self.keep(now, spans);
@@ -457,7 +458,7 @@ impl<H: Holders> KeyState<H> {
         }
     }
 
-    /// Returns whether any waiter waits behind all others since then.
+    /// Grants leases. Returns whether it put any waiter behind all others.
     fn serve(&mut self, now: i64, spans: Spans) -> bool {
         let mut have_lapsed = false;
         let mut turn = false;
@@ -498,7 +499,7 @@ impl<H: Holders> KeyState<H> {
             if let Some((_, id)) = token.waiter() {
                 self.pushes.push(Push {
                     ids: vec![id],
-                    news: News::Granted { expiry, fence },
+                    news: PushKind::Granted { expiry, fence },
                 });
             }
         }

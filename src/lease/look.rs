@@ -1,5 +1,5 @@
-//! The holders of a key as an outsider sees them: [`Snapshot`] and [`Holder`], and the operations that read them and
-//! revoke a lease.
+//! The holders of a key, for monitoring: [`Snapshot`] and [`Holder`], and the operations that read them and revoke a
+//! lease.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::key::Key;
-use crate::lease::key_state::{Spans, Was};
+use crate::lease::key_state::{Spans, TokenState};
 use crate::lease::kind::{Kind, LEASES, Outcome as _};
 use crate::lease::operations::{StateOf, WRONG_TYPE};
 use crate::lease::options::spans;
@@ -16,12 +16,12 @@ use crate::lease::token;
 use crate::lease::token::Token;
 use crate::store::Store;
 use crate::store::client::Namespace;
-use crate::store::notifier::{News, Push};
+use crate::store::notifier::{Push, PushKind};
 use crate::store::operation::{
     Arguments, Field, Fields, Garbled, Operation, Repeat, Script, function,
 };
 
-/// How many holders a snapshot has at most.
+/// The maximum number of holders in a snapshot.
 const MOST_HOLDERS: i64 = 1000;
 
 /// The holders and waiters of a key at one moment.
@@ -43,12 +43,12 @@ const MOST_HOLDERS: i64 = 1000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// The holders; the one whose lease ends first is at the front. Of more than 1000 permits or readers, the first 1000.
+    /// The holders, ordered by the end of their leases. At most 1000 permits or readers.
     pub holders: Vec<Holder>,
     /// The sum of the weights of all holders. Locks have the weight 1.
     pub in_use: u64,
-    /// The number of places in the queue. In a process whose waiters of a mutex form [one line](crate::mutex), they have
-    /// one place together. A crashed waiter has a place until its turn.
+    /// The number of places in the queue. Waiters of one process that form [one line](crate::mutex) for a mutex have
+    /// one place together. A crashed waiter keeps its place until it reaches the front.
     pub waiting: u64,
 }
 
@@ -57,18 +57,18 @@ pub struct Snapshot {
 #[non_exhaustive]
 pub struct Holder {
     token: Arc<str>,
-    /// The token, if it is not UTF-8: other libraries write any bytes.
+    /// The token, if it is not UTF-8: other libraries may write any bytes.
     bytes: Option<Arc<[u8]>>,
-    /// The fencing token of the holder's grant. If the mutex was handed on within the process since, the fencing token of
-    /// the holder is up to 31 higher. A reader has that of the last writer before it. `None` for permits, flights and
-    /// claims, and for locks of other libraries.
+    /// The fencing token of the holder's grant. If the process has since handed on the mutex to another of its waiters,
+    /// the fencing token of the current holder is up to 31 higher. A reader has the token of the last writer before it.
+    /// `None` for permits, flights and claims, and for locks of other libraries.
     pub fence: Option<u64>,
-    /// How much the holder counts: the weight of a permit, otherwise 1.
+    /// The weight of a permit; 1 for all other leases.
     pub weight: u64,
-    /// Whether the holder excludes all others: it holds a mutex, or it is the writer of a
-    /// [reader-writer lock](crate::RwLock).
+    /// Whether the holder excludes all others: it holds a mutex, or it is the writer of a [reader-writer
+    /// lock](crate::RwLock).
     pub is_exclusive: bool,
-    /// How long the lease lasts in the store if it is not renewed. Zero also for a lock of another library that never
+    /// How long the lease lasts in the store if it is not renewed. Also zero for a lock of another library that never
     /// expires.
     pub time_left: Duration,
 }
@@ -95,8 +95,8 @@ impl Holder {
         }
     }
 
-    /// Returns the name of the holder: what its [`Lease::token`](crate::LeaseHandle::token) returns. Bytes of another library that
-    /// are not UTF-8 are written as U+FFFD.
+    /// Returns the name of the holder: the value that its [`Lease::token`](crate::LeaseHandle::token) returns. If
+    /// another library wrote bytes that are not UTF-8, these are replaced by U+FFFD.
     #[must_use]
     pub fn token(&self) -> &str {
         token::name(&self.token)
@@ -133,7 +133,7 @@ impl fmt::Debug for Holder {
 /// Reads the holders and the number of waiters of a key. Changes nothing.
 #[derive(Debug)]
 pub(crate) struct Look<K> {
-    /// How many holders to read at most. Locks are always read.
+    /// The maximum number of holders to read. Locks are always read.
     most: i64,
     kind: PhantomData<fn(K)>,
 }
@@ -236,7 +236,7 @@ impl<K: Kind> Operation for Look<K> {
 
 impl<K: Kind> Operation for Revoke<K> {
     type Cell = StateOf<K>;
-    type Reply = Was;
+    type Reply = TokenState;
     type Undo = Self;
     const SCRIPT: Script = function!(Writes: "revoke", K::NAME; LEASES, K::PIECES, &["care"]);
     const PARTS: &'static [&'static str] = K::PARTS;
@@ -254,26 +254,26 @@ impl<K: Kind> Operation for Revoke<K> {
         call.bytes(Arc::clone(&self.token));
     }
 
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<Was, Garbled> {
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<TokenState, Garbled> {
         match fields.integer()? {
             -1 => Err(WRONG_TYPE),
-            1 => Ok(Was::Held),
-            2 => Ok(Was::Waiting),
-            _ => Ok(Was::Neither),
+            1 => Ok(TokenState::Held),
+            2 => Ok(TokenState::Waiting),
+            _ => Ok(TokenState::Neither),
         }
     }
 
-    fn apply(self, state: &mut StateOf<K>, now: i64) -> Was {
-        // In memory all tokens are texts.
+    fn apply(self, state: &mut StateOf<K>, now: i64) -> TokenState {
+        // In memory all tokens are valid UTF-8.
         let Ok(token) = std::str::from_utf8(&self.token) else {
-            return Was::Neither;
+            return TokenState::Neither;
         };
         let token = Token::from(token);
         let was = state.release(&token, false, now, self.spans);
-        if let (Was::Held, Some((_, id))) = (was, token.waiter()) {
+        if let (TokenState::Held, Some((_, id))) = (was, token.waiter()) {
             state.pushes.push(Push {
                 ids: vec![id],
-                news: News::Gone,
+                news: PushKind::Gone,
             });
         }
         was
@@ -288,7 +288,8 @@ pub(crate) async fn look<K: Kind>(
     namespace.client::<Look<K>>().run(key, Look::all()).await
 }
 
-/// Releases the lease or the place of a token, which may be of another process. Returns whether it was held.
+/// Releases the lease of a token, or its place in the queue. The token may belong to another process. Returns whether
+/// the lease was held.
 pub(crate) async fn revoke<K: Kind>(
     store: &Store,
     namespace: &Namespace<StateOf<K>>,
@@ -297,7 +298,7 @@ pub(crate) async fn revoke<K: Kind>(
 ) -> Result<bool, Error> {
     let spans = spans(store);
     let revoke = Revoke::new(spans.with(&store.channels()), spans, token);
-    Ok(namespace.client::<Revoke<K>>().run(key, revoke).await? == Was::Held)
+    Ok(namespace.client::<Revoke<K>>().run(key, revoke).await? == TokenState::Held)
 }
 
 #[cfg(test)]

@@ -1,29 +1,30 @@
 //! A model of the lease protocol. The checker visits every reachable state in bounded settings.
 //!
-//! The model runs the real code. Its server runs the [`KeyState`](super::key_state::KeyState) of the in-memory store. Its
-//! processes run the [step](super::process::Tokens::step) of the client. What the model adds is the order of events.
+//! The model runs the real code. Its server runs the [`KeyState`](super::key_state::KeyState) of the in-memory store.
+//! Its processes run the [step](super::process::Tokens::step) of the client. The model adds only the order of events.
 //!
-//! * [`server`]: one key, its clock, and what is observed there: which waiters overtake others, and which fences
-//!   are granted.
+//! * [`server`]: one key, its clock, and the observations there: which waiters overtake others, and which fences are
+//!   granted.
 //! * [`client`]: carries out the effects of the step.
 //! * [`world`]: the events, in every order. Calls run late, or after their sender has crashed; replies and pushes
 //!   arrive late, or never; processes crash; the server's clock jumps; the queue is evicted. Timers may be late: a
 //!   heartbeat or a renewal is sent at any time, and a holder notices at any time that its lease has ended. If
-//!   tombstones end, a call is lost that has not run for as long as one lasts.
+//!   tombstones end, a call that has not run for as long as one lasts is lost.
 //! * [`canonical`]: when two states are equal. Times are relative to now, and fences count by their order. So the
-//!   number of states is finite, although time has no end.
-//! * [`properties`] and [`calm`]: what must always be true, and that no waiter waits for ever.
-//! * [`settings`]: the settings that are explored in full. [`flaws`] puts known faults back, and the checker finds
+//!   number of states is finite, although time is unbounded.
+//! * [`properties`] and [`calm`]: the invariants, and that no waiter waits forever.
+//! * [`settings`]: the settings that are explored in full. [`flaws`] reintroduces known faults, and the checker finds
 //!   each of them.
 //!
 //! The model leaves out the end of fences, a full queue, and a server that loses its holders.
-//! Each seat comes once. Only its future polls a seat, and only the scheduler runs timers.
+//! Each waiter arrives once. Only its own future polls a waiter, and only the scheduler runs timers.
 //!
-//! The worlds of `tests/simulation` draw some orders of events, with the scripts of the server. They judge what callers
-//! see. Here is every order, also those in which timers are late, calls run after any time, and futures are not polled.
-//! What the worlds do not judge: that no belief outlasts the lease on the server, after any fault that keeps the server's
-//! state; that every waiter is served in bounded time from every state; that a released token never comes back; and which
-//! waiter goes first, with flows, classes and the newest first.
+//! The worlds of `tests/simulation` draw some orders of events, with the scripts of the server. They check the
+//! behaviour that callers see. This model covers every order, also those in which timers are late, calls run after any
+//! time, and futures are not polled. The worlds do not check: that no process treats a lease as valid for longer than
+//! it is held on the server, after any fault that keeps the server's state; that every waiter is served in bounded time
+//! from every state; that a released token never comes back; and which waiter goes first, with flows, classes and the
+//! newest first.
 
 mod calm;
 mod canonical;
@@ -78,7 +79,7 @@ impl Modelled for RwHolders {
     }
 }
 
-/// The model, as the checker sees it.
+/// The model, in the form for the checker.
 #[derive(Debug)]
 struct Protocol<H> {
     rules: Arc<Rules>,

@@ -20,18 +20,18 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::error::Error;
 use crate::key::Key;
-use crate::lease::handle::{CommonKeeper, Keeper, LeaseHandle, LeaseState};
+use crate::lease::handle::{CommonOwner, LeaseHandle, LeaseOwner, LeaseState};
 use crate::lease::hold_time::HoldTime;
-use crate::lease::key_state::{KeyState, Terms, Was};
+use crate::lease::key_state::{AcquireTerms, KeyState, TokenState};
 use crate::lease::kind;
 use crate::lease::kind::{Entry, Found, Kind, Outcome, Query, Scope};
 use crate::lease::look::{Look, Snapshot, revoke};
 use crate::lease::operations::{
-    AcquireRelease, Answer, Heartbeat, Renew, Scene, Verb, VerbOf, What,
+    AcquireRelease, Answer, Heartbeat, Renew, ReplyKind, ScriptContext, Verb, VerbOf,
 };
 use crate::lease::options::{Holding, LeaseOptions, Watched, micros, rules, spans};
 use crate::lease::process::Tokens;
-use crate::lease::process::event::{Event, Grant, Party, Release};
+use crate::lease::process::event::{Event, Grant, Host, Release};
 use crate::lease::process::wait::unexpected;
 use crate::lease::settings::{FleetSet, KeyLimit, Watcher};
 use crate::lease::token::{Suffix, Token};
@@ -43,42 +43,42 @@ use crate::store::scheduler::Signal;
 use crate::sync::{Stripes, my_stripe};
 
 /// A namespace of leases, shared by all its values in this process.
-pub(crate) struct Admission<K: Kind> {
+pub(crate) struct LeaseNamespace<K: Kind> {
     pub(crate) store: Store,
-    pub(crate) namespace: Namespace<KeyState<K::Holders>>,
+    pub(crate) states: Namespace<KeyState<K::Holders>>,
     pub(crate) acquire_release: Client<AcquireRelease<K>>,
     pub(crate) renew: Client<Renew<K>>,
     pub(super) heartbeat: Client<Heartbeat<K>>,
     pub(super) look: Client<Look<K>>,
-    pub(super) scene: Arc<Scene<K>>,
+    pub(super) context: Arc<ScriptContext<K>>,
     pub(super) tokens: Mutex<State<K>>,
-    /// Locked with `tokens`, or alone.
-    pub(super) young: Stripes<Mutex<Young>>,
-    /// Whether the tokens know of an outage.
+    /// Locked together with `tokens`, or alone.
+    pub(super) new_leases: Stripes<Mutex<NewLeases>>,
+    /// Whether `tokens` has recorded an outage.
     pub(super) has_outages: AtomicBool,
-    /// Renewal times are rounded to whole spans since this time.
+    /// Renewal times are rounded to multiples of a span since this time.
     pub(crate) began: Instant,
-    pub(crate) local: Local<K>,
+    pub(crate) local: ProcessHost<K>,
     pub(crate) hold_time: HoldTime,
-    /// What the fleet has set for the keys, for permits.
+    /// The limit of permits that the fleet has set for the keys.
     fleet: OnceLock<Arc<FleetSet>>,
 }
 
 pub(super) struct State<K: Kind> {
-    pub(super) tokens: Tokens<Local<K>>,
-    /// The namespace, while the store owes it releases.
-    pub(super) keep: Option<Arc<Admission<K>>>,
+    pub(super) tokens: Tokens<ProcessHost<K>>,
+    /// A reference to the namespace itself, while it has pending releases.
+    pub(super) keep_alive: Option<Arc<LeaseNamespace<K>>>,
 }
 
-impl<K: Kind> Admission<K> {
+impl<K: Kind> LeaseNamespace<K> {
     pub(crate) fn new(
         store: &Store,
         namespace: &Namespace<KeyState<K::Holders>>,
         scope: Scope<K>,
     ) -> Arc<Self> {
-        let admission = store.notifier().join(|ids| {
+        let namespace = store.notifier().join(|ids| {
             let began = clock::now();
-            let local = Local {
+            let local = ProcessHost {
                 process: store.notifier().number(),
                 ids,
                 kind: PhantomData,
@@ -89,17 +89,17 @@ impl<K: Kind> Admission<K> {
                 renew: namespace.client(),
                 heartbeat: namespace.client(),
                 look: namespace.client(),
-                namespace: namespace.clone(),
-                scene: Arc::new(Scene {
+                states: namespace.clone(),
+                context: Arc::new(ScriptContext {
                     channels: spans(store).with(&store.channels()),
                     spans: spans(store),
                     scope,
                 }),
                 tokens: Mutex::new(State {
                     tokens: Tokens::new(local.clone(), rules(store, K::Outcome::HEARS), began),
-                    keep: None,
+                    keep_alive: None,
                 }),
-                young: Stripes::new(Mutex::default),
+                new_leases: Stripes::new(Mutex::default),
                 has_outages: AtomicBool::new(false),
                 began,
                 local,
@@ -107,8 +107,8 @@ impl<K: Kind> Admission<K> {
                 fleet: OnceLock::new(),
             })
         });
-        store.scheduler().join(&admission);
-        admission
+        store.scheduler().join(&namespace);
+        namespace
     }
 
     /// Follows the limit that the fleet sets for this name.
@@ -128,23 +128,23 @@ impl<K: Kind> Admission<K> {
 
     /// Returns the settings of the outcomes.
     pub(crate) fn scope(&self) -> &Scope<K> {
-        &self.scene.scope
+        &self.context.scope
     }
 
-    /// Returns an outcome that leaves nothing to do, if the store is in memory. Does not wait.
+    /// Returns an outcome that makes an acquire unnecessary, if the store is in memory. Does not wait.
     pub(crate) fn find(&self, key: &Key, query: &Query<K>) -> Option<Found<K>> {
         let step = |state: &mut KeyState<K::Holders>, now| {
-            K::Outcome::look(&state.holders, &self.scene.scope, query, false, now)
+            K::Outcome::look(&state.holders, &self.context.scope, query, false, now)
         };
-        match self.namespace.cells()?.step(key.as_bytes(), step).ok()? {
+        match self.states.cells()?.step(key.as_bytes(), step).ok()? {
             kind::Look::Done(found) => Some(found),
             _ => None,
         }
     }
 
-    /// Enters an outcome, releases the lease to the store, and tells the waiters to acquire again. Returns whether the lease
-    /// was still held, and how full the filter is, for kinds that have one; or why the outcome was not entered. Then nothing
-    /// is changed. `again`: it was sent before, and the answer is not known.
+    /// Stores an outcome, releases the lease to the store, and makes the waiters acquire again. Returns whether the
+    /// lease was still held, and how full the filter is, for kinds that have one; or why the outcome was not stored, in
+    /// which case nothing changes. `again`: it was sent before, and the reply is not known.
     pub(crate) async fn complete(
         &self,
         state: &LeaseState,
@@ -162,7 +162,7 @@ impl<K: Kind> Admission<K> {
         )
     }
 
-    /// The same in the next batch, whose reply calls `then`: no task waits for it.
+    /// Like [`complete`](Self::complete), but in the next batch, whose reply calls `then`: no task waits for it.
     pub(crate) fn send_completion(
         &self,
         state: &LeaseState,
@@ -179,19 +179,19 @@ impl<K: Kind> Admission<K> {
             .send(here, key, operation, |answer| then(completed::<K>(answer)));
     }
 
-    /// `None` if the store is not in memory.
+    /// Completes in memory. `None` if the store is not in memory.
     fn complete_in_memory(&self, state: &LeaseState, entry: &Entry<K>) -> Option<Completed<K>> {
         let Grant { key, token, .. } = &state.grant;
-        let step = |state: &mut _, now| self.scene.complete(state, token, entry, now);
+        let step = |state: &mut _, now| self.context.complete(state, token, entry, now);
         Some(
-            self.namespace
+            self.states
                 .cells()?
                 .step_with(key.as_bytes(), K::Outcome::payload(entry), step),
         )
     }
 
     fn completion(&self, state: &LeaseState, entry: Entry<K>, again: bool) -> AcquireRelease<K> {
-        let terms = Terms::usual(micros(state.ttl()));
+        let terms = AcquireTerms::usual(micros(state.ttl()));
         self.operation(
             state.grant.token.clone(),
             Verb::Complete { entry, again },
@@ -199,7 +199,7 @@ impl<K: Kind> Admission<K> {
         )
     }
 
-    /// Returns a new token without an entry here, and the id in it.
+    /// Returns a new token that has no entry here, and the id in it.
     pub(crate) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
         self.local.token(holding, suffix)
     }
@@ -208,10 +208,10 @@ impl<K: Kind> Admission<K> {
         &self,
         token: Token,
         verb: VerbOf<K>,
-        terms: Terms,
+        terms: AcquireTerms,
     ) -> AcquireRelease<K> {
         AcquireRelease {
-            scene: Arc::clone(&self.scene),
+            context: Arc::clone(&self.context),
             token,
             verb,
             terms,
@@ -222,18 +222,18 @@ impl<K: Kind> Admission<K> {
         let verb = Verb::Release {
             withdraws: back.withdrawn,
         };
-        self.operation(back.token.clone(), verb, Terms::usual(back.ttl))
+        self.operation(back.token.clone(), verb, AcquireTerms::usual(back.ttl))
     }
 
-    /// Releases. Returns also whether the call was sent twice.
-    pub(crate) async fn release_token(&self, back: &Release) -> Result<(Was, bool), Error> {
+    /// Releases a token. Also returns whether the call was sent twice.
+    pub(crate) async fn release_token(&self, back: &Release) -> Result<(TokenState, bool), Error> {
         let answer = self
             .acquire_release
             .run(back.key.clone(), self.release_operation(back))
             .await?;
         match answer.what {
-            What::Released(was) => Ok((was, answer.twice)),
-            What::Acquired(_) | What::Completed(..) => Err(unexpected()),
+            ReplyKind::Released(was) => Ok((was, answer.twice)),
+            ReplyKind::Acquired(_) | ReplyKind::Completed(..) => Err(unexpected()),
         }
     }
 
@@ -261,13 +261,14 @@ impl<K: Kind> Admission<K> {
         Ok(self.look.run(key, Look::sums()).await?.in_use)
     }
 
-    /// Releases the lease or the place of a token, which may be of another process. Returns whether it was held.
+    /// Releases the lease of a token, or its place in the queue. The token may belong to another process. Returns
+    /// whether the lease was held.
     pub(crate) async fn revoke(&self, key: Key, token: &[u8]) -> Result<bool, Error> {
-        revoke::<K>(&self.store, &self.namespace, key, token).await
+        revoke::<K>(&self.store, &self.states, key, token).await
     }
 
-    /// Estimates the time until a lease is free, from the end of the next lease (in `left` µs) and the recent hold times
-    /// of the waiters `before` it.
+    /// Estimates the time until a lease is free, from the end of the next lease (in `left` µs) and the recent hold
+    /// times of the waiters `before` it.
     pub(super) fn retry_after(&self, left: i64, before: i64) -> Option<Duration> {
         let left = u64::try_from(left)
             .ok()
@@ -280,21 +281,21 @@ impl<K: Kind> Admission<K> {
     }
 }
 
-/// The waiters send heartbeats with the new limit, and the store grants what fits now.
-impl<K: Kind> Watcher for Admission<K> {
+/// On a change, the waiters send heartbeats with the new limit, and the store grants what now fits.
+impl<K: Kind> Watcher for LeaseNamespace<K> {
     fn limit_changed(self: Arc<Self>) {
         self.handle(Event::Signal(Signal::Relinked));
     }
 }
 
-/// The result of [`Admission::complete`].
+/// The result of [`LeaseNamespace::complete`].
 pub(crate) type Completed<K> = Result<Result<(bool, u64), Found<K>>, Error>;
 
 fn completed<K: Kind>(answer: Result<Answer<Found<K>>, Error>) -> Completed<K> {
     let Answer { found, what, .. } = answer?;
     match (found, what) {
         (Some(obstacle), _) => Ok(Err(obstacle)),
-        (None, What::Completed(was_held, level)) => Ok(Ok((was_held, level))),
+        (None, ReplyKind::Completed(was_held, level)) => Ok(Ok((was_held, level))),
         (None, _) => Err(unexpected()),
     }
 }
@@ -302,34 +303,34 @@ fn completed<K: Kind>(answer: Result<Answer<Found<K>>, Error>) -> Completed<K> {
 /// The leases of one value of a namespace. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Leases<K: Kind> {
-    pub(crate) admission: Arc<Admission<K>>,
-    /// For each stripe of threads, so that their leases do not share counts of references: what leases have in common, and who
-    /// keeps them.
-    common: Arc<Stripes<(Arc<Holding>, CommonKeeper)>>,
+    pub(crate) namespace: Arc<LeaseNamespace<K>>,
+    /// The common state and the owner of the leases, with a copy for each stripe of threads: with a single copy, all
+    /// threads would contend for its reference counts.
+    common: Arc<Stripes<(Arc<Holding>, CommonOwner)>>,
 }
 
 impl<K: Kind> Leases<K> {
     pub(crate) fn new(
-        admission: Arc<Admission<K>>,
+        namespace: Arc<LeaseNamespace<K>>,
         options: LeaseOptions,
         leases: crate::telemetry::leases::Leases,
     ) -> Self {
-        Self::of(admission, &Holding::new(options, leases))
+        Self::of(namespace, &Holding::new(options, leases))
     }
 
-    fn of(admission: Arc<Admission<K>>, holding: &Holding) -> Self {
-        let watched: Weak<dyn Watched> = Arc::<Admission<K>>::downgrade(&admission);
+    fn of(namespace: Arc<LeaseNamespace<K>>, holding: &Holding) -> Self {
+        let watched: Weak<dyn Watched> = Arc::<LeaseNamespace<K>>::downgrade(&namespace);
         let holding = Holding {
             watched: Some(watched),
             ..holding.clone()
         };
         let common = || {
-            let keeper = Arc::clone(&admission) as Arc<dyn Keeper>;
-            (Arc::new(holding.clone()), Arc::new(keeper))
+            let owner = Arc::clone(&namespace) as Arc<dyn LeaseOwner>;
+            (Arc::new(holding.clone()), Arc::new(owner))
         };
         Self {
             common: Arc::new(Stripes::new(common)),
-            admission,
+            namespace,
         }
     }
 
@@ -337,11 +338,11 @@ impl<K: Kind> Leases<K> {
         &self.common[my_stripe()].0
     }
 
-    pub(super) fn keeper(&self) -> &CommonKeeper {
+    pub(super) fn owner(&self) -> &CommonOwner {
         &self.common[my_stripe()].1
     }
 
-    /// Sends away the waiters of this value, now and later.
+    /// Rejects the current and all later waiters of this value.
     pub(crate) fn close(&self) {
         self.holding().closed.send_replace(true);
     }
@@ -363,8 +364,8 @@ where
         options: LeaseOptions,
         leases: crate::telemetry::leases::Leases,
     ) -> Self {
-        let admission = store.shared(name, || Admission::new(store, &namespace(), ()));
-        Self::new(admission, options, leases)
+        let namespace = store.shared(name, || LeaseNamespace::new(store, &namespace(), ()));
+        Self::new(namespace, options, leases)
     }
 
     /// Returns the leases of this name in the [local share](Store::local_share). All users of the store and the name
@@ -374,9 +375,9 @@ where
         name: &str,
         open: impl FnOnce(&Store) -> Namespace<KeyState<K::Holders>>,
     ) -> Self {
-        let store = self.admission.store.local_share();
-        let admission = store.shared(name, || Admission::new(store, &open(store), ()));
-        Self::of(admission, self.holding())
+        let store = self.namespace.store.local_share();
+        let namespace = store.shared(name, || LeaseNamespace::new(store, &open(store), ()));
+        Self::of(namespace, self.holding())
     }
 }
 
@@ -388,17 +389,17 @@ impl<K: Kind> fmt::Debug for Leases<K> {
     }
 }
 
-debug!(Admission<K: Kind>);
+debug!(LeaseNamespace<K: Kind>);
 
 /// The waiters and leases of this process.
 #[derive_where(Clone)]
-pub(crate) struct Local<K> {
+pub(crate) struct ProcessHost<K> {
     pub(super) process: u64,
     pub(super) ids: Ids,
     pub(super) kind: PhantomData<fn(K)>,
 }
 
-impl<K> Local<K> {
+impl<K> ProcessHost<K> {
     /// Returns a new id, and the token that contains it.
     pub(super) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
         let id = self.ids.next();
@@ -406,7 +407,7 @@ impl<K> Local<K> {
     }
 }
 
-impl<K: Kind> Party for Local<K> {
+impl<K: Kind> Host for ProcessHost<K> {
     type Waiter = Arc<Waiter<K>>;
     type Lease = LeaseHandle;
     type Found = Found<K>;
@@ -424,7 +425,7 @@ impl<K: Kind> Party for Local<K> {
     }
 
     fn token(&mut self, waiter: &Self::Waiter) -> (u64, Token) {
-        Local::token(self, &waiter.holding, &waiter.ask.suffix)
+        ProcessHost::token(self, &waiter.holding, &waiter.ask.suffix)
     }
 
     fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> LeaseHandle {
@@ -432,22 +433,22 @@ impl<K: Kind> Party for Local<K> {
     }
 }
 
-/// A lease, and when it is renewed, if it is.
+/// A lease, and when it is renewed, if ever.
 pub(super) type Leased = (LeaseHandle, Option<Instant>);
 
-/// Leases that were acquired at once, until they are renewed for the first time.
+/// Leases that were acquired without waiting, until their first renewal.
 ///
-/// Most leases end before that. Until then no waiter of this process is behind them, so they need nothing of the
-/// [tokens](Tokens), and are no more than an entry in a map.
+/// Most leases end before that. Until then no waiter of this process is behind them, so they need no entry in the
+/// [tokens](Tokens), only an entry in this map.
 #[derive(Default)]
-pub(super) struct Young {
+pub(super) struct NewLeases {
     leases: HashMap<u64, Leased>,
-    /// Not later than the first renewal: leases that have ended do not change it.
+    /// The first renewal, or an earlier time: leases that have ended do not change it.
     next: Option<Instant>,
 }
 
-impl Young {
-    /// Returns when the first lease may have to be renewed.
+impl NewLeases {
+    /// Returns the earliest time at which a lease may have to be renewed.
     pub(super) fn due(&self) -> Option<Instant> {
         self.next
     }
@@ -461,20 +462,19 @@ impl Young {
         self.leases.remove(&id)
     }
 
-    /// Removes the leases that are to be renewed until `now`, or all.
-    pub(super) fn grown_up(&mut self, now: Option<Instant>) -> Vec<Leased> {
+    /// Removes the leases that are due by `now`, or all if it is `None`.
+    pub(super) fn take_due(&mut self, now: Option<Instant>) -> Vec<Leased> {
         if now.is_some_and(|now| self.next.is_none_or(|next| next > now)) {
             return Vec::new();
         }
-        let is_grown_up =
-            |due: Option<Instant>| now.is_none_or(|now| due.is_some_and(|due| due <= now));
-        let grown_up = self
+        let is_due = |due: Option<Instant>| now.is_none_or(|now| due.is_some_and(|due| due <= now));
+        let take_due = self
             .leases
-            .extract_if(|_, (_, due)| is_grown_up(*due))
+            .extract_if(|_, (_, due)| is_due(*due))
             .map(|(_, leased)| leased);
-        let grown_up = grown_up.collect();
+        let take_due = take_due.collect();
         self.next = self.leases.values().filter_map(|(_, due)| *due).min();
-        grown_up
+        take_due
     }
 }
 
@@ -484,28 +484,28 @@ mod tests {
     use crate::lease::holders::Exclusive;
     use crate::store::scheduler::Signal;
 
-    fn admission() -> Arc<Admission<Exclusive>> {
+    fn namespace() -> Arc<LeaseNamespace<Exclusive>> {
         let store = Store::in_memory();
-        Admission::new(&store, &Namespace::new(&store, "m").unwrap(), ())
+        LeaseNamespace::new(&store, &Namespace::new(&store, "m").unwrap(), ())
     }
 
-    /// The time for which a caller that is refused is told to wait.
+    /// The `retry_after` of a refusal.
     #[test]
     fn the_time_until_a_lease_is_free_is_estimated() {
-        let admission = admission();
+        let namespace = namespace();
         let ns = Duration::from_nanos;
         let estimated = |left, before| {
-            admission
+            namespace
                 .retry_after(left, before)
                 .map(|span| span.as_nanos())
         };
-        // The end of the next lease, until it is known how long leases are held.
+        // The end of the next lease, until a hold time is known.
         assert_eq!(
             [-1, 0, 1, 5000].map(|left| estimated(left, 0)),
             [None, None, Some(1000), Some(5_000_000)]
         );
-        admission.hold_time.note(ns(1788));
-        // As many turns as there are waiters before, and its own.
+        namespace.hold_time.note(ns(1788));
+        // The hold time, multiplied by the number of waiters ahead and one more.
         let expected = [
             (9, 0, 1788),
             (1, 0, 1000),
@@ -525,10 +525,10 @@ mod tests {
 
     #[test]
     fn a_namespace_that_owes_no_release_is_dropped() {
-        let admission = admission();
-        admission.handle(Event::Signal(Signal::Hurry));
-        let weak = Arc::downgrade(&admission);
-        drop(admission);
+        let namespace = namespace();
+        namespace.handle(Event::Signal(Signal::Hurry));
+        let weak = Arc::downgrade(&namespace);
+        drop(namespace);
         assert!(weak.upgrade().is_none());
     }
 }

@@ -1,9 +1,9 @@
-//! The operations on the leases of a key. Each is an operation of the library in `lua/`, and the same in Rust.
+//! The operations on the leases of a key. Each has one implementation in the library in `lua/`, and one in Rust.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::lease::key_state::{KeyState, Spans, Standing, Terms, Was};
+use crate::lease::key_state::{AcquireTerms, KeyState, Position, Spans, TokenState};
 use crate::lease::kind::{Entry, Found, Kind, LEASES, Look, Outcome, Query, Scope};
 use crate::lease::settings::KeyLimit;
 use crate::lease::token::Token;
@@ -14,14 +14,14 @@ use crate::store::operation::{
 
 /// The arguments that all scripts of a namespace share.
 #[derive(Debug)]
-pub(crate) struct Scene<K: Kind> {
+pub(crate) struct ScriptContext<K: Kind> {
     /// See [`Spans::with`].
     pub(crate) channels: Arc<str>,
     pub(crate) spans: Spans,
     pub(crate) scope: Scope<K>,
 }
 
-impl<K: Kind> Scene<K> {
+impl<K: Kind> ScriptContext<K> {
     /// Acquires in memory.
     pub(super) fn acquire(
         &self,
@@ -29,7 +29,7 @@ impl<K: Kind> Scene<K> {
         token: &Token,
         query: Option<&Query<K>>,
         bypass: bool,
-        terms: Terms,
+        terms: AcquireTerms,
         now: i64,
     ) -> Answer<Found<K>> {
         let look = query.map_or(Look::Open(None), |query| {
@@ -41,7 +41,7 @@ impl<K: Kind> Scene<K> {
             Look::Done(found) => (Some(found), Some(true)),
         };
         let told = query.and_then(K::Outcome::told);
-        let what = What::Acquired(state.acquire(token, terms, told, done, now, self.spans));
+        let what = ReplyKind::Acquired(state.acquire(token, terms, told, done, now, self.spans));
         // In memory, the cell pushes all messages.
         Answer {
             now,
@@ -52,8 +52,8 @@ impl<K: Kind> Scene<K> {
         }
     }
 
-    /// Enters an outcome in memory, and releases the lease. Returns whether it was still held, and how full the filter is now;
-    /// or why the outcome was not entered.
+    /// Stores an outcome in memory, and releases the lease. Returns whether the lease was still held, and how full the
+    /// filter is now; or why the outcome was not stored.
     pub(super) fn complete(
         &self,
         state: &mut StateOf<K>,
@@ -67,58 +67,58 @@ impl<K: Kind> Scene<K> {
 }
 
 impl Spans {
-    /// The argument that `lua/queue.lua` takes, which has the other spans itself: how long a grant lasts, and the prefix of the
-    /// channel names.
+    /// Returns an argument for `lua/queue.lua`, which has the other spans itself: how long a grant lasts, and the
+    /// prefix of the channel names.
     pub(crate) fn with(self, channels: &str) -> Arc<str> {
         format!("{} {channels}", self.grant).into()
     }
 }
 
-/// Acquires a lease or a place in the queue, or gives it up, perhaps with an outcome. It is one operation, so that all of these leave in the same
-/// call.
+/// Acquires a lease or a place in the queue, or releases it, perhaps with an outcome. These are one operation, so that
+/// they are sent in the same call.
 #[derive(Debug)]
 pub(crate) struct AcquireRelease<K: Kind> {
-    pub(crate) scene: Arc<Scene<K>>,
+    pub(crate) context: Arc<ScriptContext<K>>,
     pub(crate) token: Token,
     pub(crate) verb: VerbOf<K>,
-    /// The terms of an acquire. Other verbs leave with acquires of any terms.
-    pub(crate) terms: Terms,
+    /// The terms of an acquire. Other verbs can share a call with acquires of any terms.
+    pub(crate) terms: AcquireTerms,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Verb<Q, E> {
-    /// `bypass`: in spite of outcomes of earlier leases.
+    /// `bypass`: acquire in spite of outcomes of earlier leases.
     Acquire { query: Option<Q>, bypass: bool },
     /// `withdraws`: an acquire of the token that runs later is refused.
     Release { withdraws: bool },
-    /// Enters the outcome of a lease, releases the lease, and tells the waiters to acquire again. `again`: it was sent before,
-    /// and the answer is not known.
+    /// Stores the outcome of a lease, releases the lease, and makes the waiters acquire again. `again`: it was sent
+    /// before, and the reply is not known.
     Complete { entry: E, again: bool },
 }
 
 pub(crate) type VerbOf<K> = Verb<Query<K>, Entry<K>>;
 
-/// The answer.
+/// The reply to [`AcquireRelease`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer<F> {
-    /// The server's time; 0 for a release, which may not read it.
+    /// The server's time; 0 for a release, which does not read it.
     pub(crate) now: i64,
-    pub(crate) what: What,
-    /// The outcome of an earlier lease, or why the outcome of this one was not entered.
+    pub(crate) what: ReplyKind,
+    /// The outcome of an earlier lease, or the reason why the outcome of this one was not stored.
     pub(crate) found: Option<F>,
     /// The messages to other waiters of this process.
     pub(crate) heard: Vec<Push>,
-    /// Whether the call was sent twice: then the other copy may run after a release.
+    /// Whether the call was sent twice: then the second copy may run after a release.
     pub(crate) twice: bool,
 }
 
 #[cfg(test)]
 impl<F> Answer<F> {
-    /// The answer to an acquire.
-    pub(super) fn acquired(now: i64, standing: Standing, found: Option<F>, twice: bool) -> Self {
+    /// Makes the reply to an acquire.
+    pub(super) fn acquired(now: i64, standing: Position, found: Option<F>, twice: bool) -> Self {
         Self {
             now,
-            what: What::Acquired(standing),
+            what: ReplyKind::Acquired(standing),
             found,
             heard: Vec::new(),
             twice,
@@ -127,11 +127,11 @@ impl<F> Answer<F> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    Acquired(Standing),
-    Released(Was),
-    /// Whether the lease was held, as far as is known if the call was sent twice; and how full the filter is now, for kinds
-    /// that have one.
+pub(crate) enum ReplyKind {
+    Acquired(Position),
+    Released(TokenState),
+    /// Whether the lease was held, as far as is known if the call was sent twice; and how full the filter is now, for
+    /// kinds that have one.
     Completed(bool, u64),
 }
 
@@ -140,7 +140,7 @@ pub(crate) enum What {
 pub(crate) struct Renew<K> {
     pub(crate) token: Token,
     pub(crate) ttl: i64,
-    /// Makes the next fence higher than this one; 0: no condition.
+    /// The next fence must be higher than this one; 0: no condition.
     pub(crate) fence: i64,
     pub(crate) kind: PhantomData<fn(K)>,
 }
@@ -148,18 +148,18 @@ pub(crate) struct Renew<K> {
 /// Marks waiters as alive, and returns their states.
 #[derive(Debug)]
 pub(crate) struct Heartbeat<K: Kind> {
-    pub(crate) scene: Arc<Scene<K>>,
-    /// What this process knows of the limit of the key.
+    pub(crate) context: Arc<ScriptContext<K>>,
+    /// The limit of the key that this process knows.
     pub(crate) limit: Option<KeyLimit>,
     pub(crate) tokens: Vec<Token>,
 }
 
 /// The states of several waiters, and the server's time, µs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Standings {
+pub(crate) struct Positions {
     pub(crate) now: i64,
     pub(crate) soonest: i64,
-    pub(crate) each: Vec<Standing>,
+    pub(crate) each: Vec<Position>,
     /// The grants to waiters of this process.
     pub(crate) granted: Vec<Push>,
 }
@@ -170,27 +170,27 @@ pub(super) const WRONG_TYPE: Garbled = Garbled(
 
 const OUT_OF_MEMORY: Garbled = Garbled("OOM the server is out of memory, so nothing was done");
 
-/// The status of a run that went the usual way.
+/// The status of a run without a special result.
 const USUAL: i64 = 4;
 
 const GARBLED: Garbled = Garbled("the script replied with something other than a list of grants");
 
-/// The state of a token, from the numbers that say so in a reply. A lock of another program may have a ttl whose end is no
-/// time that fits.
-fn standing(status: i64, time: i64, fence: i64, before: i64) -> Standing {
+/// Returns the state of a token from the numbers of a reply. A lock of another program may have a ttl whose end does
+/// not fit into the number.
+fn standing(status: i64, time: i64, fence: i64, before: i64) -> Position {
     let time = time.clamp(0, 1 << 53);
     match status {
-        1 => Standing::Held {
+        1 => Position::Held {
             expiry: time,
             fence,
         },
-        2 => Standing::Queued {
+        2 => Position::Queued {
             soonest: time,
             before,
         },
-        3 => Standing::Done,
-        -2 => Standing::Withdrawn,
-        _ => Standing::Refused {
+        3 => Position::Done,
+        -2 => Position::Withdrawn,
+        _ => Position::Refused {
             soonest: time,
             before,
         },
@@ -217,7 +217,7 @@ pub(crate) type StateOf<K> = KeyState<<K as Kind>::Holders>;
 impl<K: Kind> Operation for AcquireRelease<K> {
     type Cell = StateOf<K>;
     type Reply = Answer<Found<K>>;
-    // A waiter that goes away withdraws its token itself, since the answer may be lost too.
+    // A waiter that is dropped withdraws its token itself, since the reply may be lost too.
     type Undo = Self;
     const SCRIPT: Script =
         function!(Writes: "leases", K::NAME; LEASES, K::PIECES, &["leases", "runs"]);
@@ -225,8 +225,8 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = K::Outcome::MOST_RUNS;
     const SAME_ONCE: bool = false;
-    // The fixed cost of a call is a third of the cost of a dozen runs, so more calls at once would cost more than
-    // they gain.
+    // The fixed cost of a call is a third of the cost of a dozen runs, so more calls at once would cost more than they
+    // gain.
     const FLUSHERS: usize = 2;
     const NOTIFIES: bool = true;
     const BULK: bool = K::Outcome::BULK;
@@ -247,9 +247,9 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        call.channels(Arc::clone(&self.scene.channels));
-        K::Outcome::write_scope(&self.scene.scope, call);
-        // If there is an acquire in the call, it writes the shared arguments.
+        call.channels(Arc::clone(&self.context.channels));
+        K::Outcome::write_scope(&self.context.scope, call);
+        // The shared arguments belong to acquires, so only an acquire writes them.
         if let Verb::Acquire { .. } = self.verb {
             self.terms
                 .written()
@@ -298,18 +298,20 @@ impl<K: Kind> Operation for AcquireRelease<K> {
         let what = match (self.verb, status) {
             (_, -1) => return Err(WRONG_TYPE),
             (_, -3) => return Err(OUT_OF_MEMORY),
-            (Verb::Acquire { .. }, status) => What::Acquired(standing(status, time, fence, before)),
-            (Verb::Release { .. }, 1) => What::Released(Was::Held),
-            (Verb::Release { .. }, 2) => What::Released(Was::Waiting),
-            (Verb::Release { .. }, _) => What::Released(Was::Neither),
-            // The first of two copies has released the lease, unless the lease was lost before: then it may be free too,
-            // but nobody else has it.
-            (Verb::Complete { again, .. }, status) => What::Completed(
+            (Verb::Acquire { .. }, status) => {
+                ReplyKind::Acquired(standing(status, time, fence, before))
+            }
+            (Verb::Release { .. }, 1) => ReplyKind::Released(TokenState::Held),
+            (Verb::Release { .. }, 2) => ReplyKind::Released(TokenState::Waiting),
+            (Verb::Release { .. }, _) => ReplyKind::Released(TokenState::Neither),
+            // The first of two copies has released the lease, unless the lease was lost before. In the second case the
+            // lease may also be free, but no other holder has it.
+            (Verb::Complete { again, .. }, status) => ReplyKind::Completed(
                 status == 1 || (twice || again) && status == 0,
                 u64::try_from(time).unwrap_or(0),
             ),
         };
-        let now = if matches!(what, What::Released(_)) {
+        let now = if matches!(what, ReplyKind::Released(_)) {
             0
         } else {
             now
@@ -339,7 +341,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
         let Self {
-            scene,
+            context,
             token,
             verb,
             terms,
@@ -347,25 +349,25 @@ impl<K: Kind> Operation for AcquireRelease<K> {
         let mut found = None;
         let what = match verb {
             Verb::Acquire { query, bypass } => {
-                return scene.acquire(state, token, query.as_ref(), *bypass, *terms, now);
+                return context.acquire(state, token, query.as_ref(), *bypass, *terms, now);
             }
             Verb::Release { withdraws } => {
-                let was = state.release(token, *withdraws, now, scene.spans);
+                let was = state.release(token, *withdraws, now, context.spans);
                 return Answer {
                     now: 0,
-                    what: What::Released(was),
+                    what: ReplyKind::Released(was),
                     found,
                     heard: Vec::new(),
                     twice: false,
                 };
             }
             Verb::Complete { entry, .. } => {
-                let completed = scene.complete(state, token, entry, now);
+                let completed = context.complete(state, token, entry, now);
                 let (was_held, level) = completed.unwrap_or_else(|obstacle| {
                     found = Some(obstacle);
                     (false, 0)
                 });
-                What::Completed(was_held, level)
+                ReplyKind::Completed(was_held, level)
             }
         };
         // In memory, the cell pushes all messages.
@@ -385,7 +387,7 @@ impl<K: Kind> Operation for AcquireRelease<K> {
 
 impl<K: Kind> Operation for Renew<K> {
     type Cell = StateOf<K>;
-    /// The server's time, and the new expiry, µs; or `None` if the token holds no longer.
+    /// The server's time, and the new expiry, µs; `None` if the token no longer holds.
     type Reply = (i64, Option<i64>);
     type Undo = Self;
     const SCRIPT: Script = function!(Writes: "renew", K::NAME; LEASES, K::PIECES, &["care"]);
@@ -393,7 +395,7 @@ impl<K: Kind> Operation for Renew<K> {
     const REPEAT: Repeat = Repeat::Safe;
     const MOST_RUNS: usize = 192;
     const BULK: bool = K::Outcome::BULK;
-    // The same token twice (a watchdog and a user renew at once) is two runs.
+    // The same token twice (a watchdog and a user renew at the same time) means two runs.
     const SAME_ONCE: bool = false;
     const RESERVED: bool = true;
 
@@ -418,7 +420,7 @@ impl<K: Kind> Operation for Renew<K> {
 
 impl<K: Kind> Operation for Heartbeat<K> {
     type Cell = StateOf<K>;
-    type Reply = Standings;
+    type Reply = Positions;
     type Undo = Self;
     const SCRIPT: Script = function!(Writes: "heartbeat", K::NAME; LEASES, K::PIECES, &["care"]);
     const PARTS: &'static [&'static str] = K::PARTS;
@@ -428,7 +430,7 @@ impl<K: Kind> Operation for Heartbeat<K> {
     const RESERVED: bool = true;
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        call.channels(Arc::clone(&self.scene.channels));
+        call.channels(Arc::clone(&self.context.channels));
     }
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
@@ -451,7 +453,7 @@ impl<K: Kind> Operation for Heartbeat<K> {
             Ok(standing(status, time, fence, 0))
         });
         let each = each.collect::<Result<_, _>>()?;
-        Ok(Standings {
+        Ok(Positions {
             now,
             soonest,
             each,
@@ -460,8 +462,8 @@ impl<K: Kind> Operation for Heartbeat<K> {
     }
 
     fn apply(self, state: &mut StateOf<K>, now: i64) -> Self::Reply {
-        let (soonest, each) = state.heartbeat(&self.tokens, self.limit, now, self.scene.spans);
-        Standings {
+        let (soonest, each) = state.heartbeat(&self.tokens, self.limit, now, self.context.spans);
+        Positions {
             now,
             soonest,
             each,

@@ -1,4 +1,4 @@
-//! The options of leases, and the times and rules that all leases of a namespace share.
+//! The options of leases, and the time spans and rules that all leases of a namespace share.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,20 +20,20 @@ pub(crate) struct LeaseOptions {
     pub(crate) ttl: Duration,
     /// Whether a watchdog renews leases while they are held.
     pub(crate) watchdog: bool,
-    /// How long a watchdog keeps a lease for one holder. `None`: as long as it is held.
+    /// The maximum time for which a watchdog keeps a lease for one holder. `None`: as long as the lease is held.
     pub(crate) max_hold: Option<Duration>,
-    /// How long a lease is held at least, even if it is released earlier.
+    /// The minimum hold time: an earlier release takes effect only after it.
     pub(crate) at_least_for: Duration,
     pub(crate) drift: Drift,
-    /// How often waiters send heartbeats if no push would wake them.
+    /// How often waiters send heartbeats if no pushed message can wake them.
     pub(crate) ask_every: Duration,
-    /// Whether other libraries may release the lock without a push.
+    /// Whether other libraries may release the lock, which pushes no message.
     pub(crate) foreign: bool,
     /// Whether the waiters of one process for a key form one line, and hand the lease on to each other.
     pub(crate) cohorts: bool,
     /// The suffix of tokens that identifies their owner: `@` and a name.
     pub(crate) signature: String,
-    /// How long the store remembers the last fence of a key. `None`: the default.
+    /// How long the store keeps the last fence of a key. `None`: the default.
     pub(crate) fence_ttl: Option<Duration>,
 }
 
@@ -119,38 +119,39 @@ impl LeaseOptions {
 }
 
 impl LeaseOptions {
-    /// Returns what the options add to each token.
+    /// Returns the part of each token that the options determine.
     pub(super) fn marks(&self) -> Marks {
         Marks::new(micros(self.ttl), self.fence_ttl, &self.signature)
     }
 
-    /// Returns when a lease ends that has had its holder since `at`, however often it is renewed.
+    /// Returns the time at which a lease ends whose holder has held it since `at`, however often it is renewed.
     pub(super) fn hold_ends(&self, at: Instant) -> Option<Instant> {
         at.checked_add(self.max_hold?)
     }
 }
 
-/// What the leases of one value in a namespace have in common. There are several equal ones: see [`Leases`].
+/// The common state of the leases of one value in a namespace. There is one equal copy for each stripe of threads: see
+/// [`Leases`].
 ///
 /// [`Leases`]: super::namespace::Leases
 #[derive(Clone)]
 pub(crate) struct Holding {
     pub(crate) options: LeaseOptions,
     pub(crate) leases: Leases,
-    /// What the options add to each token. See [`token`](super::token).
+    /// The part of each token that the options determine. See [`token`](super::token).
     pub(super) marks: Marks,
-    /// Whether waiters of this value are sent away.
+    /// Whether waiters of this value are rejected.
     pub(crate) closed: watch::Sender<bool>,
-    /// Has seen nothing of that.
+    /// A receiver of `closed` that has not read its first change.
     pub(super) unseen: watch::Receiver<bool>,
-    /// Where its leases are; `None` in models.
+    /// The namespace of the leases; `None` in models.
     pub(super) watched: Option<Weak<dyn Watched>>,
 }
 
-/// The place of leases for whose loss tasks wait.
+/// The namespace of leases for whose loss tasks wait.
 pub(crate) trait Watched: Send + Sync {
-    /// Sees to it that messages about the loss of a lease arrive. `since`: when this was done last, or the lease was
-    /// granted. If messages may have been missed since, the lease is looked up in the store.
+    /// Makes sure that messages about the loss of a lease arrive. `since`: the time of the last call for this lease, or
+    /// of its grant. If messages may have been missed since, the lease is looked up in the store.
     fn watched(self: Arc<Self>, id: u64, since: Instant);
 }
 
@@ -167,7 +168,7 @@ impl Holding {
         }
     }
 
-    /// Whether waiters are sent away. Does not lock.
+    /// Whether waiters are rejected. Takes no lock.
     pub(crate) fn is_closed(&self) -> bool {
         self.unseen.has_changed().unwrap_or(true)
     }
@@ -184,16 +185,16 @@ pub(crate) struct Rules {
     pub(crate) alive: Duration,
     /// How often a waiter sends a heartbeat.
     pub(crate) heartbeat: Duration,
-    /// How long a call takes at most, with the time in the queue.
+    /// How long a call takes at most, including the time in the queue.
     pub(crate) call: Duration,
-    /// A waiter that goes away is withdrawn at once while fewer releases than this are under way.
+    /// The withdrawal of a waiter is sent at once while fewer releases than this are pending.
     pub(crate) releases: usize,
     /// Whether the store is in another process, so that calls take time and can fail.
     pub(crate) is_remote: bool,
-    /// Whether grants count only once replicas have them. A pushed message does not say that, but the answer to a
-    /// heartbeat does.
+    /// Whether grants count only once replicas have received them. A pushed message does not show that, but the reply
+    /// to a heartbeat does.
     pub(crate) is_durable: bool,
-    /// Whether the kind keeps outcomes, so that a message may follow the loss of a place.
+    /// Whether the kind keeps outcomes: then a message may follow the loss of a place.
     pub(crate) has_outcomes: bool,
 }
 
@@ -203,17 +204,19 @@ const GRANT: Duration = Duration::from_millis(1500);
 /// How long a waiter counts as alive after a heartbeat.
 pub(super) const ALIVE: Duration = Duration::from_secs(7);
 
-/// How often a waiter sends a heartbeat: at least once while a grant lasts, so that a waiter behind the grant of a dead process
-/// knows when it lapses. And a little before its end, so that a grant whose message was lost is found in time to renew it.
+/// How often a waiter sends a heartbeat: at least once while a grant lasts, so that a waiter behind the grant of a dead
+/// process notices when that grant expires. It is a little shorter than a grant, so that a grant whose message was lost
+/// is found in time to renew it.
 const HEARTBEAT: Duration = Duration::from_millis(1350);
 
 /// How long an acquire that was withdrawn is refused if it runs late.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
-/// Waiters of a namespace that go away are withdrawn at once while fewer releases than this are under way.
+/// The withdrawal of a waiter is sent at once while fewer releases than this are pending in the namespace.
 const RELEASES: usize = 16;
 
-/// [`GRANT`], and the time in which the heartbeat that finds the grant, and the renewal that confirms it, become durable.
+/// [`GRANT`], plus the time in which the heartbeat that finds the grant, and the renewal that confirms it, become
+/// durable.
 fn grant_time(store: &Store) -> Duration {
     GRANT + 3 * store.durable_within().unwrap_or_default()
 }
@@ -319,12 +322,12 @@ mod tests {
     fn a_span_in_microseconds_is_not_shorter() {
         let of = |nanos| micros(Duration::from_nanos(nanos));
         assert_eq!([0, 1, 1000, 1001, 2_000_000].map(of), [0, 1, 1, 2, 2000]);
-        // Of the longest spans, twice as much is still a number.
+        // Twice the longest span still fits into the number.
         assert!(micros(Duration::MAX) > micros(1000 * Duration::from_secs(365 * 86_400)));
         assert!(micros(Duration::MAX).checked_mul(2).is_some());
     }
 
-    /// Grants last longer where they count only once replicas have them.
+    /// Grants last longer if they count only once replicas have received them.
     #[test]
     fn grants_wait_for_replicas() {
         let builder = || Store::builder().timeout(Duration::from_secs(3));

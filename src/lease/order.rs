@@ -1,18 +1,19 @@
-//! Fair shares and classes among the waiters of a key, and newest first: the Rust twin of `lua/flows.lua` and
+//! Fair shares and classes among the waiters of a key, and newest first: the Rust counterpart of `lua/flows.lua` and
 //! `turns.lua`.
 //!
-//! Start-time fair queueing: P. Goyal, H. M. Vin and H. Cheng, "Start-time Fair Queueing", SIGCOMM 1996. Each flow has a
-//! tag: the virtual time at which it may be served next. The lowest tag is served first (of equal ones, the flow whose first
-//! waiter has the lowest token), and is the virtual time from then on. What was served raises the tag of its flow by its
-//! cost, also if no other waiter is of the flow: so a flow whose callers come one after the other loses nothing, as long as the
-//! next one comes before its turn.
+//! Start-time fair queueing: P. Goyal, H. M. Vin and H. Cheng, "Start-time Fair Queueing", SIGCOMM 1996. Each flow has
+//! a tag: the virtual time at which it may be served next. The flow with the lowest tag is served first (of equal tags,
+//! the flow whose first waiter has the lowest token), and its tag is the virtual time from then on. Each served waiter
+//! raises the tag of its flow by its cost, even if the flow has no other waiter. So a flow whose callers come one after
+//! the other loses nothing, as long as the next caller comes before the flow's tag is reached.
 //!
-//! A flow that comes anew pays for its first waiter in advance, which the source does not say: otherwise an endless row of
-//! new flows would be served before all others. Its tag is fresh until it is served: if that waiter goes away, the flow pays
-//! for the next one instead, or is forgotten. Virtual times count halves of a cost. A fresh tag is odd, all others are even.
+//! A new flow pays for its first waiter in advance. This is not in the paper: without it, an endless series of new
+//! flows would be served before all others. The tag of such a flow is fresh until it is served: if that waiter leaves,
+//! the flow pays for its next waiter instead, or is forgotten. Virtual times count halves of a cost. A fresh tag is
+//! odd, all others are even.
 //!
-//! The waiters without a flow are one flow together, with as many shares as there are other flows: processes that know of no
-//! flows, and those that do, get half of the permits each.
+//! The waiters without a flow form one flow together, with as many shares as there are other flows: processes without
+//! flows, and processes with flows, get half of the permits each.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -22,7 +23,7 @@ use hashbrown::HashMap;
 
 use crate::lease::token::Token;
 
-/// The number of ranks: the classes, and one for waiters that want no permit.
+/// The number of ranks: the classes, and one for waiters that request no permit.
 pub(super) const RANKS: usize = 9;
 
 /// The number of classes.
@@ -31,17 +32,17 @@ pub(crate) const CLASSES: i64 = 8;
 /// The highest cost.
 const MOST: i64 = 1 << 42;
 
-/// What a permit of weight 1 costs a flow with share 1.
+/// The cost of a permit of weight 1 for a flow with share 1.
 const COST: i64 = 1024;
 
-/// What a token says besides its weight and its limit.
+/// The ordering data in a token, besides its weight and its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// Its flow. `None`: it is of the one flow of all that have none.
+    /// Its flow. `None`: it belongs to the one flow of all tokens without a flow.
     pub(crate) flow: Option<Flow>,
-    /// How many permits are missing in its limit, since they are reserved.
+    /// The number of reserved permits, which are missing in its limit.
     pub(crate) reserve: i64,
-    /// The limit that was chosen for it alone.
+    /// The limit that was chosen for this token alone.
     pub(crate) bound: Option<i64>,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct Order {
 pub(crate) struct Flow {
     pub(crate) name: u128,
     pub(crate) share: i64,
-    /// That of the waiter.
+    /// The weight of the waiter.
     pub(crate) weight: i64,
 }
 
@@ -65,23 +66,24 @@ fn cost(weight: i64, share: i64) -> i64 {
     2 * (weight.saturating_mul(COST) / share.max(1)).clamp(1, MOST)
 }
 
-/// The flows that have waiters, or whose turn has not come since they were served, by rank and name.
+/// The flows by rank and name. It contains flows with waiters, and flows whose tag is greater than the virtual time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flows {
     lines: HashMap<(i64, u128), Line>,
-    /// The rank, the tag and the first waiter of those that have waiters.
+    /// The rank, the tag and the first waiter of each flow with waiters.
     heads: BTreeSet<(i64, i64, Token)>,
-    /// Those that have none.
+    /// The rank, the tag and the name of each flow without waiters.
     idle: BTreeSet<(i64, i64, u128)>,
-    /// The rank, minus how many wait behind the first one, and minus the number of those where any do.
+    /// The flows with two or more waiters: the rank, the negated number of waiters behind the first one, and the
+    /// negated number of the flow.
     longest: BTreeSet<(i64, i64, i64)>,
-    /// How many flows of each rank have waiters.
+    /// The number of flows with waiters, by rank.
     counts: [i64; RANKS],
-    /// The number for the next flow of each rank.
+    /// The number for the next new flow, by rank.
     numbers: [i64; RANKS],
     /// The virtual time of each rank: the tag that was served last.
     served: [Option<i64>; RANKS],
-    /// The tag of those without a flow.
+    /// The tag of the waiters without a flow, by rank.
     others: [i64; RANKS],
     /// When each rank was served last, or got its first waiter, µs.
     since: [Option<i64>; RANKS],
@@ -98,15 +100,15 @@ struct Line {
     head: Option<Token>,
 }
 
-/// How a new waiter stands in its flow.
+/// The position of a new waiter in its flow.
 pub(super) struct Added {
     /// The number of its flow.
     pub(super) line: i64,
-    /// How many flows with waiters its rank has.
+    /// The number of flows with waiters in its rank.
     pub(super) flows: i64,
-    /// How many waiters are before it in its flow.
+    /// The number of waiters before it in its flow.
     pub(super) before: i64,
-    /// Whether it is the only one in a flow of its rank.
+    /// Whether its flow is the only one with waiters in its rank.
     pub(super) begins: bool,
 }
 
@@ -162,12 +164,13 @@ impl Flows {
         }
     }
 
-    /// Removes a waiter that is granted a lease. `next`: the first waiter of its flow then. `share`: that of the flow.
+    /// Removes a waiter that is granted a lease. `next`: the next first waiter of its flow. `share`: the share of the
+    /// flow.
     pub(super) fn serve(&mut self, rank: i64, flow: Flow, next: Option<Token>, share: i64) {
         let Some(line) = self.lines.get(&(rank, flow.name)) else {
             return;
         };
-        // No tag is below the virtual time, but for a fresh one.
+        // No tag is below the virtual time, except a fresh one.
         let time = line.tag + line.tag % 2;
         debug_assert!(
             self.served[rank as usize].is_none_or(|served| served <= time),
@@ -179,7 +182,7 @@ impl Flows {
         });
     }
 
-    /// A waiter without a flow is granted a lease.
+    /// Records that a waiter without a flow is granted a lease.
     pub(super) fn serve_other(&mut self, rank: i64, weight: i64) {
         let flows = self.counts[rank as usize];
         if flows > 0 {
@@ -195,8 +198,8 @@ impl Flows {
         self.others[rank as usize].max(self.served[rank as usize].unwrap_or(0))
     }
 
-    /// Removes a waiter that is not granted a lease. `next`: the first waiter of its flow then, and if that was the waiter that
-    /// is removed, what it says of its flow.
+    /// Removes a waiter that is not granted a lease. `next`: the next first waiter of its flow; and if the removed
+    /// waiter was the first one, the flow in the token of `next`.
     pub(super) fn leave(&mut self, rank: i64, flow: Flow, next: Option<(Token, Option<Flow>)>) {
         let time = self.served[rank as usize].unwrap_or(0);
         let (next, of) = next.unzip();
@@ -210,8 +213,8 @@ impl Flows {
         });
     }
 
-    /// Removes a waiter, and sets the first one and the tag of its flow. Without a tag the flow is forgotten, if that was its
-    /// last waiter.
+    /// Removes a waiter, and sets the first waiter and the tag of its flow. If that was the last waiter of the flow,
+    /// and there is no tag, the flow is forgotten.
     fn remove(
         &mut self,
         rank: i64,
@@ -245,7 +248,7 @@ impl Flows {
         self.pass(rank, self.served[rank as usize].unwrap_or(0));
     }
 
-    /// Forgets the flows of a rank that have no waiters, and whose turn was before `time`.
+    /// Forgets the flows of a rank that have no waiters, and whose tag is below `time`.
     fn pass(&mut self, rank: i64, time: i64) {
         while let Some(&(of, tag, name)) = self.idle.range((rank, i64::MIN, 0)..).next()
             && of == rank
@@ -261,7 +264,7 @@ impl Flows {
         Some(&self.heads_of(rank).next()?.2)
     }
 
-    /// The same, if it is served before those without a flow.
+    /// Like [`first`](Self::first), if that waiter is served before the waiters without a flow.
     pub(super) fn first_of_all(&self, rank: i64) -> Option<&Token> {
         let (_, tag, token) = self.heads_of(rank).next()?;
         (*tag < self.others(rank)).then_some(token)
@@ -274,14 +277,15 @@ impl Flows {
             .is_some_and(|line| line.waiters > 0)
     }
 
-    /// Returns how many waiters the longest flow of a rank has, and its number, if any has two.
+    /// Returns the number of waiters of the longest flow of a rank, and the number of that flow, if any flow has two
+    /// waiters.
     pub(super) fn longest(&self, rank: i64) -> Option<(i64, i64)> {
         let (of, behind, number) = self.longest.range((rank, i64::MIN, i64::MIN)..).next()?;
         (*of == rank).then_some((1 - behind, -number))
     }
 
-    /// Returns how many waiters of a rank are the first of their flows, and how many of these are served before this one, if it
-    /// is one of them.
+    /// Returns how many waiters of a rank are the first of their flows, and how many of these are served before
+    /// `token`, if it is one of them.
     pub(super) fn place(&self, rank: i64, token: &Token) -> (usize, Option<usize>) {
         (
             self.counts[rank as usize] as usize,
@@ -305,13 +309,13 @@ impl Flows {
         *since = since.map(|_| now);
     }
 
-    /// Returns since when a rank waits, if it has its turn before lower ranks.
+    /// Returns since when a rank has waited, if it is now served before lower ranks.
     pub(super) fn is_due(&self, rank: i64, aging: i64, now: i64) -> Option<i64> {
         // A time ahead of the clock is from before the clock was set back.
         self.since[rank as usize].filter(|since| *since > now || since.saturating_add(aging) <= now)
     }
 
-    /// Records that a rank gets its first waiter without a flow.
+    /// Records that a rank got its first waiter without a flow.
     pub(super) fn joins(&mut self, rank: i64, now: i64) {
         self.waits[rank as usize] = Some(now);
     }
@@ -330,13 +334,13 @@ impl Flows {
             .map_or(-2, |line| (line.tag - time).max(-2))
     }
 
-    /// Returns how far the tag of those without a flow is ahead of the virtual time.
+    /// Returns how far the tag of the waiters without a flow is ahead of the virtual time.
     #[cfg(test)]
     pub(super) fn others_ahead(&self, rank: i64) -> i64 {
         self.others(rank) - self.served[rank as usize].unwrap_or(0)
     }
 
-    /// Returns how many flows are known.
+    /// Returns the number of known flows.
     #[cfg(test)]
     pub(super) fn known(&self) -> usize {
         self.lines.len()

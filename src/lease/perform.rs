@@ -1,4 +1,5 @@
-//! Carries out what the [step](super::process) of a namespace says: sends the calls, and gives waiters their results.
+//! Carries out the effects of a [step](super::process) of a namespace: sends the calls, and gives waiters their
+//! results.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,25 +11,25 @@ use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Subject, Why};
 use crate::key::Key;
-use crate::lease::handle::{Keeper, Lease, LeaseHandle};
-use crate::lease::key_state::Terms;
+use crate::lease::handle::{Lease, LeaseHandle, LeaseOwner};
+use crate::lease::key_state::AcquireTerms;
 use crate::lease::kind::{Found, Kind, Outcome, Query};
-pub(crate) use crate::lease::namespace::Local;
-use crate::lease::namespace::{Admission, State};
-use crate::lease::operations::{Heartbeat, Standings, Verb};
+pub(crate) use crate::lease::namespace::ProcessHost;
+use crate::lease::namespace::{LeaseNamespace, State};
+use crate::lease::operations::{Heartbeat, Positions, Verb};
 use crate::lease::options::{Holding, Watched, micros};
 use crate::lease::process::event::{
-    Effect, Effects, Event, Notice, Now, Party, Release, Renewed, Told,
+    Effect, Effects, Event, Host, Now, PushEvent, Release, Renewed, WaiterOutcome,
 };
 use crate::lease::release;
 use crate::lease::token::Token;
-use crate::lease::waiter::{Ask, Got, Received};
-use crate::store::notifier::{Link, News, Recipient};
+use crate::lease::waiter::{AcquireRequest, Acquired, WaiterResult};
+use crate::store::notifier::{Link, PushKind, Recipient};
 use crate::store::scheduler::{PeriodicTask, Signal};
 use crate::store::validity::Anchor;
 use crate::sync::lock;
 
-impl<K: Kind> Admission<K> {
+impl<K: Kind> LeaseNamespace<K> {
     /// The time and the state of the link, for a call that is sent now.
     pub(super) fn now(&self) -> Now {
         Now {
@@ -37,45 +38,45 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Handles an event, and carries out what follows.
-    pub(super) fn handle(self: &Arc<Self>, event: Event<Local<K>>) {
-        self.perform(self.step(|_| Some(event)));
+    /// Handles an event, and carries out its effects.
+    pub(super) fn handle(self: &Arc<Self>, event: Event<ProcessHost<K>>) {
+        self.run_effects(self.step(|_| Some(event)));
     }
 
-    /// Handles an event, which may depend on the time. Returns what follows.
+    /// Handles an event, which may depend on the time. Returns its effects.
     pub(super) fn step(
         self: &Arc<Self>,
-        event: impl FnOnce(Now) -> Option<Event<Local<K>>>,
-    ) -> Effects<Local<K>> {
+        event: impl FnOnce(Now) -> Option<Event<ProcessHost<K>>>,
+    ) -> Effects<ProcessHost<K>> {
         let mut state = lock(&self.tokens);
-        let State { tokens, keep } = &mut *state;
+        let State { tokens, keep_alive } = &mut *state;
         let now = self.now();
         let earlier = tokens.due();
         let owed = tokens.owed();
         let event = event(now);
-        let grown_up = match &event {
+        let due = match &event {
             Some(Event::Signal(Signal::Due)) => Some(Some(now.at)),
             Some(Event::Signal(Signal::ShutDown)) => Some(None),
             _ => None,
         };
-        if let Some(until) = grown_up {
-            let grown_up = self
-                .young
+        if let Some(until) = due {
+            let leases = self
+                .new_leases
                 .iter()
-                .flat_map(|young| lock(young).grown_up(until));
-            grown_up.for_each(|leased| release::holds(tokens, leased, now));
+                .flat_map(|new_leases| lock(new_leases).take_due(until));
+            leases.for_each(|leased| release::holds(tokens, leased, now));
         }
         let effects = event
             .map(|event| tokens.step(event, now))
             .unwrap_or_default();
-        // Nothing follows most events.
+        // Most events have no effects.
         let in_background = !effects.is_empty() && sender(&effects).is_none();
         for effect in &effects {
-            // A waiter must not accept a lease that its token gives to the next one.
+            // A waiter must not accept a lease that its token gives to the next waiter.
             if let Effect::Lost { lease, taken_back } = effect {
                 lease.state.end(*taken_back);
             }
-            // Before the time to send it again, however late this thread runs on.
+            // Mark it now, so that it is not sent again however late this thread continues.
             if let Effect::Release {
                 owed: Some(owed), ..
             } = effect
@@ -90,9 +91,9 @@ impl<K: Kind> Admission<K> {
         let more = tokens.owed() as isize - owed as isize;
         self.has_outages
             .store(tokens.has_outages(), Ordering::Relaxed);
-        // The namespace lives until its releases are done.
-        *keep = (tokens.owed() > 0).then(|| Arc::clone(self));
-        // Before others can handle the answers.
+        // Keep the namespace alive until its releases are done.
+        *keep_alive = (tokens.owed() > 0).then(|| Arc::clone(self));
+        // Change the count before other threads can handle the replies.
         if let Some(owed) = self.store.owed() {
             owed.change(more);
         }
@@ -103,9 +104,9 @@ impl<K: Kind> Admission<K> {
         effects
     }
 
-    /// Carries out effects. Their calls are sent from the background, but for releases that no acquire follows: these leave
-    /// before the next call of the caller.
-    pub(super) fn perform(self: &Arc<Self>, effects: Effects<Local<K>>) {
+    /// Carries out effects. Their calls are sent from the background, except releases that no acquire follows: these
+    /// are sent before the next call of the caller.
+    pub(super) fn run_effects(self: &Arc<Self>, effects: Effects<ProcessHost<K>>) {
         let here = sender(&effects);
         for effect in effects {
             match effect {
@@ -126,13 +127,13 @@ impl<K: Kind> Admission<K> {
                     lease,
                     found,
                 } => {
-                    let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn Keeper>);
-                    waiter.offer(Ok(Some(Got::Lease(lease, found))));
+                    let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn LeaseOwner>);
+                    waiter.offer(Ok(Some(Acquired::Lease(lease, found))));
                 }
                 Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter.ask, outcome)),
                 Effect::Lost { lease, .. } => lease.state.notify(false),
                 Effect::Valid { lease, sent, until } => {
-                    // Its holder may have seen it end since the step.
+                    // The holder may have seen the lease end since the step.
                     if !lease.state.renewed(sent, until, clock::now()) {
                         self.handle(Event::Lost {
                             id: lease.state.grant.id,
@@ -144,14 +145,18 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// The result for a waiter that gets no lease by its acquire.
-    fn result(&self, ask: &Ask<Query<K>>, outcome: Told<Found<K>>) -> Received<Found<K>> {
+    /// Returns the result for a waiter whose acquire got no lease.
+    fn result(
+        &self,
+        ask: &AcquireRequest<Query<K>>,
+        outcome: WaiterOutcome<Found<K>>,
+    ) -> WaiterResult<Found<K>> {
         match outcome {
-            Told::Again => Ok(None),
-            Told::Found(found) => Ok(Some(Got::Done(found))),
-            Told::Failed(error) => Err(error),
-            Told::Refused { left, before } => Err(self.refusal(ask, left, before)),
-            Told::Closed => Err(Busy {
+            WaiterOutcome::Again => Ok(None),
+            WaiterOutcome::Found(found) => Ok(Some(Acquired::Done(found))),
+            WaiterOutcome::Failed(error) => Err(error),
+            WaiterOutcome::Refused { left, before } => Err(self.refusal(ask, left, before)),
+            WaiterOutcome::Closed => Err(Busy {
                 subject: ask.subject,
                 why: Why::Closed,
                 retry_after: None,
@@ -160,14 +165,15 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// The error for a caller that is refused. See [`Told::Refused`].
-    pub(super) fn refusal(&self, ask: &Ask<Query<K>>, left: i64, before: i64) -> Error {
+    /// Returns the error for a caller that is refused. See [`WaiterOutcome::Refused`].
+    pub(super) fn refusal(&self, ask: &AcquireRequest<Query<K>>, left: i64, before: i64) -> Error {
         let why = if ask.wait.is_some() {
             Why::QueueFull
         } else {
             Why::Taken
         };
-        // A permit is held for as long as a request takes, and renewed meanwhile: the end of its lease says nothing of that.
+        // A permit is held for as long as a request takes, and renewed meanwhile, so the end of its lease does not
+        // predict its release.
         let is_known =
             ask.subject != Subject::Permit || self.hold_time.recent(Instant::now()).is_some();
         let retry_after = self.retry_after(left, before).filter(|_| is_known);
@@ -206,7 +212,7 @@ impl<K: Kind> Admission<K> {
             bypass: false,
         };
         let ttl = micros(options.options.ttl);
-        let operation = self.operation(token, verb, Terms::usual(ttl));
+        let operation = self.operation(token, verb, AcquireTerms::usual(ttl));
         self.acquire_release
             .send(None, key, operation, move |answer| {
                 this.handle(match answer {
@@ -231,15 +237,15 @@ impl<K: Kind> Admission<K> {
         let (ids, tokens) = waiters.into_iter().unzip::<_, _, Vec<_>, _>();
         let limit = self.fleet_limit();
         let heartbeat = Heartbeat {
-            scene: Arc::clone(&self.scene),
+            context: Arc::clone(&self.context),
             limit,
             tokens,
         };
         self.heartbeat.send(None, key, heartbeat, move |answer| {
             this.handle(match answer {
-                Ok(Standings {
+                Ok(Positions {
                     now, soonest, each, ..
-                }) => Event::Stands {
+                }) => Event::Positions {
                     sent,
                     now,
                     soonest,
@@ -253,7 +259,7 @@ impl<K: Kind> Admission<K> {
     fn send_renewal(self: &Arc<Self>, lease: LeaseHandle, extends: bool) {
         let this = Arc::clone(self);
         let sent = clock::now();
-        // No renewal makes a lease shorter: a ttl of 0 only reads until when it lasts.
+        // No renewal shortens a lease: with a ttl of 0, it only reads the expiry.
         let ttl = if extends {
             micros(lease.state.ttl())
         } else {
@@ -270,7 +276,7 @@ impl<K: Kind> Admission<K> {
         );
     }
 
-    /// Handles the answer to a renewal.
+    /// Handles the reply to a renewal.
     pub(super) fn renewed(
         self: &Arc<Self>,
         lease: &LeaseHandle,
@@ -305,8 +311,8 @@ impl<K: Kind> Admission<K> {
     }
 }
 
-/// Returns the runtime that sends the releases among these effects; `None`: the background does.
-fn sender<P: Party>(effects: &Effects<P>) -> Option<Handle> {
+/// Returns the runtime that sends the releases among these effects; `None`: the background sends them.
+fn sender<P: Host>(effects: &Effects<P>) -> Option<Handle> {
     let is_followed = effects
         .iter()
         .any(|effect| matches!(effect, Effect::Acquire { .. }));
@@ -317,10 +323,13 @@ fn sender<P: Party>(effects: &Effects<P>) -> Option<Handle> {
     }
 }
 
-impl<K: Kind> PeriodicTask for Admission<K> {
+impl<K: Kind> PeriodicTask for LeaseNamespace<K> {
     fn due(&self) -> Option<Instant> {
-        let young = self.young.iter().filter_map(|young| lock(young).due());
-        young
+        let new_leases = self
+            .new_leases
+            .iter()
+            .filter_map(|new_leases| lock(new_leases).due());
+        new_leases
             .chain(lock(&self.tokens).tokens.due())
             .min()
             .map(clock::without_suspend)
@@ -331,30 +340,29 @@ impl<K: Kind> PeriodicTask for Admission<K> {
     }
 }
 
-impl<K: Kind> Recipient for Admission<K> {
-    fn hear(self: Arc<Self>, id: u64, news: News) {
+impl<K: Kind> Recipient for LeaseNamespace<K> {
+    fn hear(self: Arc<Self>, id: u64, news: PushKind) {
         let news = match news {
-            News::Granted { expiry, fence } => Notice::Granted { expiry, fence },
-            News::Gone => {
-                self.grow_up(id);
-                Notice::Gone
+            PushKind::Granted { expiry, fence } => PushEvent::Granted { expiry, fence },
+            PushKind::Gone => {
+                self.move_to_process(id);
+                PushEvent::Gone
             }
-            News::Told(told) => {
-                K::Outcome::hear(&self.scene.scope, &told).map_or(Notice::Gone, Notice::Found)
-            }
-            News::Refused(why) => Notice::Refused(why),
+            PushKind::Told(told) => K::Outcome::hear(&self.context.scope, &told)
+                .map_or(PushEvent::Gone, PushEvent::Found),
+            PushKind::Refused(why) => PushEvent::Refused(why),
         };
         self.handle(Event::Pushed { id, news });
     }
 }
 
-impl<K: Kind> Watched for Admission<K> {
+impl<K: Kind> Watched for LeaseNamespace<K> {
     fn watched(self: Arc<Self>, id: u64, since: Instant) {
         let notifier = self.store.notifier();
         if notifier.current_link() == Link::Down {
             self.store.subscribe();
         } else if notifier.may_have_missed(since) {
-            self.hear(id, News::Gone);
+            self.hear(id, PushKind::Gone);
         }
     }
 }

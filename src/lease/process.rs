@@ -1,19 +1,19 @@
 //! The tokens of this process: the waiters, the leases, and the releases that the store has not confirmed.
 //!
-//! This is the client's side of the protocol as one pure step: [`Tokens::step`] takes an event and the time, and returns
-//! what has to be done. It holds no lock, makes no call and reads no clock. [`Admission`](super::namespace::Admission)
-//! carries out the effects; the model runs the same step. Acquires that do not wait come here once they
-//! have a lease: see [`acquire`](mod@super::acquire).
+//! This is the client's side of the protocol as one pure step: [`Tokens::step`] takes an event and the time, and
+//! returns the effects. It holds no lock, makes no call and reads no clock.
+//! [`LeaseNamespace`](super::namespace::LeaseNamespace) carries out the effects; the model runs the same step. An
+//! acquire that does not wait has an entry here only once it has a lease: see [`acquire`](mod@super::acquire).
 //!
 //! The life of a token:
 //!
 //! ```text
-//! Acquiring ──▶ Queued ──▶ Held ──▶ released (kept as owed until the store says so)
+//! Acquiring ──▶ Queued ──▶ Held ──▶ released (kept as owed until the store confirms it)
 //!     └───────────────────▲
 //! ```
 //!
-//! A token serves the waiters in its [`Line`](entry::Line): one waiter, or all waiters of this process for a key, for kinds with
-//! cohorts. If a token fails, its line acquires again with another token.
+//! A token serves the waiters in its [`Line`](entry::Line): one waiter or, for kinds with cohorts, all waiters of this
+//! process for a key. If a token fails, its line acquires again with another token.
 
 pub(crate) mod entry;
 pub(crate) mod event;
@@ -32,30 +32,33 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::lease::options::Rules;
 use crate::lease::process::entry::Entry;
-use crate::lease::process::event::{Effects, Event, Now, Party, Release};
+use crate::lease::process::event::{Effects, Event, Host, Now, Release};
 use crate::lease::process::owed::Owed;
 use crate::store::notifier::Link;
 use crate::store::scheduler::Signal;
 
 /// The tokens of a namespace in this process.
 #[derive(Clone, Debug)]
-pub(crate) struct Tokens<P: Party> {
+pub(crate) struct Tokens<P: Host> {
     pub(super) party: P,
     rules: Rules,
     pub(super) entries: HashMap<u64, Entry<P>>,
-    /// The entry that new waiters for a key join, for kinds with cohorts: the only one of these for its key.
+    /// The entry that new waiters for a key join, for kinds with cohorts: the only such entry for its key.
     lines: HashMap<Key, u64>,
     owed: HashMap<u64, Owed>,
-    /// Withdrawals that wait for their turn. There is an owed release then.
+    /// The number of owed releases that the server refused only because of their keys.
+    refused: usize,
+    /// Withdrawals that are sent one after the other as owed releases complete. While there are any, there is an owed
+    /// release.
     unsent: VecDeque<Release>,
     next_owed: u64,
-    /// The entries and the owed releases by the time at which each is due.
+    /// The entries and the owed releases, ordered by their due times.
     due: BTreeSet<(Instant, Slot)>,
-    /// The keys whose last calls found the store unavailable, and when.
+    /// The keys whose last call found the store unavailable, and when.
     outages: HashMap<Key, (Error, Instant)>,
-    /// Renewal times are rounded to whole spans since this time.
+    /// Renewal times are rounded to multiples of a span since this time.
     began: Instant,
-    /// The time of the step, and its effects until now.
+    /// The time of the step, and its effects so far.
     now: Now,
     effects: Effects<P>,
 }
@@ -66,8 +69,8 @@ enum Slot {
     Owed(u64),
 }
 
-impl<P: Party> Tokens<P> {
-    /// Handles an event. The effects must be carried out in their order.
+impl<P: Host> Tokens<P> {
+    /// Handles an event. The effects must be carried out in order.
     pub(crate) fn step(&mut self, event: Event<P>, now: Now) -> Effects<P> {
         self.now = now;
         match event {
@@ -90,7 +93,7 @@ impl<P: Party> Tokens<P> {
                 is_final,
             } => self.failed(id, &error, is_final),
             Event::Pushed { id, news } => self.pushed(id, news),
-            Event::Stands {
+            Event::Positions {
                 sent,
                 now,
                 soonest,
@@ -131,7 +134,7 @@ impl<P: Party> Tokens<P> {
     }
 }
 
-impl<P: Party> Tokens<P> {
+impl<P: Host> Tokens<P> {
     pub(crate) fn new(party: P, rules: Rules, now: Instant) -> Self {
         Self {
             party,
@@ -139,6 +142,7 @@ impl<P: Party> Tokens<P> {
             entries: HashMap::new(),
             lines: HashMap::new(),
             owed: HashMap::new(),
+            refused: 0,
             unsent: VecDeque::new(),
             next_owed: 0,
             due: BTreeSet::new(),
@@ -152,13 +156,13 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Returns when [`Signal::Due`] should come.
+    /// Returns when [`Signal::Due`] is needed.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Returns the error of the last call for the waiters of a key, if the store was unavailable. They may all have gone away
-    /// since.
+    /// Returns the error of the last call for the waiters of a key, if the store was unavailable. These waiters may
+    /// have left since.
     pub(crate) fn outage(&self, key: &Key, now: Instant) -> Option<Error> {
         let (error, at) = self.outages.get(key)?;
         (now < *at + self.outage_lasts()).then(|| error.clone())
@@ -198,7 +202,7 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Makes an entry due when its stage says so.
+    /// Sets the due time of an entry from its stage.
     fn plan(&mut self, id: u64) {
         if let Some(due) = self
             .entries
@@ -228,7 +232,7 @@ impl<P: Party> Tokens<P> {
         !self.outages.is_empty()
     }
 
-    /// Records that a call for a key was answered.
+    /// Records that the store replied to a call for a key.
     pub(crate) fn is_back(&mut self, key: &Key, now: Instant) {
         if !self.outages.is_empty() {
             self.outages.remove(key);
@@ -237,7 +241,8 @@ impl<P: Party> Tokens<P> {
     }
 
     fn forget_outages(&mut self, now: Instant) {
-        // Any one tells whether it is time to look at all: a look at all for each call would stop the calls of others.
+        // Check a single entry first. Going through all entries under the lock for each call would block the calls of
+        // other tasks.
         let lasts = self.outage_lasts();
         if self
             .outages
@@ -249,7 +254,7 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// How long a failed call says something: until the next one must have ended.
+    /// How long the error of a failed call is returned: until the next call must have ended.
     fn outage_lasts(&self) -> Duration {
         self.rules.call + self.rules.heartbeat
     }

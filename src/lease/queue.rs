@@ -1,4 +1,4 @@
-//! The waiters for one key: the Rust twin of `lua/queue.lua`.
+//! The waiters for one key: the Rust counterpart of `lua/queue.lua`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,39 +8,39 @@ use hashbrown::HashMap;
 use crate::lease::order::{CLASSES, Flows, Order, RANKS};
 use crate::lease::settings::Settings;
 use crate::lease::token::Token;
-use crate::store::notifier::{News, Push};
+use crate::store::notifier::{Push, PushKind};
 
-/// A rank, a line of it, and a ticket in that. Lower ones come first.
+/// A rank, a line in it, and a ticket in that line. Lower values come first.
 type Place = (i64, i64, i64);
 
-/// The line of waiters without a flow.
+/// The line of the waiters without a flow.
 const NO_FLOW: i64 = -1;
 
-/// The rank in the place of those that wait behind all others. Their line says since when, and of which rank they were.
+/// The rank of the waiters that are put behind all others. Their line encodes since when, and their former rank.
 pub(super) const BEHIND: i64 = 15;
 
-/// The waiters in the order of their scores.
+/// The waiters, ordered by score.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     places: BTreeMap<Place, Token>,
-    /// Those that wait behind all others, with the lines of their places.
+    /// The waiters that are put behind all others, with the lines of their places.
     behind: BTreeSet<(i64, Token)>,
     waiters: HashMap<Token, Waiter>,
-    /// How many places each rank has.
+    /// The number of places in each rank.
     counts: [i64; RANKS],
-    /// How many of these have no flow.
+    /// The number of places without a flow in each rank.
     others: [i64; RANKS],
     /// `None` until there is a waiter.
     flows: Option<Box<Flows>>,
-    /// When a grant of a process expired that it had not renewed, µs.
+    /// When a grant of each process last expired without a renewal, µs.
     lapsed: HashMap<u64, i64>,
-    /// What applies to all waiters.
+    /// The settings for all waiters.
     pub(super) settings: Settings,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
-    /// Until when it counts as alive, µs.
+    /// The time until which it counts as alive, µs.
     until: i64,
     place: Place,
     order: Order,
@@ -101,24 +101,25 @@ impl Queue {
                 .and_then(|flows| flows.waits(rank))
                 .is_none_or(|since| since > now)
         {
-            // It is from before the clock was set back.
+            // The time is missing, or is from before the clock was set back.
             self.flows().joins(rank, now);
         }
-        // The first one is dropped if it stopped sending heartbeats: its turn may never come.
+        // The first waiter is served, and so dropped, if it stopped sending heartbeats: otherwise it might never reach
+        // the front.
         if !self.is_newest_first(rank, now) || !self.is_alive(&first, now) {
             return Some(first);
         }
         Some(self.line(rank, NO_FLOW).next_back()?.1.clone())
     }
 
-    /// Returns whether the newest waiter without a flow of a rank is served before the first one.
+    /// Returns whether the newest of a rank's waiters without a flow is served before the first one.
     fn is_newest_first(&self, rank: i64, now: i64) -> bool {
         let after = self.settings.newest();
         let since = self.flows.as_ref().and_then(|flows| flows.waits(rank));
         after > 0 && since.is_some_and(|since| since <= now && since.saturating_add(after) <= now)
     }
 
-    /// Returns the rank above this one that is served before it now, if one has waited for too long.
+    /// Returns a rank above this one that is served before it now, if one has waited for too long.
     pub(crate) fn due(&self, rank: i64, now: i64) -> Option<i64> {
         let (flows, (aging, _)) = (self.flows.as_ref()?, self.settings.aging());
         let since = |rank: i64| Some((flows.is_due(rank, aging, now)?, rank));
@@ -126,7 +127,8 @@ impl Queue {
         Some((rank + 1..CLASSES).filter(waits).filter_map(since).min()?.1)
     }
 
-    /// Returns the last waiter of the longest line of a rank, for one whose line is empty: one of two or more.
+    /// Returns the last waiter of the longest line of a rank, which has two or more waiters. Returns `None` for a token
+    /// whose own line is not empty.
     pub(crate) fn longest(&self, rank: i64, order: &Order) -> Option<Token> {
         let others = *self.others.get(rank as usize)?;
         let flows = self.flows.as_ref()?;
@@ -161,12 +163,12 @@ impl Queue {
         !(self.places.is_empty() && self.behind.is_empty())
     }
 
-    /// Returns whether there are fewer places than waiters: the queue was evicted.
+    /// Returns whether there are fewer places than waiters, which means that the queue was evicted.
     pub(crate) fn is_evicted(&self) -> bool {
         self.places.len() + self.behind.len() < self.waiters.len()
     }
 
-    /// Lets a waiter wait behind all others, until it comes back.
+    /// Puts a waiter behind all others, until [`take_back`](Self::take_back).
     pub(super) fn put_behind(&mut self, token: &Token, now: i64) {
         let Some(Waiter {
             until,
@@ -189,14 +191,15 @@ impl Queue {
         );
     }
 
-    /// Returns the rank of a waiter that waits behind all others, and removes its place there.
+    /// Removes the place of a waiter that was put behind all others, and returns its former rank.
     pub(super) fn take_back(&mut self, token: &Token) -> Option<i64> {
         let (rank, line, _) = self.waiters.get(token)?.place;
         let was_behind = rank == BEHIND && self.behind.remove(&(line, token.clone()));
         was_behind.then_some(line % 16)
     }
 
-    /// Forgets those that wait behind all others for longer than a heartbeat counts, or from before the clock was set back.
+    /// Forgets waiters that have been behind all others for longer than a heartbeat counts, or since before the clock
+    /// was set back.
     pub(super) fn drop_behind(&mut self, alive: i64, now: i64) {
         let known = line_behind(now - alive)..line_behind(now) + 16;
         while self
@@ -231,10 +234,11 @@ impl Queue {
         self.flows.as_ref()?.waits(rank)
     }
 
-    /// Returns how far the tag of a flow is ahead of the virtual time; -2: nothing is known of it, or its turn is over.
+    /// Returns how far the tag of a flow is ahead of the virtual time; -2: the flow is unknown, or its tag is in the
+    /// past.
     #[cfg(test)]
     pub(crate) fn tag_ahead(&self, rank: i64, flow: u128) -> i64 {
-        // Where no flow of the rank has a waiter, all is forgotten with the next one.
+        // If no flow of the rank has a waiter, the next flow resets the tags.
         let has_flows = self
             .range((rank, 0, 0), (rank + 1, NO_FLOW, 0))
             .next()
@@ -245,7 +249,7 @@ impl Queue {
             .map_or(-2, |flows| flows.tag_ahead(rank, flow))
     }
 
-    /// The same of those without a flow.
+    /// Like [`tag_ahead`](Self::tag_ahead), for the waiters without a flow.
     #[cfg(test)]
     pub(crate) fn others_ahead(&self, rank: i64) -> i64 {
         let has_flows = self
@@ -277,7 +281,7 @@ impl Queue {
         let Some(flows) = self.flows.as_ref().filter(|_| line != NO_FLOW) else {
             return before(*place) as i64;
         };
-        // The first ones of all flows have lower scores than those behind them.
+        // The first waiters of all flows have lower scores than the waiters behind them.
         let position = match flows.place(rank, token) {
             (_, Some(first)) => before((rank, 0, 0)) + first,
             (firsts, None) => before(*place) + firsts - self.lines_until(rank, line),
@@ -305,8 +309,8 @@ impl Queue {
             .sum()
     }
 
-    /// Appends a token to its line. Returns whether the keys of the queue have to be kept for longer; and how many waiters
-    /// may be served before it, if that is not the order of arrival.
+    /// Appends a token to its line. Returns whether the keys of the queue have to be kept for longer; and, if the order
+    /// is not that of arrival, how many waiters may be served before the token.
     pub(crate) fn line_up(
         &mut self,
         token: Token,
@@ -330,7 +334,8 @@ impl Queue {
         let (line, begins, place) = match order.flow.filter(|_| is_ordered) {
             Some(flow) => {
                 let added = self.flows().add(rank, flow, &token);
-                // At most as many of each flow as of its own, after all of lower ranks.
+                // At most as many waiters of each flow as of its own are served before it, and all waiters of lower
+                // ranks.
                 let place = ahead.min(lower + (added.before + 1) * added.flows - 1);
                 (added.line, added.begins, Some(place))
             }
@@ -376,7 +381,8 @@ impl Queue {
             .is_some_and(|waiter| waiter.until > now)
     }
 
-    /// A grant of a process has expired, and was not renewed. Until its next heartbeat, a waiter of it waits behind all others.
+    /// Records that a grant of a process expired without a renewal. A waiter of this process is then put behind all
+    /// others until its next heartbeat.
     pub(crate) fn lapse(&mut self, process: u64, expiry: i64) {
         if self.has_places() {
             let last = self.lapsed.entry(process).or_insert(expiry);
@@ -384,12 +390,13 @@ impl Queue {
         }
     }
 
-    /// Forgets what is out of date.
+    /// Forgets expired grants that no longer matter.
     pub(crate) fn forget_lapsed(&mut self, alive: i64, now: i64) {
         self.lapsed.retain(|_, last| *last + alive > now);
     }
 
-    /// Returns whether a grant of its process has expired since the last heartbeat of a waiter, which counts for `alive` µs.
+    /// Returns whether a grant of the waiter's process has expired since the waiter's last heartbeat, which counts for
+    /// `alive` µs.
     pub(crate) fn has_lapsed(&self, token: &Token, alive: i64, now: i64) -> bool {
         if self.lapsed.is_empty() {
             return false;
@@ -403,7 +410,7 @@ impl Queue {
             .is_some_and(|(last, waiter)| waiter.until < last + alive)
     }
 
-    /// Removes a token. Returns until when it counted as alive, if it waited.
+    /// Removes a token. If it waited, returns the time until which it counted as alive.
     pub(crate) fn leave(&mut self, token: &Token) -> Option<i64> {
         self.remove(token, None)
     }
@@ -418,7 +425,7 @@ impl Queue {
         self.waiters.get(token).map(|waiter| waiter.place.0)
     }
 
-    /// `served`: when it is granted a lease, and its weight.
+    /// Removes a token. `served`: when it is granted a lease, and its weight.
     fn remove(&mut self, token: &Token, served: Option<(i64, i64)>) -> Option<i64> {
         let Waiter {
             until,
@@ -429,7 +436,7 @@ impl Queue {
             self.behind.remove(&(place.1, token.clone()));
             return Some(until);
         }
-        // Another waiter may have its place after an eviction.
+        // After an eviction, another waiter may have its place.
         if self.places.get(&place).is_none_or(|other| *other != *token) {
             return Some(until);
         }
@@ -484,7 +491,7 @@ impl Queue {
 
     /// Empties the queue. Returns the messages to the waiters' processes.
     pub(crate) fn dismiss(&mut self, told: Option<Arc<[u8]>>) -> Vec<Push> {
-        let news = told.map_or(News::Gone, News::Told);
+        let news = told.map_or(PushKind::Gone, PushKind::Told);
         let Self { places, behind, .. } = std::mem::take(self);
         let mut heard = Vec::<(u64, Push)>::new();
         let tokens = places.values().chain(behind.iter().map(|(_, token)| token));
@@ -521,7 +528,7 @@ impl Queue {
     }
 }
 
-/// Returns the line of a waiter of rank 0 that waits behind all others since now.
+/// Returns the line of a waiter of rank 0 that is put behind all others now.
 fn line_behind(now: i64) -> i64 {
     now.div_euclid(1000) * 16
 }

@@ -11,11 +11,11 @@ use tokio::sync::oneshot;
 
 use crate::clock;
 use crate::error::Error;
-use crate::lease::handle::{Keeper, LeaseHandle, LeaseState};
-use crate::lease::key_state::Was;
+use crate::lease::handle::{LeaseHandle, LeaseOwner, LeaseState};
+use crate::lease::key_state::TokenState;
 use crate::lease::kind::Kind;
-use crate::lease::namespace::{Admission, Leased, Local, State};
-use crate::lease::operations::{Answer, StateOf, What};
+use crate::lease::namespace::{LeaseNamespace, Leased, ProcessHost, State};
+use crate::lease::operations::{Answer, ReplyKind, StateOf};
 use crate::lease::options::{ALIVE, Holding, micros};
 use crate::lease::process::Tokens;
 use crate::lease::process::event::{Effect, Event, Grant, Now, Release};
@@ -25,8 +25,8 @@ use crate::store::background::Background;
 use crate::store::memory::cells::Cells;
 use crate::sync::lock;
 
-impl<K: Kind> Admission<K> {
-    /// Takes in a lease that was acquired at once.
+impl<K: Kind> LeaseNamespace<K> {
+    /// Registers a lease that was acquired without waiting.
     pub(super) fn hold(self: &Arc<Self>, grant: Grant, holding: &Arc<Holding>) -> LeaseHandle {
         let id = grant.id;
         let at = grant.at;
@@ -39,10 +39,10 @@ impl<K: Kind> Admission<K> {
                 .store(tokens.has_outages(), Ordering::Relaxed);
         }
         let renew = first_renewal(self.began, &lease.state.grant, &holding.options);
-        let mut young = lock(&self.young[lease.state.stripe]);
-        let earlier = young.due();
-        young.insert(id, (lease.clone(), renew));
-        drop(young);
+        let mut new_leases = lock(&self.new_leases[lease.state.stripe]);
+        let earlier = new_leases.due();
+        new_leases.insert(id, (lease.clone(), renew));
+        drop(new_leases);
         if let Some(due) =
             renew.filter(|due| earlier.is_none_or(|earlier| *due < earlier || earlier <= at))
         {
@@ -51,23 +51,32 @@ impl<K: Kind> Admission<K> {
         lease
     }
 
-    /// Lets the tokens have a lease that was acquired at once.
-    pub(super) fn grow_up(&self, id: u64) {
+    /// Moves a lease that was acquired without waiting to the tokens.
+    pub(super) fn move_to_process(&self, id: u64) {
         let State { tokens, .. } = &mut *lock(&self.tokens);
-        if let Some(leased) = self.young.iter().find_map(|young| lock(young).remove(id)) {
+        if let Some(leased) = self
+            .new_leases
+            .iter()
+            .find_map(|new_leases| lock(new_leases).remove(id))
+        {
             holds(tokens, leased, self.now());
         }
     }
 
-    fn remove_young(&self, lease: &LeaseState) -> bool {
-        lock(&self.young[lease.stripe])
+    fn remove_new(&self, lease: &LeaseState) -> bool {
+        lock(&self.new_leases[lease.stripe])
             .remove(lease.grant.id)
             .is_some()
     }
 
-    /// Ends a lease that was acquired at once. No waiter of this process is behind it, so it is released to the store.
-    fn end_young(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
-        if let Some(cells) = self.namespace.cells() {
+    /// Ends a lease that was acquired without waiting. No waiter of this process is behind it, so it is released to the
+    /// store.
+    fn release_new(
+        self: &Arc<Self>,
+        lease: &LeaseHandle,
+        detached: bool,
+    ) -> (bool, Option<Release>) {
+        if let Some(cells) = self.states.cells() {
             return (self.end_in_memory(cells, &lease.state), None);
         }
         let now = clock::now();
@@ -81,12 +90,12 @@ impl<K: Kind> Admission<K> {
         (held.is_some(), None)
     }
 
-    /// The same in memory. Returns whether it was still held.
+    /// Ends it in memory. Returns whether it was still held.
     fn end_in_memory(&self, cells: &Cells<StateOf<K>>, lease: &LeaseState) -> bool {
         let mut held = None;
         let step = |state: &mut StateOf<K>, now| {
             held = lease.stop(cells.time_of_leases(now));
-            state.release(&lease.grant.token, false, now, self.scene.spans) == Was::Held
+            state.release(&lease.grant.token, false, now, self.context.spans) == TokenState::Held
         };
         let was_held = cells
             .step(lease.grant.key.as_bytes(), step)
@@ -102,12 +111,12 @@ impl<K: Kind> Admission<K> {
         }
     }
 
-    /// Ends a lease for its holder, and hands it on or releases it. Returns whether it was held until now, and the release
-    /// if it is not sent here. No process counts on the lease from then on: others may hold it as soon as the release is
-    /// sent.
+    /// Ends a lease for its holder, and hands it on or releases it. Returns whether it was held until now, and the
+    /// release if it is not sent here. From then on this process must not treat the lease as held: other processes may
+    /// hold it as soon as the release is sent.
     fn end(self: &Arc<Self>, lease: &LeaseHandle, detached: bool) -> (bool, Option<Release>) {
-        if self.remove_young(&lease.state) {
-            return self.end_young(lease, detached);
+        if self.remove_new(&lease.state) {
+            return self.release_new(lease, detached);
         }
         let mut held = None;
         let mut effects = self.step(|now| {
@@ -128,14 +137,14 @@ impl<K: Kind> Admission<K> {
             }) if !detached && effects.is_empty() => Some(release),
             last => {
                 effects.extend(last);
-                self.perform(effects);
+                self.run_effects(effects);
                 None
             }
         };
         (held.is_some(), release)
     }
 
-    /// Lets the waiter of an offered lease accept it. Returns `false` if the lease was taken back, or has ended.
+    /// Lets the waiter of an offered lease accept it. Returns `false` if the lease was withdrawn, or has ended.
     pub(super) fn accept(self: &Arc<Self>, lease: &LeaseHandle) -> bool {
         let Grant {
             id, fence, offered, ..
@@ -154,11 +163,15 @@ impl<K: Kind> Admission<K> {
     }
 }
 
-/// Lets the tokens have a lease that was acquired at once.
-pub(super) fn holds<K: Kind>(tokens: &mut Tokens<Local<K>>, (lease, renew): Leased, now: Now) {
+/// Moves a lease that was acquired without waiting to the tokens.
+pub(super) fn holds<K: Kind>(
+    tokens: &mut Tokens<ProcessHost<K>>,
+    (lease, renew): Leased,
+    now: Now,
+) {
     let grant = lease.state.grant.clone();
     let options = Arc::clone(&lease.state.holding);
-    // Nothing follows but that it becomes due.
+    // The only effect is that the lease becomes due.
     tokens.step(
         Event::Holds {
             grant,
@@ -170,9 +183,9 @@ pub(super) fn holds<K: Kind>(tokens: &mut Tokens<Local<K>>, (lease, renew): Leas
     );
 }
 
-impl<K: Kind> Keeper for Admission<K> {
+impl<K: Kind> LeaseOwner for LeaseNamespace<K> {
     fn extend(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<(), Error>> {
-        self.grow_up(lease.state.grant.id);
+        self.move_to_process(lease.state.grant.id);
         Box::pin(async move {
             let sent = clock::now();
             let renewal = self.renewal(&lease.state.grant.token, micros(lease.state.ttl()), 0);
@@ -183,17 +196,17 @@ impl<K: Kind> Keeper for Admission<K> {
 
     fn release(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<bool, Error>> {
         match self.end(&lease, false) {
-            // It is handed on within the process.
+            // The lease is handed on within the process.
             (was_held, None) => Box::pin(ready(Ok(was_held))),
             (was_held, Some(release)) => Box::pin(async move {
                 let (was, twice) = self.release_token(&release).await?;
-                // Of a call that was sent twice, the first copy may have released the lease.
-                Ok(was == Was::Held || was == Was::Neither && twice && was_held)
+                // If the call was sent twice, its first copy may have released the lease.
+                Ok(was == TokenState::Held || was == TokenState::Neither && twice && was_held)
             }),
         }
     }
 
-    /// It leaves in the next batch, and not from the task of the caller, so that the others leave with it.
+    /// Sends the release in the next batch, and not from the task of the caller, so that other releases join the batch.
     fn release_together(
         self: Arc<Self>,
         lease: LeaseHandle,
@@ -211,23 +224,23 @@ impl<K: Kind> Keeper for Admission<K> {
             });
         Box::pin(async move {
             let Answer { what, twice, .. } = answer.await.unwrap_or_else(|_| Err(unexpected()))?;
-            let What::Released(was) = what else {
+            let ReplyKind::Released(was) = what else {
                 return Err(unexpected());
             };
-            // Of a call that was sent twice, the first copy may have released the lease.
-            Ok(was == Was::Held || was == Was::Neither && twice && was_held)
+            // If the call was sent twice, its first copy may have released the lease.
+            Ok(was == TokenState::Held || was == TokenState::Neither && twice && was_held)
         })
     }
 
     fn release_at_once(&self, lease: &LeaseHandle) -> bool {
-        let Some(cells) = self.namespace.cells() else {
+        let Some(cells) = self.states.cells() else {
             return false;
         };
-        let is_young = self.remove_young(&lease.state);
-        if is_young {
+        let is_new = self.remove_new(&lease.state);
+        if is_new {
             self.end_in_memory(cells, &lease.state);
         }
-        is_young
+        is_new
     }
 
     fn release_detached(self: Arc<Self>, lease: &LeaseHandle) {
@@ -238,7 +251,7 @@ impl<K: Kind> Keeper for Admission<K> {
         if let Some(held) = lease.state.give_up() {
             self.hold_time.note(held);
         }
-        if self.remove_young(&lease.state) {
+        if self.remove_new(&lease.state) {
             // A copy of its acquire may still run, and would hold a lease without a holder.
             if lease.state.grant.twice {
                 self.handle(Event::Releases(lease.state.release(ALIVE, clock::now())));
@@ -256,14 +269,14 @@ impl<K: Kind> Keeper for Admission<K> {
     }
 
     /// Renews the lease once more for its full ttl.
-    fn let_go(self: Arc<Self>, lease: LeaseHandle) {
+    fn detach(self: Arc<Self>, lease: LeaseHandle) {
         let renewal = Release {
             renews: true,
             ..lease.state.release(Duration::ZERO, clock::now())
         };
         lease.state.give_up();
         let Grant { id, fence, .. } = lease.state.grant;
-        self.grow_up(id);
+        self.move_to_process(id);
         self.handle(Event::Ends {
             release: renewal,
             id,

@@ -1,4 +1,4 @@
-//! What may change while waiters for permits wait: the Rust twin of `lua/settings.lua`.
+//! The settings that may change while waiters for permits wait: the Rust counterpart of `lua/settings.lua`.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,27 +8,27 @@ use crate::lease::order::{CLASSES, Order};
 use crate::store::Store;
 use crate::sync::lock;
 
-/// For how long waiters of lower ranks may be served before others, if the settings say nothing, µs.
+/// The default of [`Rules::aging`]: how long waiters of lower ranks may be served before others, µs.
 const USUAL_AGING: i64 = 10_000_000;
 
-/// How long a limit counts after a caller sent it last, µs.
+/// How long a limit counts after a caller last sent it, µs.
 const FRESH: i64 = 30_000_000;
 
-/// A limit that was sent so long ago is stored anew, µs.
+/// A limit that is sent again after this time is stored again, µs.
 const AGAIN: i64 = 5_000_000;
 
-/// Who sets the limit of a key. The later one counts.
+/// The source of the limit of a key. The later variant has precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     Adaptive = 1,
     Fleet = 2,
 }
 
-/// The limit of a key, instead of that of each caller.
+/// The limit of a key, in place of the limits of the callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyLimit {
     pub(crate) source: Source,
-    /// Of two of one source the higher version counts, of equal ones the one that was sent last.
+    /// Of two limits from one source the higher version counts; of equal versions, the one that was sent last.
     pub(crate) version: i64,
     /// `None`: the setting was undone.
     pub(crate) limit: Option<i64>,
@@ -37,33 +37,33 @@ pub(crate) struct KeyLimit {
 /// The settings of a WaitGroup that apply to all waiters of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// When it was built, µs. The highest counts.
+    /// When the WaitGroup was built, µs. The rules with the highest version count.
     pub(crate) version: i64,
-    /// For how long waiters of lower ranks may be served before others, µs; 0: as usual, and ranks are not used.
+    /// For how long waiters of lower ranks may be served before others, µs; 0: the default, and ranks are not used.
     pub(crate) aging: i64,
-    /// For how long a rank must have waiters without a flow, so that the newest of these is served first, µs; 0: never.
+    /// After a rank has had waiters without a flow for this time, the newest of these is served first, µs; 0: never.
     pub(crate) newest: i64,
-    /// How many permits each rank leaves to those before it.
+    /// How many permits each rank leaves to the ranks before it.
     pub(crate) reserved: [i64; CLASSES as usize],
 }
 
-/// What a caller sends to the state of a key.
+/// The settings that a caller sends to the state of a key.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct CallerSettings {
     pub(crate) limit: Option<KeyLimit>,
     pub(crate) rules: Arc<Rules>,
 }
 
-/// What a key knows.
+/// The settings in the state of a key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
-    /// And when it was sent last, µs.
+    /// The limit, and when it was sent last, µs.
     limit: Option<(KeyLimit, i64)>,
     rules: Option<Rules>,
 }
 
 impl Settings {
-    pub(super) fn take_over(&mut self, told: &Told, now: i64) {
+    pub(super) fn take_over(&mut self, told: &CallerSettings, now: i64) {
         self.hear(told.limit, now);
         let version = told.rules.version.min(now);
         if self
@@ -85,7 +85,7 @@ impl Settings {
             Some((known, at)) => {
                 let is_newer = match known.source.cmp(&told.source) {
                     std::cmp::Ordering::Equal => told.version >= known.version,
-                    // One that was undone stands in the way of no other source.
+                    // A limit that was undone does not replace the limit of a source with lower precedence.
                     std::cmp::Ordering::Less => told.limit.is_some(),
                     std::cmp::Ordering::Greater => known.limit.is_none(),
                 };
@@ -97,7 +97,7 @@ impl Settings {
         }
     }
 
-    /// The limit, unless it is out of date, or from before the clock was set back.
+    /// Returns the limit, unless it is out of date, or from before the clock was set back.
     fn known(&self, now: i64) -> Option<(KeyLimit, i64)> {
         self.limit.filter(|(_, at)| *at <= now && at + FRESH > now)
     }
@@ -114,7 +114,7 @@ impl Settings {
         self.rules.as_ref().map_or(0, |rules| rules.newest)
     }
 
-    /// Returns the limit for a token of a rank whose own limit is this. No share is 0 unless the limit is.
+    /// Returns the limit for a token of this rank, whose own limit is `limit`. It is 0 only if the whole limit is 0.
     pub(crate) fn limit_for(&self, order: &Order, rank: i64, limit: i64, now: i64) -> i64 {
         let own = limit.saturating_add(order.reserve);
         let told = self.known(now).and_then(|(known, _)| known.limit);
@@ -149,13 +149,13 @@ pub(crate) struct FleetSet {
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
 }
 
-/// A namespace with waiters that a change of the limit concerns.
+/// A namespace with waiters that a change of the limit affects.
 pub(crate) trait Watcher: Send + Sync {
     fn limit_changed(self: Arc<Self>);
 }
 
 impl FleetSet {
-    /// That of a name.
+    /// Returns the set of a name.
     pub(crate) fn of(store: &Store, name: &str) -> Arc<Self> {
         store.shared(name, Arc::default)
     }
@@ -168,7 +168,7 @@ impl FleetSet {
         }
     }
 
-    /// `version`: 0 if this process does not follow the setting any more.
+    /// `version`: 0 if this process no longer follows the setting.
     pub(crate) fn set(&self, version: i64, limit: Option<i64>) {
         let known = KeyLimit {
             source: Source::Fleet,
@@ -195,7 +195,7 @@ impl FleetSet {
 debug!(FleetSet, limit);
 
 impl KeyLimit {
-    /// The argument that `lua/settings.lua` reads.
+    /// The argument for `lua/settings.lua`.
     pub(crate) fn text(self) -> String {
         let Self {
             source,
@@ -207,8 +207,8 @@ impl KeyLimit {
     }
 }
 
-impl Told {
-    /// The argument that `lua/settings.lua` reads.
+impl CallerSettings {
+    /// The argument for `lua/settings.lua`.
     pub(crate) fn text(&self) -> String {
         let Rules {
             version,
@@ -221,7 +221,7 @@ impl Told {
             .iter()
             .rposition(|permits| *permits > 0)
             .map_or(0, |last| last + 1);
-        // A `String` takes any text.
+        // Writing to a `String` does not fail.
         let _ = write!(text, "|{version} {aging} {newest}");
         for permits in &reserved[..used] {
             let _ = write!(text, " {permits}");
@@ -270,7 +270,7 @@ mod tests {
                 9,
             ),
             (limit(Source::Fleet, 3, 2), 9),
-            // What is undone leaves the key to the adaptive one.
+            // A limit that was undone makes way for the adaptive limit.
             (limit(Source::Adaptive, 0, 4), 4),
             (
                 Some(KeyLimit {
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn the_settings_of_the_last_one_that_was_built_count() {
-        let rules = |version, aging| Told {
+        let rules = |version, aging| CallerSettings {
             limit: None,
             rules: Rules {
                 version,
@@ -324,7 +324,7 @@ mod tests {
             settings.take_over(&rules(version, aging), 100);
             assert_eq!(settings.aging().0, counts, "{version}");
         }
-        // A clock that is ahead of that of the store, or was.
+        // The clock is ahead of the store's clock, or was.
         settings.take_over(&rules(999, 7), 100);
         settings.take_over(&rules(101, 2), 101);
         assert_eq!(settings.aging(), (2, true));

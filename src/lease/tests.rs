@@ -1,5 +1,5 @@
-//! Single steps of one process: what it sends and tells after an event, and when it has to look again. Each test has its
-//! exact times. Processes with callers, a network and faults are in the worlds of `tests/simulation`.
+//! Single steps of one process: its effects after an event, and when it is due again. Each test has exact times.
+//! Processes with callers, a network and faults are in the worlds of `tests/simulation`.
 
 mod keep;
 mod pace;
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::error::reasons::Cause;
 use crate::key::Key;
-use crate::lease::key_state::Standing;
+use crate::lease::key_state::Position;
 use crate::lease::operations::Answer;
 use crate::lease::options::{Holding, LeaseOptions, Rules};
 use crate::lease::process::Tokens;
 use crate::lease::process::event::{
-    Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told,
+    Effect, Effects, Event, Grant, Host, Now, PushEvent, Release, Renewed, WaiterOutcome,
 };
 use crate::lease::token::{Suffix, Token};
 use crate::store::notifier::Link;
@@ -37,9 +37,9 @@ const RULES: Rules = Rules {
     has_outcomes: false,
 };
 
-/// The server's time in each answer, µs.
+/// The server's time in each reply, µs.
 const SERVER: i64 = 9_000_000;
-const QUEUED: Standing = Standing::Queued {
+const QUEUED: Position = Position::Queued {
     soonest: 0,
     before: 0,
 };
@@ -54,14 +54,14 @@ fn away(cause: Cause) -> Error {
 }
 
 /// A lease for `left` ms.
-fn held(left: i64) -> Standing {
-    Standing::Held {
+fn held(left: i64) -> Position {
+    Position::Held {
         expiry: SERVER + left * 1000,
         fence: 7,
     }
 }
 
-const GRANTED: Notice<()> = Notice::Granted {
+const GRANTED: PushEvent<()> = PushEvent::Granted {
     expiry: SERVER + 1_000_000,
     fence: 7,
 };
@@ -111,7 +111,7 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 pub(crate) struct Names(u64);
 
-impl Party for Names {
+impl Host for Names {
     type Waiter = Waiter;
     type Lease = Lease;
     type Found = ();
@@ -137,7 +137,7 @@ impl Party for Names {
     }
 }
 
-/// A waiter whose options are the usual ones, but for those that are set.
+/// A waiter with the default options, except for those that `set` changes.
 fn of(number: u64, set: impl FnOnce(&mut LeaseOptions)) -> Waiter {
     let mut options = LeaseOptions::default();
     set(&mut options);
@@ -160,7 +160,7 @@ fn in_line(number: u64, ttl: u64) -> Waiter {
     })
 }
 
-/// A process. Its times are in ms since its beginning.
+/// A process. Its times are in ms since its start.
 struct Steps {
     tokens: Tokens<Names>,
     began: Instant,
@@ -205,12 +205,12 @@ impl Steps {
         )
     }
 
-    /// A waiter comes at the beginning.
+    /// A waiter arrives at the start.
     fn comes(&mut self, waiter: &Waiter) -> Effects<Names> {
         self.arrives(0, waiter)
     }
 
-    fn pushed(&mut self, ms: u64, id: u64, news: Notice<()>) -> Vec<String> {
+    fn pushed(&mut self, ms: u64, id: u64, news: PushEvent<()>) -> Vec<String> {
         said(&self.step(ms, Event::Pushed { id, news }))
     }
 
@@ -231,7 +231,7 @@ impl Steps {
         self.step(ms, Event::Released { owed, result })
     }
 
-    /// A renewal is answered.
+    /// The reply to a renewal arrives.
     fn renewal(&mut self, ms: u64, id: u64, renewed: Renewed, scheduled: bool) -> Vec<String> {
         said(&self.step(
             ms,
@@ -266,12 +266,12 @@ impl Steps {
         ))
     }
 
-    /// A waiter comes at the beginning, and acquires. Returns the id of its acquire.
+    /// A waiter arrives at the start, and acquires. Returns the id of its acquire.
     fn one(&mut self, waiter: &Waiter) -> u64 {
         acquire(&self.comes(waiter))
     }
 
-    fn answered(&mut self, ms: u64, id: u64, standing: Standing) -> Effects<Names> {
+    fn answered(&mut self, ms: u64, id: u64, standing: Position) -> Effects<Names> {
         let (sent, answer) = (
             self.at(ms - 1),
             Answer::acquired(SERVER, standing, None, false),
@@ -287,12 +287,12 @@ impl Steps {
         )
     }
 
-    /// A heartbeat is answered. Returns what follows.
-    fn stands(&mut self, ms: u64, id: u64, standing: Standing) -> Vec<String> {
+    /// The reply to a heartbeat arrives. Returns the effects.
+    fn stands(&mut self, ms: u64, id: u64, standing: Position) -> Vec<String> {
         let (sent, each) = (self.at(ms - 1), vec![(id, standing)]);
         said(&self.step(
             ms,
-            Event::Stands {
+            Event::Positions {
                 sent,
                 now: SERVER,
                 soonest: 0,
@@ -305,7 +305,7 @@ impl Steps {
         self.step(ms, Event::Signal(Signal::Due))
     }
 
-    /// Asserts what is sent when it is due, and when something is due after that.
+    /// Asserts the effects when it is due, and when it is due next.
     #[track_caller]
     fn sends(&mut self, ms: u64, effects: &[&str], next: Option<u64>) {
         let sent = said(&self.due(ms));
@@ -313,14 +313,14 @@ impl Steps {
         assert_eq!((&*sent, self.next()), (effects, next), "at {ms} ms");
     }
 
-    /// When something is due, ms.
+    /// Returns when it is due, ms.
     fn next(&self) -> Option<u64> {
         self.tokens
             .due()
             .map(|at| (at - self.began).as_millis() as u64)
     }
 
-    /// The same, and whether those who wait know of an outage.
+    /// Returns the same, and whether the waiters know of an outage.
     fn next_in_outage(&self, ms: u64) -> (Option<u64>, bool) {
         (self.next(), self.outage(&"k".into(), ms))
     }
@@ -339,7 +339,7 @@ fn acquire(effects: &[Effect<Names>]) -> u64 {
     *id
 }
 
-/// What is sent or told, in short.
+/// Returns the effects in short form.
 fn said(effects: &[Effect<Names>]) -> Vec<String> {
     let short = |effect: &Effect<Names>| match effect {
         Effect::Acquire { .. } => "acquire".into(),
@@ -351,23 +351,23 @@ fn said(effects: &[Effect<Names>]) -> Vec<String> {
         Effect::Subscribe => "subscribe".into(),
         Effect::Give { lease, .. } => format!("give {}", lease.fence),
         Effect::Tell {
-            outcome: Told::Again,
+            outcome: WaiterOutcome::Again,
             ..
         } => "again".into(),
         Effect::Tell {
-            outcome: Told::Found(()),
+            outcome: WaiterOutcome::Found(()),
             ..
         } => "found".into(),
         Effect::Tell {
-            outcome: Told::Failed(_),
+            outcome: WaiterOutcome::Failed(_),
             ..
         } => "failed".into(),
         Effect::Tell {
-            outcome: Told::Closed,
+            outcome: WaiterOutcome::Closed,
             ..
         } => "closed".into(),
         Effect::Tell {
-            outcome: Told::Refused { left, before },
+            outcome: WaiterOutcome::Refused { left, before },
             ..
         } => format!("refused {left} {before}"),
         Effect::Lost {

@@ -4,13 +4,14 @@
 //! process-id.ttl~fence_ttl@signature then /… or :value
 //! ```
 //!
-//! The process is 16 hexadecimal digits, the numbers are hexadecimal too: the ttl in µs, the fence_ttl in ms. All but
-//! the process may be missing. Permits end in `/weight/limit`, or in `/idle` if they wait until none is held. Readers end
-//! in `/r` and their group, writers in `/w` and how many writers in a row may pass waiting readers. A lock with a value of
-//! the user ends in `:` and that value. The scripts read the same: see `lua/token.lua`.
+//! The process is 16 hexadecimal digits. The numbers are hexadecimal too: the ttl in µs, the fence_ttl in ms. All parts
+//! except the process may be missing. Permits end in `/weight/limit`, or in `/idle` if they wait until no permit is
+//! held. Readers end in `/r` and their group, writers in `/w` and how many writers in a row may pass waiting readers. A
+//! lock with a value of the user ends in `:` and that value. The scripts parse tokens in the same way: see
+//! `lua/token.lua`.
 //!
-//! Most tokens have no more than an id, a ttl and an [`Ending`]. They stay numbers until somebody needs their text: the
-//! in-memory store never does.
+//! Most tokens have only an id, a ttl and an [`Ending`]. These are stored as numbers until their text is needed, which
+//! never happens in the in-memory store.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -25,13 +26,14 @@ use crate::store::notifier::hex;
 /// The number of characters in the name of a process.
 const PROCESS: usize = 16;
 
-/// How long a fence is kept if the token does not say it, µs. At least 7 days are promised.
+/// How long a fence is kept if the token has no `fence_ttl`, µs. At least 7 days are promised.
 const FENCE_TTL: i64 = 8 * 86_400 * 1_000_000;
 
-/// The longest text of numbers is shorter.
+/// Long enough for the text of any token of numbers.
 type Text = SmallVec<[u8; 80]>;
 
-/// The name of a holder or a waiter. Two are equal if their texts are: a text that numbers can say is kept as numbers.
+/// The name of a holder or a waiter. Two tokens are equal if their texts are: a text that can be stored as numbers
+/// always is.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Token {
     /// `ttl` in µs
@@ -44,7 +46,7 @@ pub(crate) enum Token {
     Text(Arc<str>),
 }
 
-/// What a kind of lease adds to a token.
+/// The suffix that a kind of lease adds to a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ending {
     #[default]
@@ -57,14 +59,14 @@ pub(crate) enum Ending {
     Writer { row: u32 },
 }
 
-/// The same, or any other text.
+/// An [`Ending`], or any other text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Suffix {
     Ending(Ending),
     Text(String),
 }
 
-/// What all tokens of one value have in common: what its options say.
+/// The common part of all tokens of one value, from its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
     /// µs
@@ -73,7 +75,7 @@ pub(crate) struct Marks {
     rest: String,
 }
 
-/// What the process of a waiter wrote into its token.
+/// The parts of a token that the process of a waiter wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parsed<'a> {
     process: u64,
@@ -82,7 +84,7 @@ struct Parsed<'a> {
     ttl: Option<u64>,
     /// ms
     fence_ttl: Option<i64>,
-    /// What follows the ttl.
+    /// The text after the ttl.
     rest: &'a str,
 }
 
@@ -141,7 +143,7 @@ impl Token {
         format!("{process:016x}-{id:x}.{ttl:x}{rest}{suffix}").into()
     }
 
-    /// The text of numbers.
+    /// Returns the text of numbers.
     fn written(process: u64, id: u64, ttl: u64, ending: Ending) -> Text {
         let mut text = Text::new();
         push_hex(&mut text, process, PROCESS);
@@ -157,7 +159,7 @@ impl Token {
     pub(crate) fn with_text<R>(&self, with: impl FnOnce(&str) -> R) -> R {
         match self {
             Self::Text(text) => with(text),
-            // All of it is ASCII.
+            // The text is ASCII.
             Self::Numbers {
                 process,
                 id,
@@ -178,7 +180,7 @@ impl Token {
         }
     }
 
-    /// Returns the process and the id in the token. `None` for one without an id, such as that of another library.
+    /// Returns the process and the id in the token. `None` for a token without an id, such as one of another library.
     pub(crate) fn waiter(&self) -> Option<(u64, u64)> {
         match self {
             Self::Numbers { process, id, .. } => Some((*process, *id)),
@@ -195,12 +197,13 @@ impl Token {
         i64::try_from(ttl?).ok()
     }
 
-    /// Whether the token carries a value of the user, which names the holder to others.
+    /// Whether the token carries a value of the user, which is the name of the holder.
     pub(crate) fn has_value(&self) -> bool {
         matches!(self, Self::Text(text) if text.contains(':'))
     }
 
-    /// Until when the fence of a holder is kept, µs: never less than its lease. `lua/token.lua` does the same.
+    /// Returns the time until which the fence of a holder is kept, µs: never less than its lease. `lua/token.lua` does
+    /// the same.
     pub(crate) fn kept_until(&self, expiry: i64, now: i64) -> i64 {
         let left = (expiry - now + 999) / 1000 + 1;
         let fence_ttl = match self {
@@ -210,14 +213,14 @@ impl Token {
         now + fence_ttl.map_or(FENCE_TTL, |ttl| ttl.max(left) * 1000)
     }
 
-    /// Returns what a kind of lease added to the token. Fails with what is behind the first `/` if that is not an
-    /// [`Ending`].
+    /// Returns the suffix that a kind of lease added to the token. If it is not an [`Ending`], fails with the text
+    /// after the first `/`.
     pub(crate) fn ending(&self) -> Result<Ending, &str> {
         let text = match self {
             Self::Numbers { ending, .. } => return Ok(*ending),
             Self::Text(text) => text,
         };
-        // A loop beats the search of `str` in texts as short as these.
+        // A loop is faster than the search of `str` in texts as short as these.
         let Some(mark) = text.bytes().position(|byte| byte == b'/') else {
             return Ok(Ending::Nothing);
         };
@@ -225,7 +228,7 @@ impl Token {
     }
 }
 
-/// The value of the user behind the first `:`, which names the holder to others. Without one, this is the token.
+/// Returns the value of the user after the first `:`, which is the name of the holder. Without one, returns the token.
 pub(crate) fn name(token: &str) -> &str {
     token.split_once(':').map_or(token, |(_, value)| value)
 }
@@ -255,7 +258,7 @@ impl Ending {
         }
     }
 
-    /// Reads exactly what [`write`](Self::write) writes.
+    /// Parses exactly the texts that [`write`](Self::write) writes.
     fn parse(text: &str) -> Option<Self> {
         let parse = |number: &str| number.parse().ok();
         let ending = match text.strip_prefix('/') {
@@ -310,14 +313,14 @@ impl From<String> for Token {
 impl Hash for Token {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
-            // There are few processes, and an id is used once by each.
+            // There are few processes, and each uses an id once.
             Self::Numbers { id, .. } => id.hash(state),
             Self::Text(text) => text.hash(state),
         }
     }
 }
 
-/// In the order of their texts, like in the store.
+/// Ordered by their texts, as in the store.
 impl Ord for Token {
     fn cmp(&self, other: &Self) -> Ordering {
         self.with_text(|text| other.with_text(|other| text.cmp(other)))
@@ -373,7 +376,7 @@ impl fmt::Display for Suffix {
     }
 }
 
-/// Percent-encoding (RFC 3986, section 2.1), which writes arbitrary bytes in a restricted alphabet.
+/// Percent-encoding (RFC 3986, section 2.1), which encodes arbitrary bytes in a restricted alphabet.
 pub(crate) mod percent {
     /// Writes each byte outside of `A-Z a-z 0-9 - _ .` as `%` and two hexadecimal digits.
     pub(crate) fn encode(bytes: &[u8]) -> String {

@@ -1,4 +1,4 @@
-//! What a caller asks for, the waiter that stands for it in this process, and how it is answered.
+//! The acquire of a caller, its waiter in this process, and the result of the waiter.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use crate::error::Error;
 use crate::error::reasons::Subject;
 use crate::lease::handle::Lease;
-use crate::lease::key_state::Terms;
+use crate::lease::key_state::AcquireTerms;
 use crate::lease::kind::{Found, Kind, Query};
 use crate::lease::options::{Holding, micros};
 use crate::lease::token::Suffix;
@@ -16,31 +16,32 @@ use crate::sync::lock;
 
 /// The options of one acquire.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask<Q = ()> {
+pub(crate) struct AcquireRequest<Q = ()> {
     pub(crate) subject: Subject,
     /// The suffix that the kind of lease adds to the token.
     pub(crate) suffix: Suffix,
     /// Waiters of lower ranks are served first.
     pub(crate) rank: i64,
     /// How to wait; `None`: do not wait.
-    pub(crate) wait: Option<Wait>,
+    pub(crate) wait: Option<Patience>,
     /// The query for outcomes of earlier leases.
     pub(crate) query: Q,
     /// Whether to acquire in spite of such outcomes. It is reset once the place in the queue is lost.
     pub(crate) bypass: bool,
     /// Whether to stop waiting when the store is unavailable.
     pub(crate) gives_up: bool,
-    /// Refuse a wait that would take too long, where so many waiters are served at once.
+    /// If set, refuse a wait that would take too long. The value is the number of waiters that are served at the same
+    /// time.
     pub(crate) early: Option<u32>,
 }
 
-impl<Q> Ask<Q> {
+impl<Q> AcquireRequest<Q> {
     pub(crate) fn new(
         query: Q,
         subject: Subject,
         suffix: Suffix,
         rank: i64,
-        wait: Option<Wait>,
+        wait: Option<Patience>,
     ) -> Self {
         Self {
             subject,
@@ -54,9 +55,9 @@ impl<Q> Ask<Q> {
         }
     }
 
-    pub(super) fn terms(&self, holding: &Holding) -> Terms {
+    pub(super) fn terms(&self, holding: &Holding) -> AcquireTerms {
         let max_waiters = self.wait.map_or(0, |wait| wait.max_waiters.into());
-        Terms {
+        AcquireTerms {
             ttl: micros(holding.options.ttl),
             max_waiters,
             rank: self.rank,
@@ -67,14 +68,14 @@ impl<Q> Ask<Q> {
 
 /// How to wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
+pub(crate) struct Patience {
     /// The longest wait; `None`: no limit.
     pub(crate) max_wait: Option<Duration>,
     /// The acquire is refused if this many waiters are in the queue.
     pub(crate) max_waiters: u32,
 }
 
-impl Wait {
+impl Patience {
     pub(crate) const FOR_EVER: Self = Self {
         max_wait: None,
         max_waiters: u32::MAX,
@@ -83,31 +84,31 @@ impl Wait {
 
 /// The result of an acquire.
 #[derive(Debug)]
-pub(crate) enum Got<F> {
+pub(crate) enum Acquired<F> {
     /// A lease, and the outcome of an earlier one, if any.
     Lease(Lease, Option<F>),
-    /// An earlier lease has an outcome that leaves nothing to do.
+    /// An earlier lease has an outcome that makes the acquire unnecessary.
     Done(F),
 }
 
 /// The result that a waiter receives; `None`: its place is lost, and it must acquire again.
-pub(super) type Received<F> = Result<Option<Got<F>>, Error>;
+pub(super) type WaiterResult<F> = Result<Option<Acquired<F>>, Error>;
 
-/// A waiter. Two are equal if they are the same.
+/// A waiter. Waiters are compared by identity.
 #[derive(Debug)]
 pub(crate) struct Waiter<K: Kind> {
     pub(super) holding: Arc<Holding>,
-    pub(super) ask: Ask<Query<K>>,
+    pub(super) ask: AcquireRequest<Query<K>>,
     /// `None` once it has a result.
-    result: Mutex<Option<oneshot::Sender<Received<Found<K>>>>>,
+    result: Mutex<Option<oneshot::Sender<WaiterResult<Found<K>>>>>,
 }
 
 impl<K: Kind> Waiter<K> {
-    /// Creates a waiter, and what receives its result.
+    /// Creates a waiter, and the receiver of its result.
     pub(super) fn new(
         holding: &Arc<Holding>,
-        ask: Ask<Query<K>>,
-    ) -> (Arc<Self>, oneshot::Receiver<Received<Found<K>>>) {
+        ask: AcquireRequest<Query<K>>,
+    ) -> (Arc<Self>, oneshot::Receiver<WaiterResult<Found<K>>>) {
         let (sender, receiver) = oneshot::channel();
         let waiter = Self {
             holding: Arc::clone(holding),
@@ -117,8 +118,8 @@ impl<K: Kind> Waiter<K> {
         (Arc::new(waiter), receiver)
     }
 
-    /// Offers a result. Drops it if the waiter has gone away, or was offered another one before.
-    pub(super) fn offer(&self, result: Received<Found<K>>) {
+    /// Sends a result to the waiter. Drops it if the waiter has left, or has already been sent one.
+    pub(super) fn offer(&self, result: WaiterResult<Found<K>>) {
         let sender = lock(&self.result).take();
         if let Some(Err(result)) = sender.map(|sender| sender.send(result)) {
             decline(result);
@@ -126,9 +127,9 @@ impl<K: Kind> Waiter<K> {
     }
 }
 
-/// Drops a result that its waiter has not accepted.
-pub(super) fn decline<F>(result: Received<F>) {
-    if let Ok(Some(Got::Lease(lease, _))) = result {
+/// Drops a result that its waiter did not accept.
+pub(super) fn decline<F>(result: WaiterResult<F>) {
+    if let Ok(Some(Acquired::Lease(lease, _))) = result {
         lease.decline();
     }
 }

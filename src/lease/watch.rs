@@ -1,4 +1,4 @@
-//! Work that ends when its lease is lost.
+//! Runs work that ends when its lease is lost.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -9,13 +9,13 @@ use futures_util::future::BoxFuture;
 use crate::error::Error;
 use crate::lease::handle::LeaseHandle;
 
-/// Watches a lease for the work that is done under it.
+/// Watches a lease while work runs under it.
 ///
 /// Work that is done in its first poll needs no timer. So the timer of the lease is set after that poll.
 pub(crate) struct Watch {
-    /// `None`: the work goes on when its lease is lost.
+    /// `None`: the work continues when its lease is lost.
     lease: Option<LeaseHandle>,
-    /// Whether the lease was acquired in this poll: then it need not be looked at.
+    /// Whether the lease was acquired in this poll: then it need not be checked.
     is_fresh: bool,
     lost: Option<BoxFuture<'static, ()>>,
 }
@@ -30,12 +30,12 @@ impl Watch {
         }
     }
 
-    /// Says that the lease was acquired in this poll.
+    /// Sets whether the lease was acquired in this poll.
     pub(crate) fn fresh(self, is_fresh: bool) -> Self {
         Self { is_fresh, ..self }
     }
 
-    /// Polls the work. Fails if the lease is lost before the work is done: then this may not be called again.
+    /// Polls the work. Fails if the lease is lost before the work is done. It must not be polled again after that.
     pub(crate) fn poll<F: Future>(
         &mut self,
         work: Pin<&mut F>,
@@ -62,7 +62,7 @@ impl Watch {
         lost.as_mut().poll(context).map(|()| Err(Error::lost()))
     }
 
-    /// Does the work. Fails if the lease is lost before the work is done.
+    /// Runs the work. Fails if the lease is lost before the work is done.
     pub(crate) async fn run<F: Future>(
         mut self,
         mut work: Pin<&mut F>,

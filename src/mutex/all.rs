@@ -12,26 +12,27 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::lease::acquire_all::MOST_KEYS;
 use crate::lease::handle::Lease;
-use crate::lease::waiter::Wait;
+use crate::lease::waiter::Patience;
 use crate::mutex::{Mutex, MutexGuard, waited_too_long};
 
 impl Mutex {
     /// Locks the mutexes of several keys: all of them, or none. Waits until they are free.
     ///
-    /// First it tries to lock all of them in one step, as [`try_lock_all`](Self::try_lock_all) does. If one is not free, it
-    /// locks one after the other, in the order of the bytes of the keys, which is the same for all callers. So callers of
-    /// `lock_all` do not wait for each other in a circle. The locks earlier in the order are held, and renewed, while it
-    /// waits for the later ones: other callers wait for these, too. If one of them is lost meanwhile, it begins again.
+    /// First it tries to lock all of them in one step, like [`try_lock_all`](Self::try_lock_all). If one is not free,
+    /// it locks one after the other, in the order of the bytes of the keys, which is the same for all callers. So
+    /// callers of `lock_all` do not deadlock each other. While it waits for a lock, it holds and renews the locks
+    /// earlier in the order, so other callers wait for these too. If one of them is lost during the wait, it starts
+    /// again.
     ///
-    /// Without a [`watchdog`](super::MutexBuilder::watchdog), a caller whose locks end before the last key of many is free begins
-    /// again and again: choose a ttl that is longer than such a wait.
+    /// Without a [`watchdog`](super::MutexBuilder::watchdog), a caller starts again and again if its locks expire
+    /// before the last of many keys is free: choose a ttl that is longer than such a wait.
     ///
-    /// A caller that holds a lock of this name already, and locks others, can still bring about a deadlock: lock all
+    /// A caller that already holds a lock of this name, and locks others, can still cause a deadlock: lock all keys
     /// that you need in one call.
     ///
-    /// There is one guard for all keys. It has a [fencing token](MutexGuards::fences) for each key, in the order of `keys`.
-    /// [`max_wait`](super::MutexBuilder::max_wait) is for the whole call, and the other settings are for each key. If the
-    /// future is dropped, all of them are unlocked.
+    /// There is one guard for all keys. It has a [fencing token](MutexGuards::fences) for each key, in the order of
+    /// `keys`. [`max_wait`](super::MutexBuilder::max_wait) applies to the whole call, and the other settings to each
+    /// key. If the future is dropped, all of them are unlocked.
     ///
     /// ```
     /// use tower_distributed::{Mutex, Store};
@@ -48,8 +49,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// The errors of [`lock`](Self::lock). Then no lock is held. [`is_invalid`](Error::is_invalid) also if there are no keys
-    /// or more than 32, or if a key is given twice.
+    /// The errors of [`lock`](Self::lock). Then no lock is held. [`is_invalid`](Error::is_invalid) also if there are no
+    /// keys or more than 32, or if a key is given twice.
     pub async fn lock_all<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -61,10 +62,10 @@ impl Mutex {
 
     /// Locks the mutexes of several keys, if all of them are free and have no waiters. Does not wait.
     ///
-    /// In a store that is not a Cluster this is one atomic step: if one key is not free, the others are not locked for
-    /// a moment either. On a Cluster it is one step if all keys are in one slot.
-    /// Otherwise, and on a quorum, the keys are locked one after the other, in the order of their bytes, and unlocked again
-    /// if one is refused. Meanwhile other calls may find them locked.
+    /// In a store that is not a Cluster this is one atomic step: if one key is not free, none of the others is locked,
+    /// even briefly. On a Cluster it is one step if all keys are in one slot. Otherwise, and on a quorum, the keys are
+    /// locked one after the other, in the order of their bytes, and unlocked again if one is refused. During this time,
+    /// other calls may find them locked.
     ///
     /// ```
     /// use tower_distributed::{Mutex, Store};
@@ -82,8 +83,9 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// [`is_refused`](Error::is_refused) if one of the keys is locked or has waiters. [`is_lost`](Error::is_lost) if one of
-    /// several locks was lost before the last one was locked. Otherwise the same as [`lock_all`](Self::lock_all).
+    /// [`is_refused`](Error::is_refused) if one of the keys is locked or has waiters. [`is_lost`](Error::is_lost) if
+    /// one of several locks was lost before the last one was locked. Otherwise the same as
+    /// [`lock_all`](Self::lock_all).
     pub async fn try_lock_all<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -95,7 +97,7 @@ impl Mutex {
     async fn all(
         &self,
         keys: Result<Keys, Error>,
-        wait: Option<Wait>,
+        wait: Option<Patience>,
     ) -> Result<MutexGuards, Error> {
         let keys = keys?;
         keys.each.iter().try_for_each(|key| self.check(key))?;
@@ -135,16 +137,16 @@ impl Mutex {
         Ok(MutexGuards(guards.collect()))
     }
 
-    /// Locks one key after the other. `None`: one lock was lost while it waited for another.
+    /// Locks one key after the other. `None`: one lock was lost while this waited for another.
     async fn in_order(
         &self,
         keys: &Keys,
-        wait: Option<Wait>,
+        wait: Option<Patience>,
         deadline: Option<Instant>,
     ) -> Result<Option<MutexGuards>, Error> {
         let mut taken = Taken(Vec::with_capacity(keys.each.len()));
         for position in &keys.order {
-            // The first lock is acquired even without time to wait, as by `lock`.
+            // The first lock is acquired even with no time left, as by `lock`.
             if !taken.0.is_empty() {
                 in_time(deadline)?;
             }
@@ -156,7 +158,7 @@ impl Mutex {
                         deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                     tokio::select! {
                         biased;
-                        guard = self.wait(key, Wait { max_wait: left, ..wait }) => guard?,
+                        guard = self.wait(key, Patience { max_wait: left, ..wait }) => guard?,
                         () = any_lost(taken.0.iter().map(|(_, guard)| guard)) => return Ok(None),
                     }
                 }
@@ -196,7 +198,7 @@ struct Keys {
 
 impl Keys {
     fn new<K: Into<Key>>(keys: impl IntoIterator<Item = K>) -> Result<Self, Error> {
-        // No more than can be locked are read.
+        // Reads at most one key more than can be locked.
         let each: Vec<Key> = keys
             .into_iter()
             .map(Into::into)
@@ -225,7 +227,7 @@ impl Keys {
     }
 }
 
-/// The locks so far, each with the position of its key. If this is dropped, they are unlocked: nothing ran under them.
+/// The locks so far, each with the position of its key. Dropping this unlocks them: no work has run under them.
 struct Taken(Vec<(usize, MutexGuard)>);
 
 impl Drop for Taken {
@@ -277,7 +279,7 @@ pub struct MutexGuards(Vec<MutexGuard>);
 impl MutexGuards {
     /// Returns the fencing token of each key, in the order in which the caller named the keys.
     ///
-    /// Each is greater than that of every earlier holder of its key. Tokens of different keys are not comparable.
+    /// Each is greater than the token of every earlier holder of its key. Tokens of different keys are not comparable.
     #[must_use]
     pub fn fences(&self) -> Vec<u64> {
         self.0.iter().map(MutexGuard::fence).collect()
@@ -291,7 +293,7 @@ impl MutexGuards {
 
     /// Completes when one of the locks is [lost](crate::LeaseHandle::lost), or when they are unlocked.
     ///
-    /// The others are held and renewed until they are unlocked. Cancel safe. The future borrows nothing.
+    /// The other locks are held and renewed until they are unlocked. Cancel safe. The future borrows nothing.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         any_lost(self.0.iter())
     }
@@ -310,11 +312,12 @@ impl MutexGuards {
 
     /// Unlocks all mutexes. Returns whether all of them were still held.
     ///
-    /// The calls leave together: one for all keys, on a Cluster one for each slot.
+    /// The calls are sent together: one for all keys, on a Cluster one for each slot.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable): the store is unavailable. See [`Lease::release`](crate::Lease::release).
+    /// [`is_unavailable`](Error::is_unavailable): the store is unavailable. See
+    /// [`Lease::release`](crate::Lease::release).
     ///
     /// # Cancel safety
     ///

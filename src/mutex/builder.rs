@@ -64,11 +64,13 @@ setters! { MutexBuilder:
     /// ```
     fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
-    /// Sets how long a lock is held at most, at least the [`ttl`](Self::ttl). Default: as long as its guard lives.
+    /// Sets the maximum time for which a lock is held, at least the [`ttl`](Self::ttl). Default: as long as its guard
+    /// lives.
     ///
-    /// The watchdog renews a lock for as long as its guard is there, also one that was forgotten in a map or leaked. After this
-    /// time the lock is lost, as if it had expired: it is released to the next waiter, [`lost`](crate::LeaseHandle::lost)
-    /// resolves, and the event `lease_lost` reports it. It needs the [`watchdog`](Self::watchdog): without it the ttl is the bound.
+    /// The watchdog renews a lock as long as its guard exists, even if the guard is leaked or left in a map. After this
+    /// time the lock is lost, as if it had expired: it is released to the next waiter,
+    /// [`lost`](crate::LeaseHandle::lost) resolves, and the event `lease_lost` reports it. It needs the
+    /// [`watchdog`](Self::watchdog): without it, the ttl is the maximum.
     ///
     /// ```
     /// use std::time::Duration;
@@ -84,13 +86,15 @@ setters! { MutexBuilder:
     /// ```
     fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
 
-    /// Sets how long a lock is held at least, even if it is unlocked earlier; at most the [`ttl`](Self::ttl). Default: zero.
+    /// Sets the minimum time for which a lock is held, even if it is unlocked earlier; at most the [`ttl`](Self::ttl).
+    /// Default: zero.
     ///
-    /// For scheduled jobs: hosts whose clocks differ start the same job at different times. With a short job, a host whose
-    /// clock is late would find the lock free again and run the job a second time. Set it to more than the clocks may differ.
+    /// For scheduled jobs: hosts whose clocks differ start the same job at different times. If the job is short, a host
+    /// whose clock is late would find the lock free again and run the job a second time. Choose a time longer than the
+    /// maximum difference of the clocks.
     ///
-    /// For the holder the lock ends when it unlocks. This process then keeps the lock in the store for the rest of the time,
-    /// and renews it. If the process ends earlier, the lock lasts for up to its [`ttl`](Self::ttl).
+    /// The holder's guard ends when it unlocks. The process then keeps the lock in the store for the rest of the time,
+    /// and renews it. If the process ends earlier, the lock remains for up to its [`ttl`](Self::ttl).
     ///
     /// ```
     /// use std::time::Duration;
@@ -106,12 +110,12 @@ setters! { MutexBuilder:
 
     /// Sets how long [`lock`](Mutex::lock) waits. Default: no limit.
     ///
-    /// A free lock is acquired even with a shorter `max_wait`, as long as the server answers within 500 ms. A call without an
-    /// answer fails as [unavailable](crate::Error::is_unavailable).
+    /// A free lock is acquired even with a shorter `max_wait`, as long as the server replies within 500 ms. A call
+    /// without a reply fails as [unavailable](crate::Error::is_unavailable).
     fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 
-    /// Sets the most waiters of a key in the queue of the store. Further waiters are refused immediately. Default: no
-    /// limit. 0 refuses every call that would have to wait.
+    /// Sets the maximum number of waiters of a key in the queue of the store. Further waiters are refused immediately.
+    /// Default: no limit. 0 refuses every call that would have to wait.
     ///
     /// With this setting, each waiter has its own place in the queue, as with [`strict_fifo`](Self::strict_fifo).
     ///
@@ -122,16 +126,16 @@ setters! { MutexBuilder:
     /// Gives each waiter its own place in the queue of the store, so that waiters are served in the order of arrival
     /// across processes.
     ///
-    /// By default, a process hands the lock over to its own next waiter, in the order of arrival in this process,
-    /// up to 31 times or for 2 ms. Then the process that has waited longest gets the lock.
+    /// By default, a process hands the lock over to its own next waiter, in the order of arrival in this process, up to
+    /// 31 times or for 2 ms. Then the process that has waited longest gets the lock.
     ///
-    /// With [`exact_names`](Self::exact_names), waiters then stand in the queue instead of polling. They are served
+    /// With [`exact_names`](Self::exact_names), waiters then wait in the queue instead of polling. They are served
     /// before clients of other libraries, which poll and get the lock only if the queue is empty.
     fn strict_fifo() => settings.strict_fifo = true;
 
-    /// Sets the most attempts to lock, at least 1. Default: 32 on a quorum, none on one store.
+    /// Sets the maximum number of attempts to lock, at least 1. Default: 32 on a quorum, no maximum on one store.
     ///
-    /// With this setting, a waiter does not stand in the queue of the store. It tries again after each
+    /// With this setting, a waiter does not wait in the queue of the store. It tries again after each
     /// [pause](Self::retry_delay), until the attempts or [`max_wait`](Self::max_wait) end.
     ///
     /// ```
@@ -147,13 +151,13 @@ setters! { MutexBuilder:
     /// ```
     fn tries(tries: u32) => settings.tries = Some(tries);
 
-    /// Sets a function that returns the pause between two attempts of a waiter that polls. Its argument is the number of
-    /// failed attempts, from 1. Default: a random time from 50 to 250 ms.
+    /// Sets a function that returns the pause between two attempts of a waiter that polls. Its argument is the number
+    /// of failed attempts, from 1. Default: a random time from 50 to 250 ms.
     ///
     /// The function is called once before each pause. With [`exact_names`](Self::exact_names) and
-    /// [`strict_fifo`](Self::strict_fifo), instead [`build`](Self::build) calls it with 1. The result is how often a waiter
-    /// in the queue asks the store, because an unlock by another library does not wake it. A shorter pause than 1 ms
-    /// counts as 1 ms there.
+    /// [`strict_fifo`](Self::strict_fifo), [`build`](Self::build) calls it with 1 instead. The result is the interval
+    /// at which a waiter in the queue checks the store, because an unlock by another library does not wake it. In this
+    /// case, a pause shorter than 1 ms counts as 1 ms.
     ///
     /// ```
     /// use std::time::Duration;
@@ -172,15 +176,15 @@ setters! { MutexBuilder:
     /// Sets how long the store remembers the last [fencing token](crate::MutexGuard::fence) of a key that is not
     /// locked, 1 s to 365 days, in whole milliseconds, and at least the [`ttl`](Self::ttl). Default: 7 to 8 days.
     ///
-    /// A remembered token takes about 160 B in Redis. Set less if you lock many keys, each of them seldom.
+    /// A remembered token takes about 160 B in Redis. Choose a shorter time if you lock many keys, each of them rarely.
     ///
-    /// Each lock and each renewal starts the time again. After it, the next token is the time of the server (µs since
-    /// 1970). It is greater than all earlier tokens of the key, unless the clock of the server has been set back by
-    /// `fence_ttl` or more since the last lock. A failover to a server whose clock is behind sets the clock back, too.
-    /// On a quorum, the clocks of the servers must not differ by `fence_ttl` or more.
+    /// Each lock and each renewal starts this time again. After it has passed, the next token is the time of the server
+    /// (µs since 1970). It is greater than all earlier tokens of the key, unless the clock of the server has been set
+    /// back by `fence_ttl` or more since the last lock. A failover to a server whose clock is behind also sets the
+    /// clock back. On a quorum, the clocks of the servers must not differ by `fence_ttl` or more.
     ///
     /// The last holder sets the time for its key, so use the same setting in all processes. With different settings,
-    /// tokens still rise, but the shortest setting limits how far clocks may be set back.
+    /// tokens still increase, but the shortest setting limits how far clocks may be set back.
     ///
     /// ```
     /// use std::time::Duration;
@@ -200,10 +204,10 @@ setters! { MutexBuilder:
     /// ```
     fn fence_ttl(fence_ttl: Duration) => options.fence_ttl = Some(fence_ttl);
 
-    /// Sets the share of the ttl that a holder does not count on, because clocks may run at different speeds. From
-    /// 0 to below 1. Default: 0.01.
+    /// Sets the part of the ttl on which a holder does not rely, because clocks may run at different speeds. From 0 to
+    /// below 1. Default: 0.01.
     ///
-    /// A holder counts on the ttl less this share and 2 ms. The rest must be at least 5 ms.
+    /// A holder relies on the ttl minus this part and 2 ms. The rest must be at least 5 ms.
     fn drift_factor(factor: f64) => options.drift = Drift(factor);
 
     /// Sets a function that returns the value of each lock in Redis, for other programs to read. The value must not
@@ -275,7 +279,7 @@ impl MutexBuilder {
         name: &str,
     ) -> Mutex {
         let values = leases
-            .admission
+            .namespace
             .store
             .shared(self.settings.shared_name(name), Arc::default);
         let settings = Arc::new(self.settings);

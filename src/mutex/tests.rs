@@ -123,7 +123,7 @@ async fn all_locks_are_given_back_at_once_and_who_waits_gets_them() {
             assert!(poll!(waiter).is_pending());
         }
         let lost = guards[0].lost();
-        mutex.leases.admission.store.scheduler().shut_down();
+        mutex.leases.namespace.store.scheduler().shut_down();
         tokio::time::timeout(LONG, lost)
             .await
             .expect("the holder was not told");
@@ -150,18 +150,18 @@ async fn all_locks_are_given_back_at_once_and_who_waits_gets_them() {
     }
 }
 
-/// What follows an answer may be code of a user, such as a recorder of metrics.
+/// The code that runs after a reply may be a user's, such as a recorder of metrics.
 #[tokio::test]
 async fn a_panic_in_what_follows_an_answer_loses_no_other_answer() {
     let server = RedisServer::start().await;
     let mutex = Mutex::new(&patient!(server.url()), "m").unwrap();
-    let admission = &mutex.leases.admission;
+    let namespace = &mutex.leases.namespace;
     let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
     let release = Release::new(&"k".into(), &"t".into(), false, LONG, LONG);
     for n in 0..8 {
         let answered = answered.clone();
-        let release = admission.release_operation(&release);
-        admission
+        let release = namespace.release_operation(&release);
+        namespace
             .acquire_release
             .send(None, "k".into(), release, move |answer| {
                 answered.send(answer.is_ok()).unwrap();

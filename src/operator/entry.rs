@@ -1,4 +1,4 @@
-//! What a listing shows: [`Entry`] and its [`Kind`].
+//! The entries of a listing: [`Entry`] and its [`Kind`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -46,7 +46,8 @@ pub enum Kind {
     FleetTable,
     /// `fleet_limit`: a limit of permits of the [fleet](crate::fleet).
     FleetLimit,
-    /// `refused_keys`: what a process has refused most, by [`RefusedKeys`](crate::fleet::RefusedKeys). The key is the process.
+    /// `refused_keys`: the keys that a process has refused most, counted by [`RefusedKeys`](crate::fleet::RefusedKeys).
+    /// The key is the process.
     RefusedKeys,
 }
 
@@ -68,7 +69,7 @@ impl Kind {
         Self::RefusedKeys,
     ];
 
-    /// Returns whether a state of this kind has holders, which can be [revoked](super::Operator::revoke).
+    /// Returns whether a state of this kind has holders, whose leases can be [revoked](super::Operator::revoke).
     #[must_use]
     pub fn has_holders(self) -> bool {
         !matches!(
@@ -108,7 +109,7 @@ impl Kind {
         }
     }
 
-    /// The kind of a part of a state that shows that the state is in use, with the key; `None` for other parts.
+    /// The kind and the key of a state, from a part that exists while the state is in use; `None` for other parts.
     fn of_part(stem: Stem, part: &str) -> Option<(Self, Stem)> {
         let kind = match part {
             "tat" => Self::TokenBucket,
@@ -197,8 +198,8 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the namespace is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, if the key
-    /// of a claim has not the form that a listing shows, and for a filter or a setting, which have no keys.
+    /// [`is_invalid`](Error::is_invalid) if the namespace is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, if
+    /// the key of a claim is not in the form of a listing, or if the kind is a filter or a setting, which have no keys.
     pub fn new(kind: Kind, namespace: &str, key: impl Into<Key>) -> Result<Self, Error> {
         check_name("the name of a namespace", namespace)?;
         let (namespace, key) = (namespace.to_owned(), key.into());
@@ -220,12 +221,12 @@ impl Entry {
         })
     }
 
-    /// Returns the entry of a whole namespace: of a filter, of all handled items of a `Dedupe`, or of a setting.
+    /// Returns the entry of a whole namespace: a filter, all handled items of a `Dedupe`, or a setting.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the namespace has another name than [`new`](Self::new) allows, and for kinds
-    /// whose entries have keys.
+    /// [`is_invalid`](Error::is_invalid) if [`new`](Self::new) does not allow the name of the namespace, or if entries
+    /// of this kind have keys.
     pub fn whole(kind: Kind, namespace: &str) -> Result<Self, Error> {
         check_name("the name of a namespace", namespace)?;
         if !kind.is_whole() {
@@ -244,8 +245,8 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// The same as [`new`](Self::new), and [`is_invalid`](Error::is_invalid) if `text` is not in this form, or is a digest
-    /// for [`Kind::Dedupe`], whose items are not found by such a digest.
+    /// The same as [`new`](Self::new), and [`is_invalid`](Error::is_invalid) if `text` is not in this form, or is a
+    /// digest for [`Kind::Dedupe`], whose items cannot be found by such a digest.
     pub fn parse(kind: Kind, namespace: &str, text: &str) -> Result<Self, Error> {
         if let Some(digest) = text.strip_prefix("%#") {
             let entry = Self::new(kind, namespace, "")?;
@@ -297,8 +298,8 @@ impl Entry {
         &self.namespace
     }
 
-    /// Returns the key. `None` for keys of more than 256 bytes, of which Redis has only a digest, and for entries of a whole
-    /// namespace: filters, settings, and the handled items of a `Dedupe`.
+    /// Returns the key. `None` for keys of more than 256 bytes, which are stored in Redis as digests only, and for
+    /// entries of a whole namespace: filters, settings, and the handled items of a `Dedupe`.
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         match &self.stem {
@@ -307,8 +308,8 @@ impl Entry {
         }
     }
 
-    /// Returns the key as text that is safe to print: `%`, control characters, invisible characters, spaces at the ends and
-    /// bytes that are not UTF-8 are written as `%` and two hexadecimal digits. Of a long key, returns `%#` and its SHA-256
+    /// Returns the key as printable text: `%`, control characters, invisible characters, spaces at the ends and bytes
+    /// that are not UTF-8 are written as `%` and two hexadecimal digits. For a long key, returns `%#` and its SHA-256
     /// digest. Empty for entries of a whole namespace.
     #[must_use]
     pub fn key_text(&self) -> String {
@@ -334,9 +335,9 @@ impl fmt::Display for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bucket::chosen::QuotaTable;
     use crate::bucket::quotas::Quotas;
     use crate::fleet::value::Sealed as _;
-    use crate::layers::rate_limit::quotas::QuotaTable;
 
     #[test]
     fn kinds_are_read_by_their_names() {
@@ -383,7 +384,7 @@ mod tests {
                 .unwrap_err()
                 .is_invalid()
         );
-        // It would be taken for the whole namespace.
+        // Otherwise it would be the entry of the whole namespace.
         assert!(
             Entry::parse(Kind::Dedupe, "x", &digest)
                 .unwrap_err()

@@ -1,4 +1,4 @@
-//! What a whole fleet has refused most.
+//! The keys that a whole fleet has refused most.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,17 @@ use crate::refused_keys::RefusedKey;
 use crate::refused_keys::list::List;
 use crate::refused_keys::operations::look;
 
-/// How many lists are read at the same time, and at most.
+/// How many lists are read at the same time, and the maximum number of lists.
 const AT_ONCE: usize = 32;
 const MOST: usize = 10_000;
 
 impl Operator {
-    /// Returns the `n` keys of a namespace that all processes together have refused most, the most certain refusals first: the
-    /// lists that their [`RefusedKeys`](crate::fleet::RefusedKeys) have stored are added up.
+    /// Returns the `n` keys of a namespace that all processes together have refused most, sorted by the lower bounds of
+    /// their counts. It adds up the lists that their [`RefusedKeys`](crate::fleet::RefusedKeys) have stored.
     ///
-    /// Each process tells of its first 32 keys. A key that is missing in a list may have been refused there a few times, so the
-    /// bounds of a number are wider than in one process. It reads at most 10 000 lists, and skips those in a form that this
-    /// version does not read.
+    /// Each process stores its first 32 keys. A key that is missing in a list may have had a few refusals there, so the
+    /// bounds of a number are wider than in one process. It reads at most 10 000 lists, and skips lists in a form that
+    /// this version cannot read.
     ///
     /// ```
     /// use tower_distributed::Store;
@@ -37,8 +37,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// * [`is_invalid`](Error::is_invalid) if the name is not that of a namespace.
-    /// * [`is_unavailable`](Error::is_unavailable) if a server gives no answer, or denies `SCAN`.
+    /// * [`is_invalid`](Error::is_invalid) if the name is not valid for a namespace.
+    /// * [`is_unavailable`](Error::is_unavailable) if a server does not reply, or denies `SCAN`.
     pub async fn top_refused(&self, namespace: &str, n: usize) -> Result<Vec<RefusedKey>, Error> {
         let (mut scan, mut entries) = (self.scan_namespace(namespace)?, BTreeSet::new());
         while let Some(page) = scan.next().await? {

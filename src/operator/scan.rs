@@ -1,4 +1,4 @@
-//! Lists what is stored: [`Scan`].
+//! Lists the stored entries: [`Scan`].
 
 use std::collections::BTreeSet;
 use std::vec::IntoIter;
@@ -6,12 +6,12 @@ use std::vec::IntoIter;
 use crate::adaptive::step::Adapted;
 use crate::bloom_filter::bits::Bits;
 use crate::bucket::Bucket;
+use crate::bucket::chosen::QuotaTable;
 use crate::bucket::quotas::Quotas;
 use crate::dedupe::exact::{Bucket as Handled, ExactClaims, Stored};
 use crate::error::Error;
 use crate::fleet::operations::Versions;
 use crate::key::Key;
-use crate::layers::rate_limit::quotas::QuotaTable;
 use crate::lease::holders::Exclusive;
 use crate::lease::kind::Kind as LeaseKind;
 use crate::lease::operations::StateOf;
@@ -24,7 +24,7 @@ use crate::store::inspect::Listing;
 use crate::store::redis::names::Stem;
 use crate::wait_group::permits::Permits;
 
-/// The most entries in a page of a store in memory.
+/// The maximum number of entries in a page of a store in memory.
 const PAGE: usize = 1000;
 
 /// Lists the entries of a store, page by page. See [`Operator::scan`](super::Operator::scan).
@@ -48,17 +48,17 @@ impl Scan {
 
     /// Returns the next entries, sorted and at least one; `None` at the end.
     ///
-    /// Each call of `SCAN` looks at about 1000 keys. If few of the keys in the database are those of this store, one page
-    /// takes many calls.
+    /// Each call of `SCAN` reads about 1000 keys. If few keys in the database belong to this store, one page takes many
+    /// calls.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) if a server gives no answer, or denies `SCAN`. The next call begins again
-    /// with the first key of this server, so entries may be listed twice.
+    /// [`is_unavailable`](Error::is_unavailable) if a server does not reply, or denies `SCAN`. The next call starts
+    /// again with the first key of this server, so entries may be listed twice.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the next call begins again with the first key of the current server.
+    /// If the future is dropped, the next call starts again with the first key of the current server.
     pub async fn next(&mut self) -> Result<Option<Vec<Entry>>, Error> {
         let listing = match &mut self.0 {
             Pages::Redis(listing) => listing,

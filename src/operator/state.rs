@@ -1,4 +1,4 @@
-//! What an operator sees of an entry: [`State`].
+//! The state of an entry: [`State`].
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub enum State {
     Dedupe(DedupeState),
     /// The last versions of a setting of the fleet, the newest first.
     Setting(Vec<SettingVersion>),
-    /// The keys that a process has refused most, the most certain refusals first.
+    /// The keys that a process has refused most, sorted by the lower bounds of their counts.
     Refused(Vec<RefusedKey>),
 }
 
@@ -55,29 +55,29 @@ impl State {
 pub struct PermitState {
     /// The holders and waiters. There may be none.
     pub leases: Snapshot,
-    /// The limit, and what was seen in its last window.
+    /// The limit, and the measurements of its last window.
     pub limit: AdaptiveState,
 }
 
-/// What is known of a single flight.
+/// The state of a single flight.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FlightState {
     /// The leader of a run that is in progress, as the only holder, and the number of processes that wait for its
     /// answer.
     pub runs: Snapshot,
-    /// What is known of the stored answer.
+    /// The state of the stored answer.
     pub answer: Option<StoredAnswer>,
 }
 
-/// What is known of the handled items of an exact `Dedupe`.
+/// The state of the handled items of an exact `Dedupe`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DedupeState {
     /// The number of items that the `Dedupe` is sized for. It is at least the
     /// [capacity](crate::dedupe::ExactBuilder::capacity) that was set.
     pub capacity: u64,
-    /// How long an item is remembered at least.
+    /// The minimum time for which an item is remembered.
     pub remember_for: Duration,
     /// Whether the item of the entry was handled; `None` for the entry of the whole namespace.
     pub is_handled: Option<bool>,

@@ -11,22 +11,22 @@ use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::Subject;
 use crate::key::Key;
-use crate::lease::handle::{Keeper, LeaseHandle};
-use crate::lease::key_state::{Standing, Was};
-use crate::lease::operations::What;
+use crate::lease::handle::{LeaseHandle, LeaseOwner};
+use crate::lease::key_state::{Position, TokenState};
+use crate::lease::operations::ReplyKind;
 use crate::lease::process::event::Event;
 use crate::lease::token::Token;
-use crate::lease::waiter::Ask;
+use crate::lease::waiter::AcquireRequest;
 use crate::quorum::Quorum;
 use crate::quorum::votes::Votes;
 use crate::store::background::Background;
 
-/// One attempt. Dropping it withdraws the acquire on all nodes, unless it is won: then it keeps its lease.
+/// One attempt. Dropping it withdraws the acquire on all nodes, unless it is won: then its lease is kept.
 pub(super) struct Attempt {
     quorum: Arc<Quorum>,
     pub(super) key: Key,
     pub(super) token: Token,
-    /// The nodes to which no acquire can still be on its way.
+    /// The nodes on which no acquire can still run.
     answered: HashSet<usize>,
     pub(super) is_won: bool,
 }
@@ -42,7 +42,7 @@ impl Attempt {
         }
     }
 
-    /// Asks the nodes for the lock. Returns their votes, and the highest fence.
+    /// Acquires on all nodes. Returns their votes, and the highest fence.
     pub(super) async fn vote(&mut self) -> (Votes, i64) {
         let quorum = Arc::clone(&self.quorum);
         let mut order: Vec<_> = (0..quorum.nodes.len()).collect();
@@ -50,13 +50,13 @@ impl Attempt {
             order.sort_by_cached_key(|_| clock::bits());
         }
         let (key, token) = (&self.key, &self.token);
-        let ask = Ask::new((), Subject::Lock, Default::default(), 0, None);
+        let ask = AcquireRequest::new((), Subject::Lock, Default::default(), 0, None);
         let mut calls: FuturesUnordered<_> = order
             .into_iter()
             .map(|index| {
                 let node = &quorum.nodes[index];
                 let call = node
-                    .admission
+                    .namespace
                     .ask(key.clone(), token.clone(), node.holding(), &ask);
                 let call = quorum.within(call);
                 async move { (index, call.await) }
@@ -72,7 +72,7 @@ impl Attempt {
                 self.answered.insert(index);
             }
             votes.add(answer.map(|answer| match answer.what {
-                What::Acquired(Standing::Held { fence, .. }) => {
+                ReplyKind::Acquired(Position::Held { fence, .. }) => {
                     highest = highest.max(fence);
                     true
                 }
@@ -108,7 +108,7 @@ impl Drop for Attempt {
     }
 }
 
-impl Keeper for Attempt {
+impl LeaseOwner for Attempt {
     fn extend(self: Arc<Self>, lease: LeaseHandle) -> BoxFuture<'static, Result<(), Error>> {
         Box::pin(async move { self.quorum.renew(&lease, false).await })
     }
@@ -121,10 +121,10 @@ impl Keeper for Attempt {
                 let release =
                     quorum.release_of(&self.key, &self.token, !self.answered.contains(&index));
                 async move {
-                    let released = quorum.within(node.admission.release_token(&release)).await;
+                    let released = quorum.within(node.namespace.release_token(&release)).await;
                     let (was, _) =
-                        released.inspect_err(|_| node.admission.release_later(release))?;
-                    Ok(was == Was::Held)
+                        released.inspect_err(|_| node.namespace.release_later(release))?;
+                    Ok(was == TokenState::Held)
                 }
             });
             quorum.poll(releases).await

@@ -1,4 +1,4 @@
-//! How mutexes on a quorum are built.
+//! The builder of mutexes on a quorum.
 
 use crate::error::Error;
 use crate::macros::setters;
@@ -8,7 +8,7 @@ use crate::quorum::{Quorum, Settings};
 use crate::store::Store;
 
 setters! { MutexBuilder:
-    /// Sets how long each server of a quorum may take to answer, as a share of the ttl. Above 0 and below 1. Default:
+    /// Sets how long each server of a quorum may take to reply, as a share of the ttl. Above 0 and below 1. Default:
     /// 0.05.
     ///
     /// The time is at least 1 ms. The [timeout](crate::StoreBuilder::timeout) of the store applies as well.
@@ -18,13 +18,13 @@ setters! { MutexBuilder:
     /// server. Default: `false`.
     fn fail_fast(fail_fast: bool) => settings.quorum.fail_fast = fail_fast;
 
-    /// Sets whether an attempt on a quorum asks the servers in random order. Default: `false`.
+    /// Sets whether an attempt on a quorum calls the servers in random order. Default: `false`.
     fn shuffle_nodes(shuffle: bool) => settings.quorum.shuffle_nodes = shuffle;
 }
 
 impl MutexBuilder {
-    /// Builds the mutexes of the namespace `name` on several independent stores. A majority of them must grant a
-    /// lock.
+    /// Builds the mutexes of the namespace `name` on several independent stores. A lock needs the grants of a majority
+    /// of them.
     ///
     /// ```
     /// use std::time::Duration;
@@ -34,10 +34,10 @@ impl MutexBuilder {
     /// let nodes = [Store::in_memory(), Store::in_memory(), Store::in_memory()];
     /// let leaders = Mutex::builder()
     ///     .ttl(Duration::from_secs(10))
-    ///     .drift_factor(0.02)   // a holder counts on 9.8 s less 2 ms
-    ///     .timeout_factor(0.05) // a server may take 500 ms to answer
+    ///     .drift_factor(0.02)   // a lock is valid for 9.8 s less 2 ms
+    ///     .timeout_factor(0.05) // a server may take 500 ms to reply
     ///     .fail_fast(true)      // an attempt ends once two servers agree
-    ///     .shuffle_nodes(true)  // not every process asks the same server first
+    ///     .shuffle_nodes(true)  // processes call the servers in different orders
     ///     .tries(8)
     ///     .retry_delay(|_| Duration::from_millis(100))
     ///     .build_quorum(nodes, "leaders")?;

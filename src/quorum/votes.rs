@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 
-/// The answers of the nodes so far.
+/// The votes so far.
 pub(super) struct Votes {
     nodes: usize,
     yes: usize,
@@ -28,14 +28,14 @@ impl Votes {
         }
     }
 
-    /// The result, if the missing answers cannot change it.
+    /// Returns the result, if the missing votes cannot change it.
     pub(super) fn certain(&self) -> Option<bool> {
         let majority = self.nodes / 2 + 1;
         let (is_won, is_lost) = (self.yes >= majority, self.nodes - self.no < majority);
         (is_won || is_lost).then_some(is_won)
     }
 
-    /// Returns whether a majority said yes. Fails if the nodes that failed could have made a difference.
+    /// Returns whether a majority voted yes. Fails if the nodes that failed could have changed the result.
     pub(super) fn result(self) -> Result<bool, Error> {
         match (self.certain(), self.outage) {
             (None, Some(error)) => Err(error),

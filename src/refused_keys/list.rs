@@ -1,4 +1,4 @@
-//! Lists of counted keys: combined, cut, and as they are stored.
+//! Lists of counted keys: combining, sorting, writing and parsing them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use crate::key::{bytes_of, is_digest, text_of};
 /// How many keys of a process are stored.
 pub(super) const STORED: usize = 32;
 
-/// The longest list that is read, in bytes: a key has at most 256 bytes, each of which may be escaped.
+/// The maximum length of a list that is read, in bytes: a key has at most 256 bytes, each of which may be escaped.
 pub(super) const MOST_BYTES: usize = 32 * 1024;
 
 /// The bounds of a count.
@@ -20,19 +20,19 @@ pub(crate) struct Counted {
     pub(crate) at_most: u64,
 }
 
-/// Counts of keys as text, and of all others.
+/// Counts of keys as text, and a bound for all other keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct List {
     /// In any order, each key once.
     pub(crate) keys: Vec<(String, Counted)>,
-    /// The most refusals that a key can have which is not in the list.
+    /// The maximum number of refusals of a key that is not in the list.
     pub(crate) others: u64,
     pub(crate) total: u64,
 }
 
 impl List {
-    /// Adds up lists of different refusals. A key that is missing in some of them may have had the most there that they allow
-    /// for others.
+    /// Adds up lists of different refusals. A key that is missing in a list may have had up to the number of refusals
+    /// that the list allows for other keys.
     pub(crate) fn combined(lists: impl IntoIterator<Item = Self>) -> Self {
         let (mut keys, mut sum) = (HashMap::<String, (Counted, u64)>::new(), Self::default());
         for list in lists {
@@ -64,7 +64,7 @@ impl List {
         }
     }
 
-    /// Sorts the list, the most certain refusals first, and keeps the first `n` keys.
+    /// Sorts the list, the highest lower bounds first, and keeps the first `n` keys.
     pub(crate) fn top(mut self, n: usize) -> Self {
         let order = |(key, counted): &(String, Counted)| {
             (
@@ -98,7 +98,7 @@ impl List {
         head + &self.keys.iter().map(line).collect::<String>()
     }
 
-    /// Reads a stored list. `None`: it has another form.
+    /// Reads a stored list. `None`: it is in another form.
     pub(super) fn parse(stored: &[u8]) -> Option<Self> {
         let mut lines = std::str::from_utf8(stored).ok()?.split('\n');
         let (total, others) = lines.next()?.split_once(' ')?;
@@ -128,7 +128,7 @@ impl List {
     }
 }
 
-/// Whether a text stands for a key, and is safe to print.
+/// Whether a text is the printable form of a key.
 fn is_text(text: &str) -> bool {
     match text.strip_prefix("%#") {
         Some(digest) => is_digest(digest),
@@ -165,7 +165,7 @@ mod tests {
             list(&[], 0),
         ];
         let sum = List::combined(lists).top(2);
-        // `c` may have been refused 3 times where it is not in the list, and `b`, which was cut off, 8 times.
+        // `c` may have had 3 refusals in the list where it is missing, and `b`, which was cut off, 8.
         assert_eq!(
             sum,
             List {

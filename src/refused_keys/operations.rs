@@ -1,4 +1,4 @@
-//! The operations on the list of a process: store it, and read it.
+//! The operations on the list of a process: storing and reading it.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl Operation for Put {
     const SCRIPT: Script = function!(Writes: "note_refused"; &["fleet"]);
     const PARTS: &'static [&'static str] = &["refused"];
     const REPEAT: Repeat = Repeat::Safe;
-    // The last list remains.
+    // The last list must be stored last.
     const IN_ORDER: bool = true;
 
     fn payload(&self) -> usize {
@@ -83,7 +83,7 @@ impl Operation for Put {
     }
 }
 
-/// Reads a list as it is stored.
+/// Reads a stored list.
 #[derive(Debug)]
 struct Look;
 
@@ -96,7 +96,7 @@ impl Operation for Look {
     const REPEAT: Repeat = Repeat::Safe;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        // A longer one is not recognised.
+        // A longer list is not recognised.
         call.integer(MOST_BYTES as i64 + 1);
     }
 

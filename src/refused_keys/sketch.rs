@@ -1,9 +1,10 @@
 //! Counts the most frequent keys in bounded memory.
 //!
-//! The algorithm is Space-Saving: A. Metwally, D. Agrawal and A. El Abbadi, "Efficient Computation of Frequent and Top-k
-//! Elements in Data Streams", ICDT 2005. A key without a counter takes over the lowest one, and its count as its possible
-//! error. So each count is at least the true number, and exceeds it by at most its error, which is at most the total divided
-//! by the number of counters. Every key with more refusals than that has a counter.
+//! The algorithm is Space-Saving: A. Metwally, D. Agrawal and A. El Abbadi, "Efficient Computation of Frequent and
+//! Top-k Elements in Data Streams", ICDT 2005. A key without a counter takes over the lowest counter, whose count
+//! becomes the possible error of the key. So each count is at least the true number, and exceeds it by at most its
+//! error, which is at most the total divided by the number of counters. Every key with more refusals than that has a
+//! counter.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -20,7 +21,8 @@ const COUNTERS: usize = 256;
 pub(super) struct Sketch {
     /// The highest count first.
     counters: Vec<Counter>,
-    /// The positions of the counters, by the hash of their keys. Clients choose keys, and do not know the hasher.
+    /// The positions of the counters, by the hash of their keys. Clients choose keys, but do not know the hasher's
+    /// seed.
     places: HashTable<usize>,
     hasher: RandomState,
     pub(super) total: u64,
@@ -42,7 +44,7 @@ impl Sketch {
             Some(at) => *at,
             None => self.counter(key, hash),
         };
-        // The first of those with the same count: after it, the order remains.
+        // The first counter with the same count: incrementing it keeps the order.
         let count = self.counters[at].count;
         let first = self
             .counters
@@ -52,7 +54,7 @@ impl Sketch {
         self.total = self.total.saturating_add(1);
     }
 
-    /// Returns the position of a counter for a new key: another one, or the lowest.
+    /// Returns the position of a counter for a new key: a new counter, or the lowest one.
     fn counter(&mut self, key: Stem, hash: u64) -> usize {
         let mut lowest = 0;
         if self.counters.len() == COUNTERS

@@ -161,7 +161,7 @@ async fn a_list_that_could_not_be_stored_is_stored_later() {
     server.restart().await;
     Arc::clone(&refused.shared).signal(Signal::Due);
     let is_there = async || {
-        // While the breaker is open, it is due again.
+        // While the breaker is open, the list is due again.
         Arc::clone(&refused.shared).signal(Signal::Due);
         look(
             &Namespace::open(&store, "api"),
@@ -173,7 +173,7 @@ async fn a_list_that_could_not_be_stored_is_stored_later() {
     eventually("the list", SOON, is_there).await;
 }
 
-/// Lua and Rust agree, also on what somebody else has written.
+/// Lua and Rust agree, also on lists that another program has written.
 #[tokio::test]
 async fn stored_lists_are_read_alike() {
     let server = RedisServer::start().await;

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::lease::namespace::Leases;
 use crate::lease::options::LeaseOptions;
 use crate::lease::token::percent;
-use crate::lease::waiter::Wait;
+use crate::lease::waiter::Patience;
 use crate::macros::{in_range, setters};
 use crate::rw_lock::{RwLock, Settings};
 use crate::store::Store;
@@ -49,7 +49,7 @@ impl Default for RwLockBuilder {
         let settings = Settings {
             prefer_readers: false,
             most_writers: 16,
-            wait: Wait::FOR_EVER,
+            wait: Patience::FOR_EVER,
         };
         Self {
             settings,
@@ -68,25 +68,27 @@ setters! { RwLockBuilder:
     /// Sets whether a lock is renewed while it is held, every third of its ttl. Default: `true`.
     fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
-    /// Sets how long a lock is held at most, at least the [`ttl`](Self::ttl). Default: as long as its guard lives.
+    /// Sets the maximum time for which a lock is held, at least the [`ttl`](Self::ttl). Default: as long as its guard
+    /// lives.
     ///
-    /// The watchdog renews a lock for as long as its guard is there, also one that was forgotten in a map or leaked. After this
-    /// time the lock is lost, as if it had expired: it is released to the next waiter, [`lost`](crate::LeaseHandle::lost)
-    /// resolves, and the event `lease_lost` reports it. It needs the [`watchdog`](Self::watchdog): without it the ttl is the bound.
+    /// The watchdog renews a lock as long as its guard exists, even if the guard is leaked or left in a map. After this
+    /// time the lock is lost, as if it had expired: it is released to the next waiter,
+    /// [`lost`](crate::LeaseHandle::lost) resolves, and the event `lease_lost` reports it. It needs the
+    /// [`watchdog`](Self::watchdog): without it, the ttl is the maximum.
     fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
 
     /// Sets how long [`read`](RwLock::read) and [`write`](RwLock::write) wait. Default: no limit.
     ///
-    /// A free lock is acquired even with a shorter `max_wait`, as long as the server answers within 500 ms. A call without an
-    /// answer fails as [unavailable](crate::Error::is_unavailable).
+    /// A free lock is acquired even with a shorter `max_wait`, as long as the server replies within 500 ms. A call
+    /// without a reply fails as [unavailable](crate::Error::is_unavailable).
     fn max_wait(max_wait: Duration) => settings.wait.max_wait = Some(max_wait);
 
-    /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
-    /// call that would have to wait.
+    /// Sets the maximum number of waiters of a key. Further waiters are refused immediately. Default: no limit. 0
+    /// refuses every call that would have to wait.
     fn max_waiters(most: u32) => settings.wait.max_waiters = most;
 
     /// Serves readers first if readers and writers wait. A writer waits until there are no readers, so it can starve.
-    /// Default: writers first, and after [`most_writers`](Self::most_writers) in a row, the readers that wait.
+    /// Default: writers first, and after [`most_writers`](Self::most_writers) in a row, the waiting readers.
     ///
     /// Use the same setting in all processes that share the namespace.
     fn prefer_readers() => settings.prefer_readers = true;
@@ -98,15 +100,15 @@ setters! { RwLockBuilder:
     /// that is not locked, 1 s to 365 days, in whole milliseconds, and at least the [`ttl`](Self::ttl). Default: 7 to
     /// 8 days.
     ///
-    /// A remembered token takes about 160 B in Redis. Set less if you lock many keys, each of them seldom.
+    /// A remembered token takes about 160 B in Redis. Choose a shorter time if you lock many keys, each of them rarely.
     ///
-    /// Each writer and each renewal of its lock starts the time again. After it, the next token is the time of the
-    /// server (µs since 1970). It is greater than all earlier tokens of the key, unless the clock of the server has
-    /// been set back by `fence_ttl` or more since the last writer. A failover to a server whose clock is behind sets
-    /// the clock back, too. A [reader](crate::rw_lock::RwLockReadGuard::fence) gets no token after this time.
+    /// Each writer and each renewal of its lock starts this time again. After it has passed, the next token is the time
+    /// of the server (µs since 1970). It is greater than all earlier tokens of the key, unless the clock of the server
+    /// has been set back by `fence_ttl` or more since the last writer. A failover to a server whose clock is behind
+    /// also sets the clock back. A [reader](crate::rw_lock::RwLockReadGuard::fence) gets no token after this time.
     ///
     /// The last writer sets the time for its key, so use the same setting in all processes. With different settings,
-    /// tokens still rise, but the shortest setting limits how far clocks may be set back.
+    /// tokens still increase, but the shortest setting limits how far clocks may be set back.
     ///
     /// ```
     /// use std::time::Duration;

@@ -21,7 +21,7 @@ impl Kind for ReadWrite {
     }
 }
 
-/// How many writers in a row may pass waiting readers. `None` if the token is not that of a writer.
+/// How many writers in a row may pass waiting readers. `None` if the token belongs to a reader.
 fn writes(token: &Token) -> Option<i64> {
     match token.ending() {
         Ok(Ending::Writer { row }) => Some(row.into()),

@@ -8,7 +8,7 @@ use crate::lease::kind::{Completing, Entered, Kind, Look, Outcome};
 use crate::single_flight::outcome::ANSWER;
 use crate::store::operation::{Arguments, Field, Garbled};
 
-/// The kind of lease of a flight: one holder, the leader, which leaves an answer.
+/// The kind of lease of a flight: one holder, the leader, which stores an answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Flight {}
 
@@ -36,7 +36,7 @@ pub(crate) struct LastAnswer(Option<Answer>);
 
 #[derive(Clone, Debug)]
 struct Answer {
-    /// When the answer was entered. If that is later than now, the clock was set back, and the answer is not served.
+    /// When the answer was stored. If this is later than now, the clock was set back, and the answer is not served.
     entered: i64,
     /// How long it is fresh and served stale (µs).
     fresh: i64,
@@ -47,15 +47,15 @@ struct Answer {
     bytes: Arc<[u8]>,
 }
 
-/// A caller that looks for an answer.
+/// The query of a caller for an answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asker {
-    /// When it first looked for it, by the store's clock (µs); 0: now.
+    /// When the caller first sent a query, by the store's clock (µs); 0: now.
     pub(crate) since: i64,
     /// Whether it accepts a stale answer while another caller makes a fresh one.
     pub(crate) takes_stale: bool,
-    /// An answer that is fresh for no longer than this (µs) counts as stale, and is accepted. Failures, and notes that
-    /// nothing is shared, do not.
+    /// An answer that is fresh for no longer than this (µs) counts as stale, and is accepted. Failures, and records
+    /// that nothing is shared, do not count as stale.
     pub(crate) ahead: i64,
 }
 
@@ -99,8 +99,8 @@ impl Found {
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
-    /// Returns whether this is the same answer as `before`. An answer only gets older: if the bytes are the same
-    /// but it is fresher, it was entered since.
+    /// Returns whether this is the same answer as `before`. An answer only gets older: if the bytes are equal but the
+    /// remaining time is longer, it was stored again.
     pub(crate) fn is(&self, before: &Self) -> bool {
         match (self, before) {
             (
@@ -119,7 +119,7 @@ impl Found {
 /// An answer to store.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// How long it is fresh. Zero: only callers that wait now get it.
+    /// How long the answer is fresh. Zero: only the callers that are waiting when it is stored get it.
     pub(crate) fresh: Duration,
     /// How long from now it is served stale; at least `fresh`.
     pub(crate) stale: Duration,
@@ -138,7 +138,7 @@ impl Entry {
 }
 
 impl LastAnswer {
-    /// Returns what is known of the answer.
+    /// Returns the public state of the answer.
     pub(super) fn look(&self, now: i64) -> Option<StoredAnswer> {
         let Answer {
             entered,
@@ -163,7 +163,7 @@ impl LastAnswer {
     }
 }
 
-/// What is known of a stored answer. [`Operator`](crate::operator) has an example.
+/// The state of a stored answer. [`Operator`](crate::operator) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoredAnswer {
@@ -208,7 +208,7 @@ impl Kept for LastAnswer {
     }
 }
 
-/// Larger answers are not part of the message that wakes waiters: the waiters read them.
+/// Larger answers are not part of the message that wakes waiters: the waiters read them from the store.
 const TOLD: usize = 8192;
 
 /// The minimum time for which waiters can read an answer.
@@ -232,7 +232,8 @@ fn micros(span: Duration) -> i64 {
 
 impl Outcome<Holder<false, LastAnswer>> for Answers {
     const BULK: bool = true;
-    // The answers that a call brings are bounded by its payload, those that it finds only by this: 16 MiB by default.
+    // The answers that a call writes are bounded by its payload; the answers that it reads are bounded only by this: 16
+    // MiB by default.
     const MOST_RUNS: usize = 16;
     /// The name of the codec.
     type Scope = Arc<str>;
@@ -306,7 +307,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         };
         let fresh = answer.entered + answer.fresh;
         let stale = answer.entered + answer.stale;
-        // The answer is good if it was fresh at any time since the call began.
+        // The answer is valid if it was fresh at any time since the first query.
         let good = fresh
             > if asker.since > 0 {
                 now.min(asker.since)
@@ -340,7 +341,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
         of: Completing,
         now: i64,
     ) -> Result<Entered, Found> {
-        // An answer with no fresh time is only for the callers that wait for it.
+        // An answer whose fresh time is zero is only for the callers that wait when it is stored.
         if !of.is_held || entry.stale.is_zero() && !of.has_waiters {
             return Ok(Entered::Nothing);
         }
@@ -361,7 +362,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
             return Ok(Entered::Something);
         }
         let head = format!("{codec} {fresh} {stale} ");
-        Ok(Entered::Told(
+        Ok(Entered::Message(
             [head.as_bytes(), &entry.bytes].concat().into(),
         ))
     }
@@ -376,7 +377,7 @@ impl Outcome<Holder<false, LastAnswer>> for Answers {
 mod tests {
     use super::*;
 
-    /// A large one, they ask for.
+    /// Waiters read a large answer from the store.
     #[test]
     fn those_who_wait_are_told_a_small_answer() {
         let second = Duration::from_secs(1);
@@ -396,7 +397,7 @@ mod tests {
                 <Answers as Outcome<_>>::enter(&mut holders, &codec, &entry, of, 1).unwrap();
             assert!(holders.outcome.look(1).is_some(), "{length}");
             match entered {
-                Entered::Told(told) => {
+                Entered::Message(told) => {
                     assert!(is_told, "{length}");
                     assert!(
                         matches!(<Answers as Outcome<_>>::hear(&codec, &told), Some(Found::Answer { bytes, .. }) if bytes == entry.bytes)

@@ -81,9 +81,10 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
 
     /// Sets how long an answer is served to callers that come after it was published. 1 ms to 1 day; default: 1 s.
     ///
-    /// Followers are woken at once. An answer of up to 8 KiB is part of the message that wakes them. Followers read
-    /// a larger answer from the store, which keeps it for 1 s at least. Callers of one process that come while another one asks
-    /// the store share its answer. So an answer may be older than the TTL by the time of one call of the store.
+    /// Followers are woken at once. An answer of up to 8 KiB is part of the message that wakes them. Followers read a
+    /// larger answer from the store, which keeps it for at least 1 s. While one caller of a process reads the store,
+    /// later callers of the process wait and share its answer. So an answer may be older than the TTL by the time of
+    /// one call to the store.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.spans.push(("ttl", ttl));
         self.format.ttl = Arc::new(move |_| Some(ttl));
@@ -119,8 +120,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// Sets how long after its TTL an answer is served while a fresh one is made in the background. 1 ms to 1 day;
-    /// default: not at all.
+    /// Sets how long after its TTL an answer is served while a fresh one is computed in the background. 1 ms to 1 day;
+    /// default: stale answers are not served.
     ///
     /// If the run fails, the next caller starts another one: one at a time across all processes, without a pause.
     pub fn stale_while_revalidate(mut self, stale: Duration) -> Self {
@@ -129,8 +130,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// Sets how long the callers of a key do not wait for each other after a private answer: each runs at once.
-    /// 1 ms to 1 day; default: 10 s.
+    /// Sets how long the callers of a key do not wait for each other after a private answer: each runs at once. 1 ms to
+    /// 1 day; default: 10 s.
     pub fn pass_for(mut self, pass: Duration) -> Self {
         self.spans.push(("pass_for", pass));
         self.format.pass = pass;
@@ -152,8 +153,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> SingleFlightBui
         self
     }
 
-    /// Sets how long a [shared](Self::share_errors) error is also returned to later callers. 1 ms to 1 day;
-    /// default: not at all. Needs `share_errors`.
+    /// Sets how long a [shared](Self::share_errors) error is also returned to later callers. 1 ms to 1 day; default:
+    /// later callers run. Needs `share_errors`.
     pub fn error_ttl(mut self, ttl: Duration) -> Self {
         self.spans.push(("error_ttl", ttl));
         self.error_ttl = Some(ttl);
@@ -240,21 +241,21 @@ setters! { SingleFlightBuilder<T, E>:
     /// by side, for example during a deployment.
     fn version(version: impl Into<String>) => version = version.into();
 
-    /// Also caches answers in this process, up to this many bytes. Later callers get them within their TTL without
-    /// a call of the store. At least 65536 (64 KiB); default: no local cache. An answer counts with its encoded
-    /// length, its key and 256 bytes.
+    /// Also caches answers in this process, up to this many bytes. Later callers get them within their TTL without a
+    /// call to the store. At least 65536 (64 KiB); default: no local cache. An answer counts with its encoded length,
+    /// its key and 256 bytes.
     ///
-    /// [`forget`](SingleFlight::forget) removes an answer from the caches of all processes by a message through
-    /// Redis. While this process receives no messages, it serves nothing from the cache; after that it does not
-    /// serve what it cached before. A connection that is lost without notice is detected within 20 s. So a
-    /// forgotten answer is served for 20 s at most, and never after its TTL.
+    /// [`forget`](SingleFlight::forget) removes an answer from the caches of all processes by a message through Redis.
+    /// While this process receives no messages, it serves nothing from the cache; after reconnecting, it does not serve
+    /// answers that it cached before. A connection that is lost without notice is detected within 20 s. So a removed
+    /// answer is served for at most 20 s, and never after its TTL.
     fn local_cache(bytes: u64) => settings.local_cache = Some(bytes);
 
     /// Refreshes answers at random before their TTL ends. Default: no early refresh.
     ///
-    /// A refresh gets more likely as the end of the TTL approaches, the longer recent runs took in this process,
-    /// and the larger `beta` is. `beta`: 0.01 to 100; 1 is a good choice. The caller gets the current answer; the
-    /// run is in the background, one at a time across all processes.
+    /// A refresh is more likely the closer the end of the TTL is, the longer recent runs took in this process, and the
+    /// larger `beta` is. `beta`: 0.01 to 100; 1 is a good choice. The caller gets the current answer; the run is in the
+    /// background, one at a time across all processes.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -268,13 +269,13 @@ setters! { SingleFlightBuilder<T, E>:
     /// Prevention", 2015.
     fn refresh_early(beta: f64) => settings.refresh_early = Some(beta);
 
-    /// Bounds the bytes of unexpired answers that this value and its clones have in the store, so that requests
-    /// with ever new keys do not fill the server. At least 1 KiB more than the
-    /// [largest answer](Self::largest_answer). Default: 64 MiB, or that minimum if it is larger.
+    /// Bounds the bytes of unexpired answers that this value and its clones have in the store, so that requests with
+    /// many different keys do not fill the server. At least 1 KiB more than the [largest answer](Self::largest_answer).
+    /// Default: 64 MiB, or that minimum if it is larger.
     ///
-    /// An answer beyond the bound reaches only the callers that wait for it, and is not stored if there are none;
-    /// the event `answer_over_budget` reports it. An answer counts with its encoded length, its key and 256 bytes.
-    /// The note that a key is [passed](Self::pass_for) is stored in any case.
+    /// An answer beyond the bound is sent only to the callers that wait for it, and is not stored if there are none;
+    /// the event `answer_over_budget` reports it. An answer counts with its encoded length, its key and 256 bytes. The
+    /// record that a key is [passed](Self::pass_for) is always stored.
     ///
     /// ```
     /// # use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
@@ -288,8 +289,8 @@ setters! { SingleFlightBuilder<T, E>:
     /// wait. At least 1; default: unlimited.
     fn max_parallel(most: u32) => settings.max_parallel = Some(most);
 
-    /// Sets how long a caller follows, counted from its call; after that it is refused. Choose it longer than a
-    /// call of the store takes. Default: 30 s.
+    /// Sets the maximum time that a caller follows, counted from its call; after that it is refused. It should be
+    /// longer than a call to the store takes. Default: 30 s.
     fn max_wait(longest: Duration) => settings.max_wait = longest;
 
     /// Sets the maximum size of a published answer in bytes. 1 byte to 64 MiB; default: 1 MiB.
@@ -300,8 +301,8 @@ setters! { SingleFlightBuilder<T, E>:
     fn largest_answer(bytes: usize) => settings.largest = bytes;
 
     /// Sets whether an answer that cannot be published, because it is too large or cannot be encoded, is shared within
-    /// its process: in each other process one caller runs and shares its answer there. With `false` all other callers
-    /// run at once, each for itself. The caller that ran always gets its answer. Default: `true`.
+    /// its process: in each other process one caller runs and shares its answer there. With `false`, all other callers
+    /// run at once. The caller that ran always gets its answer. Default: `true`.
     ///
     /// ```
     /// use tower_distributed::{SingleFlight, Store, single_flight::Postcard};
@@ -322,7 +323,8 @@ setters! { SingleFlightBuilder<T, E>:
     fn lease_ttl(ttl: Duration) => options.ttl = ttl;
 
     /// Sets whether a run continues after the last caller of its process was dropped, for up to
-    /// [`max_run`](Self::max_run). Default: `false`. [`Store::shutdown`] waits for such runs, as for refreshes in the background.
+    /// [`max_run`](Self::max_run). Default: `false`. [`Store::shutdown`] waits for such runs, as for refreshes in the
+    /// background.
     ///
     /// ```
     /// use std::time::Duration;
@@ -346,9 +348,9 @@ setters! { SingleFlightBuilder<T, E>:
     /// own process.
     fn cancel_when_lost(cancel: bool) => settings.cancel_when_lost = cancel;
 
-    /// Sets what happens while the store gives no answer. Default: [`StoreFailure::FailOpen`].
+    /// Sets the behaviour while the store is unavailable. Default: [`StoreFailure::FailOpen`].
     ///
-    /// [`StoreFailure::FailOpen`] and [`StoreFailure::LocalShare`] (however many replicas there are) run the work once per
+    /// [`StoreFailure::FailOpen`] and [`StoreFailure::LocalShare`] (for any number of replicas) run the work once per
     /// process and share its answer there. [`StoreFailure::FailClosed`] returns the outage.
     ///
     /// ```

@@ -1,6 +1,7 @@
 //! The local cache: answers that a process keeps in memory, in front of the store.
 //!
-//! Also: the bytes of unexpired answers that a process has stored, so that requests with ever new keys do not fill the server.
+//! Also: the count of the bytes of unexpired answers that a process has stored, so that requests with many different
+//! keys do not fill the server.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -27,7 +28,7 @@ const OVERHEAD: u64 = 256;
 pub(super) struct LocalCache<T> {
     namespace: Box<str>,
     answers: Cache<Key, Arc<Cached<T>>, ByBytes>,
-    /// How many forget messages were received. An answer is not cached if a message came after its request was
+    /// How many forget messages were received. An answer is not cached if a message arrived after the query for it was
     /// sent.
     forgotten: AtomicU64,
     notifier: Arc<Notifier>,
@@ -38,7 +39,7 @@ struct Cached<T> {
     bytes: u64,
     /// When it expires, by the [clock] that includes suspend.
     until: Instant,
-    /// The subscription that would report that the answer was forgotten.
+    /// The subscription that would deliver a forget message.
     link: Link,
 }
 
@@ -56,7 +57,7 @@ impl<T> Weighter<Key, Arc<Cached<T>>> for ByBytes {
     }
 }
 
-/// The state of the cache when an answer was requested.
+/// The state of the cache when the query for an answer was sent.
 #[derive(Clone, Copy)]
 pub(super) struct Epoch {
     forgotten: u64,
@@ -64,7 +65,7 @@ pub(super) struct Epoch {
 }
 
 impl Epoch {
-    /// Returns whether the subscription is down, so that no forget message arrives.
+    /// Returns whether the subscription is down, so that no forget message can arrive.
     pub(super) fn hears_nothing(self) -> bool {
         self.link == Link::Down
     }
@@ -104,14 +105,14 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
         Ok(cache)
     }
 
-    /// Returns an answer that is fresh as far as this process knows.
+    /// Returns an answer that is fresh, as far as this process knows.
     pub(super) fn get(&self, key: &Key) -> Option<T> {
         let cached = self.answers.get(key)?;
         let link = self.notifier.current_link();
         (link == cached.link && clock::now() < cached.until).then(|| cached.answer.clone())
     }
 
-    /// Returns the current state. Call it before the answer is requested.
+    /// Returns the current state. Call it before the query is sent.
     pub(super) fn epoch(&self) -> Epoch {
         Epoch {
             forgotten: self.forgotten.load(Ordering::Acquire),
@@ -119,7 +120,7 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
         }
     }
 
-    /// Caches an answer until it expires, by the [clock] that includes suspend, unless a forget message came since
+    /// Caches an answer until it expires, by the [clock] that includes suspend, unless a forget message arrived after
     /// `epoch`.
     pub(super) fn insert(&self, key: Key, answer: &T, bytes: usize, until: Instant, epoch: Epoch) {
         let Epoch { forgotten, link } = epoch;
@@ -140,14 +141,14 @@ impl<T: Clone + Send + Sync + 'static> LocalCache<T> {
     }
 }
 
-/// Returns the message that tells all processes to forget a key.
+/// Returns the forget message for a key, for all processes.
 pub(super) fn message(namespace: &str, key: &Key) -> Arc<[u8]> {
     [b"forget\n", namespace.as_bytes(), b"\n", key.as_bytes()]
         .concat()
         .into()
 }
 
-/// Returns the key that a message tells to forget, if the message is for this namespace.
+/// Returns the key in a forget message, if the message is for this namespace.
 pub(super) fn forgotten(message: &[u8], namespace: &str) -> Option<Key> {
     let mut parts = message.splitn(3, |byte| *byte == b'\n');
     let is_ours = parts.next() == Some(b"forget") && parts.next() == Some(namespace.as_bytes());
@@ -177,9 +178,9 @@ struct Answers {
     bytes: u64,
     /// When the answer to a key expires, and how many bytes it counts.
     by_key: HashMap<u64, (Instant, u64)>,
-    /// The ends that came in order, as they do if all answers are stored for the same time.
+    /// Ends that were added in order, as all are if all answers are stored for the same time.
     in_order: VecDeque<(Instant, u64)>,
-    /// All others.
+    /// The other ends.
     ends: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
@@ -233,7 +234,7 @@ impl Stored {
 }
 
 impl Answers {
-    /// Removes the first end until `now`.
+    /// Removes the earliest end that is not after `now`.
     fn next_end(&mut self, now: Instant) -> Option<(Instant, u64)> {
         let is_over = |(until, _): &(Instant, u64)| *until <= now;
         let other = self.ends.peek().map(|Reverse(end)| *end).filter(is_over);
@@ -245,7 +246,7 @@ impl Answers {
 
     fn forget_ended(&mut self, now: Instant) {
         while let Some((until, key)) = self.next_end(now) {
-            // If the answer was replaced, its entry in `by_key` has another end.
+            // If the answer was replaced, its entry in `by_key` has a different end.
             if let Some((end, bytes)) = self.by_key.get(&key).copied()
                 && end == until
             {

@@ -12,13 +12,12 @@ use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Subject, Why};
 use crate::key::Key;
-use crate::layers::single_flight::Captured;
 use crate::lease::handle::LeaseHandle;
-use crate::lease::namespace::{Admission, Leases};
+use crate::lease::namespace::{LeaseNamespace, Leases};
 use crate::lease::options::LeaseOptions;
 use crate::single_flight::answer::{Asker, Flight, Found};
 use crate::single_flight::cache::{LocalCache, Stored};
-use crate::single_flight::outcome::{Format, Pass, SharedOutcome};
+use crate::single_flight::outcome::{Format, Pass, Share, SharedOutcome};
 use crate::single_flight::stored;
 use crate::single_flight::task::{Parallel, Run, gone};
 use crate::single_flight::waiters::{Caller, LeaderGuard, Role, Table, Wakeup};
@@ -28,7 +27,7 @@ use crate::store::client::Namespace;
 use crate::store::detach::Detach;
 use crate::store::timer::until;
 use crate::telemetry::decisions::Decisions;
-use crate::telemetry::often::Often;
+use crate::telemetry::often::Throttled;
 use crate::telemetry::{self, Event, Outcome, in_current_span};
 
 pub(crate) struct Core<T, E> {
@@ -38,10 +37,10 @@ pub(crate) struct Core<T, E> {
     pub(crate) format: Format<T, E>,
     pub(super) leases: Leases<Flight>,
     parallel: Arc<Parallel>,
-    /// The publications of this process that are on their way to a server; in memory there are none.
+    /// The publications of this process that are being sent to a server; in memory there are none.
     pub(super) publications: Arc<Parallel>,
     pub(super) stored: Stored,
-    pub(super) over_budget: Often,
+    pub(super) over_budget: Throttled,
     pub(super) local_cache: Option<Arc<LocalCache<T>>>,
     pub(super) background: Background,
     pub(super) detach: Detach,
@@ -98,14 +97,23 @@ impl Default for Settings {
     }
 }
 
+/// The result of [`Capture::capture`](crate::single_flight::Capture::capture).
+#[derive(Debug)]
+pub struct Captured<Res, A> {
+    /// The response for the caller of the request.
+    pub own: Res,
+    /// The answer for other callers.
+    pub shared: Share<A>,
+}
+
 /// The work of a caller.
 pub(crate) trait Work<T, E>: Send + 'static {
     type Own: Send + 'static;
 
-    /// Returns whether the caller accepts a given stale answer.
+    /// Returns whether the caller accepts this stale answer.
     fn fits(&self, stale: &T) -> bool;
 
-    /// Runs it, under a lease if the run leads across processes.
+    /// Runs the work, under a lease if the run leads across processes.
     fn run(
         self,
         lease: Option<LeaseHandle>,
@@ -123,7 +131,7 @@ pub(super) struct Call<W> {
 pub(crate) enum FlightOutcome<R, T, E, W> {
     /// The outcome of its own run.
     Own(R),
-    /// The outcome of another caller's run, and its own work, unless that runs in the background.
+    /// The outcome of another caller's run. Also the caller's own work, unless it runs in the background.
     Shared(Result<T, E>, Option<W>),
 }
 
@@ -140,7 +148,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     ) -> Result<Self, Error> {
         let namespace = Namespace::new(store, name)?;
         let counts = telemetry::Leases::new("flight", name);
-        let admission = Admission::new(store, &namespace, codec);
+        let namespace = LeaseNamespace::new(store, &namespace, codec);
         let table = Table::new(name, settings.go_on);
         store.notifier().listen(&table);
         let largest = settings.largest;
@@ -155,27 +163,25 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             parallel: Parallel::new(settings.max_parallel),
             publications: Parallel::new((!store.is_in_memory()).then_some(1)),
             stored: Stored::new(settings.most_stored()),
-            over_budget: Often::new(name, Event::AnswerOverBudget),
+            over_budget: Throttled::new(name, Event::AnswerOverBudget),
             local_cache: local_cache.transpose()?,
             background: store.background_for_a_task(),
-            // A run has a time limit of its own.
+            // A run has a separate time limit.
             detach: Detach::new(store, "flight", name, Duration::MAX),
             settings,
             format,
-            leases: Leases::new(admission, options, counts),
+            leases: Leases::new(namespace, options, counts),
         })
     }
 
     pub(super) async fn forget(&self, key: Key) -> Result<(), Error> {
-        let Admission {
-            store, namespace, ..
-        } = &*self.leases.admission;
-        // It would overtake a publication that waits in a queue.
+        let LeaseNamespace { store, states, .. } = &*self.leases.namespace;
+        // Otherwise this call would overtake a publication that waits in a queue.
         drop(self.publications.enter(&key).await);
-        stored::forget(store, namespace, (&self.name, key)).await
+        stored::forget(store, states, (&self.name, key)).await
     }
 
-    /// Returns an answer from the local cache, if there is one that fits, and counts it.
+    /// Returns a valid answer from the local cache, if there is one, and counts it.
     pub(crate) fn cached(&self, key: &Key, fits: impl FnOnce(&T) -> bool) -> Option<T> {
         let answer = self.local_cache.as_ref()?.get(key).filter(fits)?;
         self.decisions.count(Outcome::Shared);
@@ -209,9 +215,9 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         key: &Key,
         call: Call<W>,
     ) -> Result<OutcomeOf<W, T, E>, Error> {
-        // All callers that share an outcome follow in one place, so that the future of a call stays small.
+        // All callers that share an outcome follow in one place, which keeps the future of a call small.
         let shared = 'shared: {
-            // With `refresh_early` every caller looks as a leader, which may refresh the answer.
+            // With `refresh_early`, every caller queries the store as a leader, which may refresh the answer.
             if self.settings.refresh_early.is_none()
                 && let Some(outcome) = self.fresh(key)
             {
@@ -244,7 +250,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
 
     /// Returns a fresh outcome from an in-memory store, unless one caller of the process must run.
     fn fresh(&self, key: &Key) -> Option<SharedOutcome<T, E>> {
-        let Some(Found::Answer { bytes, .. }) = self.leases.admission.find(key, &Asker::default())
+        let Some(Found::Answer { bytes, .. }) = self.leases.namespace.find(key, &Asker::default())
         else {
             return None;
         };
@@ -261,7 +267,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     ) -> impl Future<Output = Result<OutcomeOf<W, T, E>, Error>> {
         match outcome.into_result() {
             Some(shared) => Either::Left(ready(Ok(FlightOutcome::Shared(shared, Some(call.work))))),
-            // In a box: most callers share an outcome.
+            // Boxed, because most callers share an outcome.
             None => Either::Right(Box::pin(async {
                 self.pass(key, call).await.map(FlightOutcome::Own)
             })),
@@ -282,15 +288,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             Arc::clone(self).lead(guard, call, sender),
         )))?;
         let _goes_on = GoesOn(&run);
-        // Dropped before `_goes_on`: the last caller aborts the run.
+        // Dropped before `_goes_on`, so that the last caller aborts the run.
         let caller = caller;
         caller.runs(number, &run);
         run.outcome(outcome, || self.table.watch(&self.background))
             .await?
     }
 
-    /// Returns the error for a passed deadline: the outage if the store is unavailable, else that it waited too
-    /// long.
+    /// Returns the error for a passed deadline: the outage if the store is unavailable, otherwise that the caller
+    /// waited too long.
     pub(super) fn waited_too_long(&self, key: &Key) -> Error {
         let busy = Busy {
             subject: Subject::Flight,
@@ -313,7 +319,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 }
 
-/// Makes a run a task when its caller leaves, unless it was aborted.
+/// Turns a run into a task when its caller is dropped, unless the run was aborted.
 struct GoesOn<'a>(&'a Run);
 
 impl Drop for GoesOn<'_> {
@@ -323,12 +329,12 @@ impl Drop for GoesOn<'_> {
 }
 
 /// Draws how long before the end of its ttl an answer is refreshed: from an exponential distribution whose mean is the
-/// duration of a run times beta. If runs take similar times, a beta of 1 minimises the callers that meet an expired
-/// answer.
+/// duration of a run times beta. If runs take similar times, a beta of 1 minimises the number of callers that find an
+/// expired answer.
 ///
-/// Each caller draws at random. A refresh is more likely the nearer the end is and the longer a run takes, so that one caller
-/// refreshes early and the others do not meet an expired answer (Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic
-/// Cache Stampede Prevention", 2015).
+/// Each caller draws at random. A refresh is more likely the nearer the end is and the longer a run takes, so that one
+/// caller refreshes early and the others do not find an expired answer (Vattani, Chierichetti and Lowenstein, "Optimal
+/// Probabilistic Cache Stampede Prevention", 2015).
 pub(super) fn ahead(beta: f64, run: Duration) -> Duration {
     // The fraction is never 0, so its logarithm is finite.
     run.mul_f64(beta * -clock::fraction().ln())

@@ -1,4 +1,4 @@
-//! The run of a leader: how it gets the lead across processes, and runs.
+//! The run of a leader: how it acquires the lead across processes, and runs.
 
 use std::future::pending;
 use std::pin::pin;
@@ -13,13 +13,12 @@ use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::Subject;
 use crate::key::Key;
-use crate::layers::single_flight::Captured;
 use crate::lease::handle::Lease;
 use crate::lease::options::micros;
-use crate::lease::waiter::{Ask, Got, Wait};
+use crate::lease::waiter::{AcquireRequest, Acquired, Patience};
 use crate::single_flight::answer::{Asker, Entry, Found};
 use crate::single_flight::cache::Epoch;
-use crate::single_flight::flight::{self, Call, Core, FlightOutcome, OutcomeOf, Work};
+use crate::single_flight::flight::{self, Call, Captured, Core, FlightOutcome, OutcomeOf, Work};
 use crate::single_flight::outcome::{Pass, SharedOutcome};
 use crate::single_flight::publish::{end, was_held};
 use crate::single_flight::waiters::{LeaderGuard, send_all};
@@ -67,7 +66,7 @@ impl<T, E> Start<T, E> {
         if let (SharedOutcome::Pass(Pass::Process), None) = (&stored.outcome, &lease) {
             return Self::alone(Outcome::Admitted);
         }
-        // Callers that called while it was fresh may get a stale answer; later callers may not.
+        // Callers that called while the answer was fresh may get it stale; later callers may not.
         let is_over = lease.is_some() && stored.found.left().is_zero();
         Self {
             lease,
@@ -77,7 +76,7 @@ impl<T, E> Start<T, E> {
     }
 }
 
-/// What a leader has while it runs. The order of the fields is the order in which they are dropped.
+/// The state of a leader during its run. The fields are dropped in their order.
 struct Leading<T, E, O> {
     lease: Option<Lease>,
     caller: Caller<O>,
@@ -93,12 +92,12 @@ struct Leading<T, E, O> {
 /// The channel to the caller that passed the work, until it has its outcome.
 type Caller<O> = Option<oneshot::Sender<Result<O, Error>>>;
 
-/// Sends the outcome. A caller that was dropped needs none.
+/// Sends the outcome. If the caller was dropped, the outcome is discarded.
 fn send<O>(caller: &mut Caller<O>, outcome: Result<O, Error>) {
     let _ = caller.take().map(|caller| caller.send(outcome));
 }
 
-/// Sends the outcome when it is there, unless the caller is dropped before.
+/// Sends the outcome when it is ready, unless the caller is dropped first.
 async fn send_later<O>(caller: Caller<O>, outcome: impl Future<Output = Result<O, Error>>) {
     let Some(mut caller) = caller else { return };
     tokio::select! {
@@ -108,8 +107,8 @@ async fn send_later<O>(caller: Caller<O>, outcome: impl Future<Output = Result<O
 }
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
-    /// Leads from beginning to end. If the run is dropped early, dropping the guard makes the next waiter in this process
-    /// lead, and dropping the lease wakes a follower in another process.
+    /// Runs a flight as its leader. If the run is dropped early, dropping the guard makes the next waiter in this
+    /// process lead, and dropping the lease wakes a follower in another process.
     pub(super) async fn lead<W: Work<T, E>>(
         self: Arc<Self>,
         mut guard: LeaderGuard<SharedOutcome<T, E>>,
@@ -118,11 +117,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     ) {
         let epoch = self.local_cache.as_ref().map(|cache| cache.epoch());
         if epoch.is_some_and(Epoch::hears_nothing) {
-            self.leases.admission.store.subscribe();
+            self.leases.namespace.store.subscribe();
         }
         let too_late = async {
             until(call.deadline).await;
-            // If the caller was dropped, its deadline was too.
+            // If the caller was dropped, its deadline does not apply.
             if caller.is_closed() {
                 pending().await
             }
@@ -130,7 +129,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let start = tokio::select! {
             biased;
             start = self.start(guard.key()) => start,
-            // The work has not begun, so the caller is refused. The next waiter leads.
+            // The work has not started, so the caller is refused. The next waiter leads.
             () = too_late => return drop(caller.send(Err(self.waited_too_long(guard.key())))),
         };
         let mut caller = Some(caller);
@@ -141,13 +140,13 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 return send(&mut caller, Err(error));
             }
         };
-        // The run of a caller that stays with it is not detached.
+        // A run that ends with its caller is not detached.
         let mut detached = self.settings.go_on.then(|| self.detach.begin());
         let lease = start.lease;
         let has_old = start.stored.is_some();
         if let Some(old) = start.stored {
             match old.outcome {
-                // All callers get the old answer. The run is in the background.
+                // All callers get the stale answer. The run continues in the background.
                 SharedOutcome::Answer(answer) if lease.is_some() && call.work.fits(&answer) => {
                     let until = old.asked.checked_add(old.found.left());
                     guard.serve(SharedOutcome::Answer(answer.clone()), until);
@@ -161,7 +160,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                     self.keep(epoch, guard.key(), &outcome, cached);
                     let key = guard.key().clone();
                     guard.found(&outcome);
-                    // In a box: no run needs the room for this.
+                    // Boxed, so that other runs need no space for this.
                     return Box::pin(send_later(caller, self.follow(&key, outcome, call))).await;
                 }
             }
@@ -206,7 +205,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             biased;
             captured = &mut run => captured,
             () = lost => return send(&mut leading.caller, Err(Error::lost())),
-            // In boxes once the wait begins, as in `until`.
+            // Boxed when the wait begins, as in `until`.
             () = async { Box::pin(sleep(longest)).await } => {
                 tell(
                     &self.name,
@@ -215,7 +214,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 );
                 drop(leading.lease);
                 drop(leading.guard);
-                // From here on the run belongs to its caller only, and ends when that caller is dropped.
+                // From here on, the run belongs to its caller only, and ends when that caller is dropped.
                 let own = async { Ok(FlightOutcome::Own(run.await.own)) };
                 return send_later(leading.caller, own).await;
             }
@@ -223,7 +222,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         self.share(leading, captured);
     }
 
-    /// Gives the outcome of a run to its caller, to the callers that wait in this process, and to the store.
+    /// Sends the outcome of a run to its caller, to the waiting callers of this process, and to the store.
     fn share<O, W>(
         self: Arc<Self>,
         Leading {
@@ -240,7 +239,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         let own = Ok(FlightOutcome::Own(own));
         let mut publication = self.format.publication(shared);
         if has_old && publication.fresh.is_zero() {
-            // The entry replaces the old answer and expires at once.
+            // The entry replaces the old answer and expires immediately.
             publication.fresh = Duration::from_millis(1);
         }
         let Some(lease) = lease else {
@@ -258,7 +257,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if !(has_old && publication.has_failed) {
             self.publish(lease, publication, entry, has_old, epoch);
         }
-        // The caller may forget its answer: by then the publication is known, see `publications`.
+        // The caller may call `forget` for its answer next: the publication is already registered by then, see
+        // `publications`.
         send(&mut caller, own);
         if let Some(outcome) = outcome {
             send_all(waiters, Ok(&outcome));
@@ -273,28 +273,28 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             .unwrap_or_else(|| (10 * ttl).min(Duration::from_secs(300)))
     }
 
-    /// Gets the lead across processes, or the leader's outcome.
+    /// Acquires the lead across processes, or returns the leader's outcome.
     async fn start(&self, key: &Key) -> Result<Start<T, E>, Error> {
         let asker = Asker {
             since: 0,
             takes_stale: !self.format.stale.is_zero(),
             ahead: self.ahead().map_or(0, micros),
         };
-        // In memory it costs little to try first without a place in the queue.
-        let mut waits = !self.leases.admission.store.is_in_memory();
+        // In memory, a first attempt without a place in the queue is cheap.
+        let mut waits = !self.leases.namespace.store.is_in_memory();
         // An outcome that cannot be read does not prevent leading.
         let mut unread: Option<Found> = None;
         loop {
-            let wait = waits.then_some(Wait::FOR_EVER);
-            let ask = Ask {
+            let wait = waits.then_some(Patience::FOR_EVER);
+            let ask = AcquireRequest {
                 bypass: unread.is_some(),
                 gives_up: self.settings.runs_alone,
-                ..Ask::new(asker, Subject::Flight, Default::default(), 0, wait)
+                ..AcquireRequest::new(asker, Subject::Flight, Default::default(), 0, wait)
             };
             let asked = clock::recent();
             let (found, lease) = match self.leases.acquire_or_find(key.clone(), ask).await {
-                Ok(Got::Done(found)) => (Some(found), None),
-                Ok(Got::Lease(lease, found)) => (found, Some(lease)),
+                Ok(Acquired::Done(found)) => (Some(found), None),
+                Ok(Acquired::Lease(lease, found)) => (found, Some(lease)),
                 Err(error) if error.is_refused() && !waits => {
                     waits = true;
                     continue;
@@ -320,14 +320,14 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 }
             };
             let lease = match (lease, &found) {
-                // Another process published an answer meanwhile.
+                // Another process published an answer in the meantime.
                 (
                     Some(lease),
                     Found::Answer {
                         bytes, fresh: 1.., ..
                     },
                 ) if unread.is_some() => {
-                    // Boxed, since it is rare.
+                    // Boxed, because it is rare.
                     Box::pin(self.enter_again(lease, &found, bytes)).await;
                     None
                 }
@@ -342,15 +342,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// Enters an answer again that another process has published. That wakes the waiters, which then read it. If it fails, one
-    /// of them runs.
+    /// Stores the answer of another process again. This wakes the waiters, which then read it. If it fails, one of them
+    /// runs.
     async fn enter_again(&self, lease: Lease, found: &Found, bytes: &Arc<[u8]>) {
         let fresh = found.fresh();
         let left = found.left();
         let entry = Entry::of(Arc::clone(bytes), fresh, left.saturating_sub(fresh));
         let entered = self
             .leases
-            .admission
+            .namespace
             .complete(&lease.state, entry, false)
             .await;
         end(lease, &entered.map(was_held));
@@ -360,11 +360,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     pub(super) fn ahead(&self) -> Option<Duration> {
         Some(flight::ahead(
             self.settings.refresh_early?,
-            self.leases.admission.hold_time.average()?,
+            self.leases.namespace.hold_time.average()?,
         ))
     }
 
-    /// Decodes what was found. `None` if another codec wrote it or it cannot be decoded.
+    /// Decodes a stored answer. `None` if another codec wrote it or it cannot be decoded.
     fn read(&self, found: &Found) -> Option<SharedOutcome<T, E>> {
         let (event, why) = match found {
             Found::Foreign => (

@@ -1,4 +1,4 @@
-//! The outcome of a run as other callers get it: who gets it, for how long, and the codecs that encode it.
+//! The outcome of a run for other callers: which callers get it, for how long, and the codecs that encode it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ type Ttl<T> = Arc<dyn Fn(&T) -> Option<Duration> + Send + Sync>;
 pub(super) struct Failures<E> {
     pub(super) codec: Arc<dyn Codec<E>>,
     pub(super) clone: fn(&E) -> E,
-    /// Zero: only callers that wait now get the error.
+    /// Zero: only the callers that wait now get the error.
     pub(super) ttl: Duration,
 }
 
@@ -42,13 +42,13 @@ pub enum Share<T> {
         /// Whether the answer may be served [stale](super::SingleFlightBuilder::stale_while_revalidate).
         stale: bool,
     },
-    /// Callers that wait now, in all processes. Later callers run. The answer counts as a failure: it does not
+    /// The callers that wait now, in all processes. Later callers run. The answer counts as a failure: it does not
     /// replace a good answer that may be served stale.
     Waiting(T),
-    /// No other caller, because all answers to this key are private: callers that wait run at once, each for
-    /// itself, and so do later callers [for some time](super::SingleFlightBuilder::pass_for).
+    /// No other caller, because all answers to this key are private: the callers that wait run at once, and so do later
+    /// callers [for some time](super::SingleFlightBuilder::pass_for).
     Private,
-    /// No other caller: callers that wait run at once, each for itself. Later callers share runs again.
+    /// No other caller: the callers that wait run at once. Later callers share runs again.
     Nobody,
 }
 
@@ -58,7 +58,7 @@ impl<T> Share<T> {
     /// ```
     /// use tower_distributed::single_flight::Share;
     ///
-    /// // As long as the flight says, and stale afterwards if the flight allows it.
+    /// // Stored for the flight's TTL, and served stale afterwards if the flight allows it.
     /// assert_eq!(Share::stored("all of it"), Share::Stored { answer: "all of it", at_most: None, stale: true });
     /// ```
     pub fn stored(answer: T) -> Self {
@@ -78,7 +78,7 @@ impl<T> Share<T> {
         }
     }
 
-    /// Shortens `at_most` by a time that has passed.
+    /// Reduces `at_most` by a time that has passed.
     #[cfg(feature = "http")]
     pub(crate) fn aged(self, by: Duration) -> Self {
         match self {
@@ -125,14 +125,14 @@ pub(super) enum SharedOutcome<T, E> {
 /// The callers that run if nothing is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// Each caller.
+    /// Every caller.
     Caller,
     /// One caller of each process, for all callers of that process.
     Process,
 }
 
 impl Pass {
-    /// Returns the bytes that [`Format::encode`] writes.
+    /// Returns the encoded form, as [`Format::encode`] writes it.
     pub(super) fn bytes(self) -> Arc<[u8]> {
         match self {
             Self::Caller => [PASS].into(),
@@ -144,7 +144,7 @@ impl Pass {
 /// An outcome to publish, how long it is fresh, and how long it is stale after that.
 pub(super) struct Publication<T, E> {
     pub(super) outcome: SharedOutcome<T, E>,
-    /// Zero: only callers that wait now get the outcome.
+    /// Zero: only the callers that wait now get the outcome.
     pub(super) fresh: Duration,
     pub(super) stale: Duration,
     /// Whether the run failed. Then the outcome does not replace the last good answer.
@@ -304,8 +304,8 @@ impl<T: Clone + 'static, E: 'static> Format<T, E> {
 
 /// Encodes answers as bytes that other processes decode.
 ///
-/// The [name](Self::name) is stored beside the bytes. An answer with another name is not read: it counts as no
-/// answer, and the event `answer_foreign` reports it. So a codec whose format changes needs a new name.
+/// The [name](Self::name) is stored beside the bytes. An answer with another name is not read: it counts as missing,
+/// and the event `answer_foreign` reports it. So a codec whose format changes needs a new name.
 ///
 /// ```
 /// use tower::BoxError;
@@ -346,11 +346,12 @@ pub trait Codec<T>: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if the bytes are not an answer. Then they count as no answer.
+    /// Returns an error if the bytes are not an answer. The answer then counts as missing.
     fn decode(&self, bytes: &[u8]) -> Result<T, BoxError>;
 }
 
-/// Values that serde serializes and deserializes: the answers that [`Postcard`] and [`Json`] encode. Do not implement it.
+/// Values that serde serializes and deserializes: the answers that [`Postcard`] and [`Json`] encode. Do not implement
+/// it.
 #[cfg(any(feature = "postcard", feature = "json"))]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be encoded by a serde codec",
@@ -363,8 +364,8 @@ pub trait SerdeValue: serde::Serialize + serde::de::DeserializeOwned {}
 #[diagnostic::do_not_recommend]
 impl<T: serde::Serialize + serde::de::DeserializeOwned> SerdeValue for T {}
 
-/// [Postcard](postcard), the format of the crate of that name: compact, and without names of fields, so that any
-/// change to the type takes another version.
+/// [Postcard](postcard), the format of the crate of that name: compact, and without field names, so any change to the
+/// type requires another version.
 #[cfg(feature = "postcard")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Postcard;

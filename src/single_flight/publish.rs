@@ -21,8 +21,8 @@ use crate::telemetry::emit::tell;
 use crate::telemetry::{Event, answered_in_current_span};
 
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
-    /// Publishes an outcome. `entry` is `None` if it is too large or cannot be encoded. It leaves in the next batch, after
-    /// the publication of this key before it, if there is one: then a task waits for that.
+    /// Publishes an outcome. `entry` is `None` if it is too large or cannot be encoded. It is sent with the next batch.
+    /// If an earlier publication of this key is pending, a task waits for that first.
     pub(super) fn publish(
         self: Arc<Self>,
         lease: Lease,
@@ -31,7 +31,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         has_old: bool,
         epoch: Option<Epoch>,
     ) {
-        let owed = self.leases.admission.store.publication();
+        let owed = self.leases.namespace.store.publication();
         let length = entry.as_ref().map(|entry| entry.bytes.len());
         let mut entry = entry.unwrap_or_else(|| {
             Entry::of(
@@ -40,15 +40,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 Duration::ZERO,
             )
         });
-        // An old answer is replaced in any case.
+        // An old answer is always replaced.
         if !self.fits_budget(lease.key(), &outcome, &entry) && !has_old {
             entry = Entry::of(entry.bytes, Duration::ZERO, Duration::ZERO);
         }
-        // Of an answer on its way to a slow server, one copy is enough.
+        // If the server is slow, one copy of an unsent answer is enough.
         let outcome = epoch.is_some().then(|| (outcome, clock::recent()));
         let background = self.background.clone();
         let mut turn = self.publications.enter(lease.key()).boxed();
-        let admission = Arc::clone(&self.leases.admission);
+        let namespace = Arc::clone(&self.leases.namespace);
         let state = Arc::clone(&lease.state);
         let then =
             answered_in_current_span(move |(turn, entered): (Option<Slot>, Completed<Flight>)| {
@@ -59,21 +59,21 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                         self.keep(epoch, lease.key(), &outcome, (length, fresh, sent));
                     }
                     (Some(false), ..) => self.stored.give_back(lease.key()),
-                    // It counts until it would expire.
+                    // If the reply is unknown, the answer counts until it would expire.
                     _ => {}
                 }
                 end(lease, &was_held);
                 drop(owed);
             });
         let send =
-            move |turn| admission.send_completion(&state, entry, |entered| then((turn, entered)));
+            move |turn| namespace.send_completion(&state, entry, |entered| then((turn, entered)));
         match (&mut turn).now_or_never() {
             Some(turn) => send(turn),
             None => background.spawn(async { send(turn.await) }),
         }
     }
 
-    /// Returns whether an answer is stored. `None`: this is not known.
+    /// Returns whether an answer is stored. `None`: unknown.
     fn is_stored(&self, was_held: &Result<bool, Error>) -> Option<bool> {
         match was_held {
             Ok(true) => Some(true),
@@ -88,11 +88,11 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         }
     }
 
-    /// Caches an answer that is fresh from the time `sent` on, if the local cache has received all messages about forgotten
-    /// answers since `epoch`.
+    /// Caches an answer that is fresh from the time `sent` on, if the local cache has received all forget messages
+    /// since `epoch`.
     ///
-    /// The store has counted from some time after `sent`. Counted from the arrival of a reply or message, which may be late,
-    /// the answer would be served after its time.
+    /// The store counts the TTL from a time after `sent`. If this process counted from the arrival of a reply or
+    /// message, which may be late, it would serve the answer after its TTL.
     pub(super) fn keep(
         &self,
         epoch: Option<Epoch>,
@@ -140,8 +140,8 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         );
     }
 
-    /// Returns whether an entry may be stored within `max_stored`. The note that a key is passed is a few bytes and
-    /// is always stored.
+    /// Returns whether an entry may be stored within `max_stored`. The record that a key is passed takes a few bytes
+    /// and is always stored.
     fn fits_budget(&self, key: &Key, outcome: &SharedOutcome<T, E>, entry: &Entry) -> bool {
         let bytes = cache::weight(entry.bytes.len() as u64, key);
         let is_for_those_who_wait = entry.stale.is_zero();
@@ -157,12 +157,12 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     }
 }
 
-/// Returns whether a lease was held when its outcome was entered.
+/// Returns whether the lease was held when its outcome was stored.
 pub(super) fn was_held(entered: Result<(bool, u64), Found>) -> bool {
     matches!(entered, Ok((true, _)))
 }
 
-/// Ends a lease whose outcome was entered. If the answer is not known, it is released.
+/// Ends a lease whose outcome was stored. If the reply is unknown, the lease is released.
 pub(super) fn end(lease: Lease, was_held: &Result<bool, Error>) {
     match was_held {
         Ok(true) => lease.settled(),

@@ -1,4 +1,4 @@
-//! Operations on stored answers apart from flights: looking at them, and forgetting them.
+//! Operations on stored answers outside of flights: reading their state, and removing them.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::store::operation::{
 
 type State = KeyState<<Flight as Kind>::Holders>;
 
-/// How much of a stored answer is read: enough for its times and the name of its codec.
+/// The length of the prefix of a stored answer that is read: enough for its times and the name of its codec.
 const BEGINNING: i64 = 512;
 
-/// Looks at the answer to a key.
+/// Reads the state of the answer to a key.
 #[derive(Debug)]
 struct Look;
 
-/// Returns what is known of the answer to a key.
+/// Returns the state of the answer to a key.
 pub(crate) async fn look(
     namespace: &Namespace<State>,
     key: Key,
@@ -50,7 +50,8 @@ pub(crate) async fn forget(
             },
         )
         .await;
-    // This process forgets at once, even if the store failed. The in-memory store has no other processes to notify.
+    // The local cache of this process is cleared even if the store failed. The in-memory store has no other processes
+    // to notify.
     store.notifier().broadcast(&message);
     forgotten
 }
@@ -98,7 +99,7 @@ impl Operation for Look {
                 "WRONGTYPE the key of an answer has a value of another type: delete the key",
             )),
             0 => Ok(None),
-            // A codec with a very long name, or an answer of another program.
+            // The name of the codec is very long, or another program wrote the answer.
             _ => Ok(Some(read(beginning, length, ttl, now).unwrap_or_else(
                 || StoredAnswer::new(0, ttl, None, usize::try_from(length).unwrap_or(0)),
             ))),
@@ -110,7 +111,7 @@ impl Operation for Look {
     }
 }
 
-/// The operation that forgets an answer.
+/// The operation that removes an answer.
 #[derive(Debug)]
 pub(super) struct Forget {
     /// The channel of all processes, and the message to publish there.
@@ -123,7 +124,7 @@ impl Operation for Forget {
     type Reply = ();
     type Undo = Self;
     const SCRIPT: Script = function!(Writes: "forget_answer"; &["mutex", "answer"]);
-    // By the connection of the publications: it does not pass one that was sent before.
+    // Uses the connection of the publications, so that it does not overtake one that was sent before.
     const BULK: bool = true;
     const PARTS: &'static [&'static str] = Flight::PARTS;
     const REPEAT: Repeat = Repeat::Safe;

@@ -1,10 +1,11 @@
-//! A run in this process: its caller polls it as long as nobody else needs it.
+//! A run in this process: its caller polls it until another caller needs it.
 //!
-//! A caller may keep its future without polling it, or drop it. So the run becomes a task of its own, on the caller's
-//! runtime: once others of its process wait for it, once the caller leaves while it has to go on, and once it has lasted
-//! for [`ALONE`], since callers of other processes may wait for it.
+//! A caller may keep its future without polling it, or drop it. So the run becomes a separate task on the caller's
+//! runtime in three cases: another caller of its process waits for it; the caller is dropped and the run must go on; or
+//! the run has lasted for [`ALONE`], because callers of other processes may wait for it.
 //!
-//! Also: how many do something for one key at once in this process, such as a run whose result is not shared, or a publication.
+//! Also: a limit on concurrent work for one key in this process, such as runs whose result is not shared, or
+//! publications.
 
 #[cfg(test)]
 mod tests;
@@ -35,7 +36,7 @@ pub(super) const ALONE: Duration = Duration::from_millis(50);
 /// A run that has begun.
 pub(super) struct Run {
     state: Mutex<State>,
-    /// Whether it has lasted since an earlier look.
+    /// Whether the run already existed at an earlier check.
     is_old: AtomicBool,
     runtime: Handle,
 }
@@ -43,7 +44,7 @@ pub(super) struct Run {
 enum State {
     /// Between two polls of the caller.
     Idle(BoxFuture<'static, ()>),
-    /// The caller polls it now, or it is being spawned. `spawns`: it becomes a task after that.
+    /// The caller is polling it, or it is being spawned. `spawns`: it becomes a task after that.
     Polled {
         spawns: bool,
     },
@@ -52,7 +53,7 @@ enum State {
 }
 
 impl Run {
-    /// The run is polled by [`outcome`](Self::outcome), at first.
+    /// At first, [`outcome`](Self::outcome) polls the run.
     pub(super) fn new(run: BoxFuture<'static, ()>) -> Result<Arc<Self>, Error> {
         let runtime = Handle::try_current().map_err(|_| {
             Error::invalid("a single flight may spawn a task: call it within a tokio runtime")
@@ -64,7 +65,7 @@ impl Run {
         }))
     }
 
-    /// Makes the run a task, unless it is one or has ended.
+    /// Turns the run into a task, unless it is one or has ended.
     pub(super) fn spawn(&self) {
         let mut state = lock(&self.state);
         let run = match std::mem::replace(&mut *state, State::Polled { spawns: true }) {
@@ -73,7 +74,7 @@ impl Run {
             other => return *state = other,
         };
         drop(state);
-        // A runtime that has ended drops the run here.
+        // If the runtime has ended, it drops the run here.
         let task = self.runtime.spawn(run);
         let mut state = lock(&self.state);
         match *state {
@@ -82,14 +83,14 @@ impl Run {
         }
     }
 
-    /// Makes the run a task at the second look. There is one each time [`ALONE`] has passed.
+    /// Turns the run into a task at the second check. A check runs after each [`ALONE`].
     pub(super) fn look(&self) {
         if self.is_old.swap(true, Ordering::Relaxed) {
             self.spawn();
         }
     }
 
-    /// Drops the run. Its caller does not poll it now.
+    /// Drops the run. The caller must not be polling it.
     pub(super) fn abort(&self) {
         let state = std::mem::replace(&mut *lock(&self.state), State::Ended);
         if let State::Spawned(task) = state {
@@ -123,8 +124,8 @@ impl Run {
         is_ended
     }
 
-    /// Polls the run until it sends its outcome to the caller. What is left of it then becomes a task. Calls `pends` if the
-    /// outcome is not there at once.
+    /// Polls the run until it sends its outcome to the caller. The rest of the run then becomes a task. Calls `pends`
+    /// if the outcome is not ready at the first poll.
     pub(super) async fn outcome<T>(
         &self,
         mut outcome: oneshot::Receiver<T>,
@@ -156,7 +157,7 @@ impl Run {
         }
     }
 
-    /// Returns why the run sent no outcome. Resumes its panic.
+    /// Returns the error for a run that sent no outcome. Resumes its panic.
     async fn why_gone(&self) -> Error {
         let task = loop {
             match self.end() {
@@ -183,7 +184,7 @@ pub(super) fn gone() -> Error {
     )
 }
 
-/// The keys that have callers, by their hashes. Two keys of the same hash wait for each other.
+/// The keys that have callers, by their hashes. Two keys with the same hash wait for each other.
 #[derive(Debug)]
 pub(super) struct Parallel {
     /// `None`: unlimited.
@@ -241,7 +242,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.permit = None;
         let mut keys = lock(&self.parallel.keys);
-        // A caller that waits or runs holds it too.
+        // A waiting or running caller has a reference too.
         if keys
             .get(&self.key)
             .is_some_and(|permits| Arc::strong_count(permits) == 1)

@@ -1,4 +1,4 @@
-//! Tests of flights that need what is private to the module.
+//! Tests of flights that need private items of the module.
 
 #[cfg(interleavings)]
 pub(crate) mod interleavings;

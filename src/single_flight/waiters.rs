@@ -1,4 +1,4 @@
-//! The flights of one process: for each key the caller that leads and the callers that wait for its outcome.
+//! The flights of one process: for each key, the caller that leads and the callers that wait for its outcome.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher as _;
@@ -22,20 +22,20 @@ use crate::sync::{Mutex, lock};
 
 const SHARDS: usize = 16;
 
-/// The flights under way, by key.
+/// The current flights, by key.
 pub(super) struct Table<V> {
     namespace: Box<str>,
     /// Whether a run continues when its last caller is dropped.
     goes_on: bool,
     hasher: DefaultHashBuilder,
     shards: Box<[Shard<V>]>,
-    /// Whether a task in the background looks at the runs.
+    /// Whether a background task checks the runs.
     is_watched: AtomicBool,
 }
 
 type Shard<V> = Mutex<HashTable<Entry<V>>>;
 
-/// The identity of a flight. A key has one flight at a time, and one after another.
+/// Identifies a flight. A key has at most one flight at a time.
 struct Flight<V> {
     table: Arc<Table<V>>,
     key: Key,
@@ -45,17 +45,17 @@ struct Flight<V> {
 struct Entry<V> {
     flight: Arc<Flight<V>>,
     waiters: Waiters<V>,
-    /// Those that came after the answer was forgotten: what the leader has found before is not for them.
+    /// The waiters that came after the answer was removed: an answer that the leader read before is not sent to them.
     later: Waiters<V>,
-    /// Whether the answer was forgotten since the leader has begun to look for one.
+    /// Whether the answer was removed after the leader started to look for one.
     is_forgotten: bool,
     /// The number of callers: the waiters, and the caller whose work runs.
     callers: usize,
     /// The number of the current run. A flight has one run at a time.
     run: u64,
-    /// The run that is aborted with its last caller: until its work is done.
+    /// The run, until its work is done. It is aborted when its last caller is dropped.
     current: Option<Arc<Run>>,
-    /// The answer that callers get while a fresh one is made, and when it expires.
+    /// The stale answer for callers while a fresh one is computed, and when it expires.
     stale: Option<(V, Instant)>,
 }
 
@@ -116,7 +116,7 @@ impl<V: Clone> Table<V> {
                 let caller = Caller(Arc::clone(&entry.flight));
                 let current = entry.current.clone();
                 drop(entries);
-                // The caller that waits does not depend on another's future.
+                // The new waiter does not depend on another caller's future.
                 current.into_iter().for_each(|run| run.spawn());
                 Role::Follower(receiver, caller)
             }
@@ -140,7 +140,7 @@ impl<V: Clone> Table<V> {
 }
 
 impl<V: Send + 'static> Table<V> {
-    /// Looks at the runs from time to time, until there are none.
+    /// Checks the runs regularly, until there are none.
     pub(super) fn watch(self: &Arc<Self>, background: &Background) {
         if self.is_watched.swap(true, Ordering::SeqCst) {
             return;
@@ -153,7 +153,7 @@ impl<V: Send + 'static> Table<V> {
     }
 }
 
-/// The task that looks at the runs. If the background drops it, the next run begins another.
+/// The task that checks the runs. If it is dropped, the next run starts a new one.
 struct Watch<V> {
     table: Arc<Table<V>>,
     ended: bool,
@@ -168,7 +168,7 @@ impl<V> Watch<V> {
             runs.iter().for_each(|run| run.look());
             if runs.is_empty() {
                 table.is_watched.store(false, Ordering::SeqCst);
-                // A run that began before that has found a task.
+                // A run that began before this point found a running task.
                 self.ended =
                     table.runs().is_empty() || table.is_watched.swap(true, Ordering::SeqCst);
                 if self.ended {
@@ -229,7 +229,8 @@ impl<V> Flight<V> {
             .map(|entry| entry.remove().0)
     }
 
-    /// Returns the waiters that get what was found. Ends the flight if there are no others, else returns `true`.
+    /// Returns the waiters that get the answer that was found. If there are no others, ends the flight; otherwise also
+    /// returns `true`.
     fn found(&self) -> Option<(Waiters<V>, bool)> {
         let mut entries = lock(self.shard());
         let mut found = entries.find_entry(self.hash, |entry| self.is(entry)).ok()?;
@@ -275,7 +276,7 @@ impl<V> Entry<V> {
         }
     }
 
-    /// What a leader finds from now on is for all waiters.
+    /// An answer that a leader finds from now on is for all waiters.
     fn looks_anew(&mut self) {
         self.is_forgotten = false;
         self.waiters.append(&mut self.later);
@@ -294,7 +295,7 @@ impl<V> Entry<V> {
 pub(super) struct LeaderGuard<V> {
     flight: Arc<Flight<V>>,
     run: u64,
-    /// Whether the lead is passed on when this is dropped.
+    /// Whether dropping this passes the lead on.
     leads: bool,
 }
 
@@ -307,7 +308,7 @@ impl<V: Clone> LeaderGuard<V> {
         self.run
     }
 
-    /// Notes that the work is done. From now on the run is not aborted, even if all callers are dropped.
+    /// Marks the work as done. From now on the run is not aborted, even if all callers are dropped.
     pub(super) fn work_done(&self) {
         self.flight.with(Entry::next_run);
     }
@@ -332,7 +333,8 @@ impl<V: Clone> LeaderGuard<V> {
         send_all(self.end(), outcome);
     }
 
-    /// Ends the flight with an outcome that was found. Waiters that came after it was forgotten do not get it: one leads.
+    /// Ends the flight with an answer that was found. Waiters that came after the answer was removed do not get it: one
+    /// of them leads.
     pub(super) fn found(mut self, outcome: &V) {
         let (waiters, leads) = self.flight.found().unwrap_or_default();
         self.leads = leads;
@@ -340,7 +342,7 @@ impl<V: Clone> LeaderGuard<V> {
     }
 
     /// Sends an existing answer to all waiters. Callers that come before `until`, by the [clock] that includes suspend,
-    /// and before the flight ends, get it too, unless it was forgotten.
+    /// and before the flight ends, get it too, unless it was removed.
     pub(super) fn serve(&self, stale: V, until: Option<Instant>) {
         let waiters = self.flight.with(|entry| {
             entry.stale = until
@@ -354,7 +356,7 @@ impl<V: Clone> LeaderGuard<V> {
 
 pub(super) fn send_all<V: Clone>(waiters: Waiters<V>, outcome: Result<&V, &Error>) {
     for waiter in waiters {
-        // A waiter that was dropped needs no outcome.
+        // The waiter may have been dropped.
         let _ = waiter.send(Wakeup::Outcome(outcome.cloned().map_err(Error::clone)));
     }
 }
@@ -370,7 +372,7 @@ impl<V> Drop for LeaderGuard<V> {
                 leads: true,
             };
             match next.send(Wakeup::Lead(guard)) {
-                // The waiter was dropped just now. Its guard must not pass on the lead; this loop does.
+                // The waiter was just dropped. Its guard must not pass the lead on, because this loop does.
                 Err(Wakeup::Lead(mut guard)) => guard.leads = false,
                 Ok(()) | Err(Wakeup::Outcome(_)) => return,
             }
@@ -411,8 +413,8 @@ impl<V> Drop for Caller<V> {
 }
 
 impl<V: Send> Listener for Table<V> {
-    /// Stops serving a stale answer that was forgotten: callers wait for the current run. An answer that it finds
-    /// may be the forgotten one.
+    /// Stops serving a stale answer that was removed: callers wait for the current run. An answer that the run finds in
+    /// the store may be the removed one.
     fn hear(&self, message: &[u8]) {
         let Some(key) = forgotten(message, &self.namespace) else {
             return;

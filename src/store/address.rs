@@ -1,4 +1,4 @@
-//! Makes a store of its settings and its address: what URLs name, or what a pool connects to ([`IntoPool`]).
+//! Creates a store from its settings and its address: URLs, or a pool ([`IntoPool`]).
 
 use std::sync::Arc;
 
@@ -32,14 +32,14 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if the URL is not valid, or if it is for TLS and neither feature is on.
+    /// [`is_invalid`](Error::is_invalid) if the URL is not valid, or if it requires TLS and neither feature is enabled.
     pub fn redis(url: &str) -> Result<Self, Error> {
         Self::builder().redis(url)
     }
 }
 
 impl StoreBuilder {
-    /// Creates a store on the Redis server at a URL, see [`Store::redis`].
+    /// Creates a store on the Redis server at a URL: see [`Store::redis`].
     ///
     /// # Errors
     ///
@@ -50,8 +50,8 @@ impl StoreBuilder {
         self.source(source, home)
     }
 
-    /// Creates a store on a Redis Cluster, which the URLs of some of its nodes name. The others are found, also those that
-    /// are added later. The nodes share the user, the password and the use of TLS. See [`Store`](Store#cluster).
+    /// Creates a store on a Redis Cluster from the URLs of some of its nodes. It finds the other nodes, including those
+    /// that are added later. The nodes share the user, the password and the use of TLS. See [`Store`](Store#cluster).
     ///
     /// ```no_run
     /// use tower_distributed::Store;
@@ -80,14 +80,15 @@ impl StoreBuilder {
         self.source(Source::Cluster(cluster, None), home)
     }
 
-    /// Creates a store on the server that Redis Sentinel names as the master of the given name, by the URLs of the Sentinels.
+    /// Creates a store on the master with the given name, which the Redis Sentinels at the URLs report.
     ///
     /// All URLs must have the same user, password and database. The user and the password are those of the Sentinels;
-    /// set those of Redis by [`credentials`](Self::credentials). The database is that of Redis. With `rediss://` the
-    /// Sentinels and the master are connected to over TLS.
+    /// set those of Redis with [`credentials`](Self::credentials). The database is that of Redis. With `rediss://`, the
+    /// store connects to the Sentinels and to the master over TLS.
     ///
-    /// The store subscribes to the Sentinels, and asks them every 2 s. When they name another master, it leaves the former
-    /// one at once, even if that one still serves: calls under way there [are unavailable](Error::is_unavailable).
+    /// The store subscribes to the Sentinels, and queries them every 2 s. When they report another master, the store
+    /// leaves the former one at once, even if that one still serves: calls in flight there [are
+    /// unavailable](Error::is_unavailable).
     ///
     /// ```no_run
     /// use tower_distributed::{Credentials, Store};
@@ -117,11 +118,12 @@ impl StoreBuilder {
 
     /// Creates a store on a pool of `deadpool_redis`, `deadpool_redis::cluster` or `deadpool_redis::sentinel`.
     ///
-    /// The store makes connections in the same way as the pool. It takes none out of the pool, and does not call
-    /// the hooks of the pool.
+    /// The store makes connections in the same way as the pool. It takes no connections out of the pool, and does not
+    /// call the hooks of the pool.
     ///
-    /// A pool of `deadpool_redis` leaves Nagle's algorithm on: a call may wait until the server has acknowledged the one before,
-    /// a whole round trip. Switch it off where you make the pool, as [`tcp_nodelay`](Self::tcp_nodelay) does for a store of URLs:
+    /// A pool of `deadpool_redis` leaves Nagle's algorithm on: a call may wait for a whole round trip, until the server
+    /// has acknowledged the previous one. Turn it off where you create the pool, as [`tcp_nodelay`](Self::tcp_nodelay)
+    /// does for a store made from URLs:
     ///
     /// ```
     /// use tower_distributed::Store;
@@ -152,7 +154,7 @@ impl StoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if a setting is not valid, or is not for pools.
+    /// [`is_invalid`](Error::is_invalid) if a setting is not valid, or is not supported for pools.
     pub fn pool(self, pool: impl IntoPool) -> Result<Store, Error> {
         if !self.access.is_default() && self.wakeups.is_empty() {
             return Err(Error::invalid(
@@ -164,7 +166,7 @@ impl StoreBuilder {
         self.source(Source::Pool(pool.into_pool(&home)), home)
     }
 
-    /// Where the store runs what depends on no caller.
+    /// Returns the runtime for work that depends on no caller.
     fn home(&self) -> Result<Background, Error> {
         self.background
             .clone()
@@ -186,7 +188,7 @@ impl StoreBuilder {
         Ok(self.assemble(source, None, wakeups, home))
     }
 
-    /// Where `wakeups` says to subscribe.
+    /// Returns the servers at which [`wakeups`](Self::wakeups) subscribes.
     fn subscribers(&self, source: &Source) -> Result<Vec<Source>, Error> {
         #[cfg(feature = "cluster")]
         if let Some(masters) = source.masters()
@@ -205,7 +207,7 @@ impl StoreBuilder {
             .collect()
     }
 
-    /// A store on a server. Its scripts read the time by the Lua code `clock`.
+    /// A store on a server whose scripts read the time with the Lua code `clock`.
     #[cfg(test)]
     pub(crate) fn with_clock(self, url: &str, clock: &'static str) -> Result<Store, Error> {
         let source = Source::url(url, &self.access)?;
@@ -221,7 +223,7 @@ impl StoreBuilder {
         background: Background,
     ) -> Store {
         let store = RedisStore::new(source, self.prefix, self.limits, clock, wakeups, background);
-        Store(Arc::new(Backend::Redis(Arc::new(store))))
+        Store::on(Backend::Redis(Arc::new(store)))
     }
 }
 
@@ -232,9 +234,9 @@ impl<P: Sealed> IntoPool for P {}
 
 /// Uses the default settings of [`StoreBuilder`].
 ///
-/// A pool for Sentinels must be set to connect to masters. It does not tell its Sentinels, so the store cannot follow them:
-/// it stays at a former master until that one fails or is demoted. Locks can be granted twice meanwhile.
-/// `StoreBuilder::sentinel` leaves it at once.
+/// A pool for Sentinels must be set to connect to masters. It does not expose its Sentinels, so the store cannot follow
+/// them: it uses a former master until that master fails or is demoted. Locks can be granted twice meanwhile. A store
+/// made by `StoreBuilder::sentinel` leaves a former master at once.
 impl<P: IntoPool> From<P> for Store {
     fn from(pool: P) -> Self {
         let home = Background::thread();

@@ -1,12 +1,11 @@
-//! The background thread runs the work that must not depend on any caller.
+//! The background thread, for work that must not depend on any caller.
 //!
-//! Renewals, heartbeats, releases without a waiting caller, and undo operations for callers that are gone are sent from
-//! one current_thread runtime per process. The subscription runs there, and the masters of a Cluster are read there.
-//! Callers without a tokio runtime also use it. Of the user's code only `ProvideCredentials` runs on it.
+//! Renewals, heartbeats, releases without a waiting caller, and undo operations for dropped callers are sent from one
+//! current_thread runtime per process. The subscription, and the look-up of a Cluster's masters, also run there. So do
+//! calls of callers without a tokio runtime. `ProvideCredentials` is the only code of the user that runs on it.
 //!
-//! The thread starts when it is first needed and ends with the last store and lease, because every owed task on it
-//! keeps its store alive. It is never joined, because the last clone of a store may be dropped on the thread
-//! itself.
+//! The thread starts when it is first needed and ends with the last store and lease, because every pending task on it
+//! keeps its store alive. It is never joined, because the last clone of a store may be dropped on the thread itself.
 
 use std::fmt;
 use std::future::Future;
@@ -20,12 +19,12 @@ use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::sync::lock;
 
-/// The place where a store runs work that must not depend on its callers. Clones share it.
+/// The runtime for work that must not depend on callers. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Background(Arc<Home>);
 
 enum Home {
-    /// The thread of this process, after it was first needed.
+    /// The thread of this process, once it was needed.
     Thread(Mutex<Option<Arc<Thread>>>),
     /// A runtime of the user.
     Runtime(Handle),
@@ -38,7 +37,7 @@ impl Background {
 
     /// Uses a runtime of the user, which must run without a `block_on`.
     pub(crate) fn runtime(handle: Handle) -> Result<Self, Error> {
-        // A world in virtual time has one runtime, which never stops.
+        // A simulation in virtual time has one runtime, which never stops.
         if !cfg!(simulation) && handle.runtime_flavor() == RuntimeFlavor::CurrentThread {
             return Err(Error::invalid(
                 "the background runtime must be a multi_thread runtime, is current_thread: that kind runs only during \
@@ -48,7 +47,7 @@ impl Background {
         Ok(Self(Arc::new(Home::Runtime(handle))))
     }
 
-    /// The place for a task that keeps the thread running only as long as it holds this.
+    /// Returns a handle for a task that keeps the thread running only while it holds this handle.
     pub(super) fn for_a_task(&self) -> Self {
         match &*self.0 {
             Home::Thread(_) => Self::thread(),
@@ -109,7 +108,7 @@ impl fmt::Debug for Background {
     }
 }
 
-/// A task that can be started again after it has ended. It ends when this value is dropped.
+/// A task that can be started again after it has ended. Dropping this value ends it.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundTask(Mutex<Option<AbortHandle>>);
 
@@ -141,12 +140,12 @@ impl Drop for BackgroundTask {
     }
 }
 
-/// The background thread. It ends when this value is dropped.
+/// The background thread. Dropping this value ends it.
 struct Thread {
     handle: Handle,
     /// The process that started the thread. A forked child has no such thread.
     process: u32,
-    /// Closed when the thread has ended, also by a panic.
+    /// Closed when the thread has ended, including by a panic.
     stop: oneshot::Sender<()>,
 }
 
@@ -201,7 +200,7 @@ pub(crate) mod tests {
         pub(super) static NO_THREAD: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Polls a future as if the system could start no thread.
+    /// Polls a future as if the system could not start a thread.
     pub(crate) async fn without_a_thread<T>(future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         poll_fn(|context| {
@@ -213,8 +212,7 @@ pub(crate) mod tests {
         .await
     }
 
-    /// All tests share the thread of this process. So this tests only properties that hold for any number of
-    /// stores.
+    /// All tests share the thread of this process. So this tests only properties that hold for any number of stores.
     #[test]
     fn tasks_run_without_a_runtime_and_the_thread_is_shared() {
         let (one, other) = (Background::thread(), Background::thread());
@@ -245,7 +243,7 @@ pub(crate) mod tests {
         // The last reference may be dropped on the thread itself.
         let handle = thread.handle.clone();
         handle.spawn(async move { drop(thread) });
-        // A runtime that has ended takes no task.
+        // A runtime that has ended accepts no task.
         let has_ended = || handle.spawn(std::future::pending::<()>()).is_finished();
         support::eventually_blocking("the end of the thread", Duration::from_secs(60), has_ended);
     }

@@ -1,11 +1,10 @@
-//! What a store in memory and a store on Redis both have: the prefix, the notifier, the scheduler, and the values that all users
-//! of a name share in this process.
+//! The common parts of a store in memory and a store on Redis: the prefix, the notifier, the scheduler, and the values
+//! that all users of a name share in this process.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
-use crate::store::Store;
 use crate::store::background::Background;
 use crate::store::detached::DetachedWork;
 use crate::store::notifier::{Link, Notifier};
@@ -15,7 +14,7 @@ use crate::sync::lock;
 /// The default prefix of keys.
 pub(crate) const PREFIX: &str = "td";
 
-/// What every store has, in Redis and in memory.
+/// The common parts of every store.
 pub(crate) struct Base {
     pub(crate) prefix: String,
     pub(crate) notifier: Arc<Notifier>,
@@ -23,7 +22,6 @@ pub(crate) struct Base {
     pub(crate) background: Background,
     pub(crate) names: Names,
     pub(crate) detached: Arc<DetachedWork>,
-    pub(crate) local_share: OnceLock<Store>,
 }
 
 impl Base {
@@ -42,25 +40,24 @@ impl Base {
             background,
             names: Names::default(),
             detached: Arc::default(),
-            local_share: OnceLock::new(),
         }
     }
 }
 
-/// Wakes the scheduler, because its periodic tasks were dropped with the store.
+/// Wakes the scheduler, because the periodic tasks of the store were dropped.
 impl Drop for Base {
     fn drop(&mut self) {
         self.scheduler.look_again();
     }
 }
 
-/// Values that all users of a name share, by name and type. A value lives as long as one of its users.
+/// Shared values by name and type. A value lives as long as one of its users.
 #[derive(Debug, Default)]
 pub(crate) struct Names(Mutex<HashMap<Name, Weak<dyn Any + Send + Sync>>>);
 
 type Name = (TypeId, Box<str>);
 
-/// Drops the names of values that nobody uses any more.
+/// Drops the names of values without users.
 fn prune(names: &mut HashMap<Name, Weak<dyn Any + Send + Sync>>) {
     names.retain(|_, known| known.strong_count() > 0);
     let few = 2 * names.len();

@@ -1,5 +1,5 @@
-//! Runs operations on a store, in memory or on Redis: a [`Namespace`] holds the states that a primitive has under one name, and
-//! a [`Client`] runs one kind of operation on them.
+//! Runs operations on a store, in memory or on Redis: a [`Namespace`] has the states of one name, and a [`Client`] runs
+//! one kind of operation on them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -46,14 +46,15 @@ impl<C: Cell> Namespace<C> {
         })
     }
 
-    /// Opens the states of long keys by the digests in their names: see [`KeySpace::Digests`]. In memory there are none.
+    /// Opens the states of long keys by the digests in their names: see [`KeySpace::Digests`]. A store in memory has
+    /// none.
     pub(crate) fn by_digest(store: &Store, name: &str) -> Self {
         Self::of(store, name, |prefix, name| {
             KeySpace::new(prefix, name, KeySpace::Digests)
         })
     }
 
-    /// Opens the states that belong to those of a namespace and have names beside them, in the same slots of a Cluster. See
+    /// Opens the states with names beside those of a namespace, in the same slots of a Cluster. See
     /// [`KeySpace::Placed`].
     pub(crate) fn beside(store: &Store, name: &str) -> Self {
         Self::of(store, name, |prefix, name| {
@@ -61,9 +62,9 @@ impl<C: Cell> Namespace<C> {
         })
     }
 
-    /// Opens the namespace of the states whose first part has the key itself as its name.
+    /// Opens the namespace of the states whose first part is named by the key itself.
     pub(crate) fn exact(store: &Store) -> Self {
-        // No other namespace can have this name.
+        // No other namespace can have the empty name.
         Self::of(store, "", |prefix, _| KeySpace::exact(prefix))
     }
 
@@ -76,8 +77,8 @@ impl<C: Cell> Namespace<C> {
         }
     }
 
-    /// Joins several namespaces of one Redis store. A key of the result is made by [`Key::of`], with one part for
-    /// each namespace. `None` if they are not all in one Redis store.
+    /// Joins several namespaces of one Redis store. [`Key::of`] makes a key of the result, with one part for each
+    /// namespace. `None` if they are not all in one Redis store.
     pub(crate) fn joined<D: Cell>(namespaces: &[Namespace<D>]) -> Option<Self> {
         let places = namespaces.iter().map(|namespace| match namespace {
             Namespace::Redis(store, keys) => Some((store, KeySpace::clone(keys))),
@@ -92,8 +93,8 @@ impl<C: Cell> Namespace<C> {
         Some(Self::Redis(store, Arc::new(keys)))
     }
 
-    /// Opens several states of a Redis namespace at once. A key of the result is made by [`Key::of`], with one part for
-    /// each state. `None` for a namespace in memory, which has [`Cells::step_all`].
+    /// Opens several states of a Redis namespace at once. [`Key::of`] makes a key of the result, with one part for each
+    /// state. `None` for a namespace in memory, which has [`Cells::step_all`].
     pub(crate) fn each<D: Cell>(namespace: &Namespace<D>) -> Option<Self> {
         match namespace {
             Namespace::InMemory(_) => None,
@@ -113,7 +114,7 @@ impl<C: Cell> Namespace<C> {
         }
     }
 
-    /// The states themselves, if they are in the memory of this process.
+    /// Returns the states themselves, if they are in the memory of this process.
     pub(crate) fn cells(&self) -> Option<&Arc<Cells<C>>> {
         match self {
             Self::InMemory(cells) => Some(cells),
@@ -121,7 +122,7 @@ impl<C: Cell> Namespace<C> {
         }
     }
 
-    /// The hash slot of a key on a Cluster; otherwise `None`.
+    /// Returns the hash slot of a key on a Cluster; otherwise `None`.
     pub(crate) fn slot(&self, key: &Key) -> Option<u16> {
         match self {
             Self::Redis(store, keys) => store.source.slot(|| keys.key(key.as_bytes())),
@@ -129,7 +130,8 @@ impl<C: Cell> Namespace<C> {
         }
     }
 
-    /// The error with which the server refuses calls for the slot of a key at present, while they are sent again.
+    /// Returns the error with which the server currently refuses calls for the slot of a key, while they are being
+    /// retried.
     pub(crate) fn refused(&self, key: &Key) -> Option<Error> {
         let slot = self.slot(key)?;
         let Self::Redis(store, _) = self else {
@@ -140,7 +142,7 @@ impl<C: Cell> Namespace<C> {
 }
 
 impl<O: Operation> Client<O> {
-    /// Applies the operation if the state is in memory; otherwise `None`.
+    /// Applies the operation if the state is in memory; otherwise returns `None`.
     pub(crate) fn step(
         &self,
         key: &Key,
@@ -158,8 +160,8 @@ impl<O: Operation> Client<O> {
         }
     }
 
-    /// Runs an operation on the state of a key. In memory it is done on return. On Redis it is sent when the future is first
-    /// polled; if the future is dropped, the operation may still run, and its grant is then taken back.
+    /// Runs an operation on the state of a key. In memory it has run on return. On Redis it is sent when the future is
+    /// first polled. If the future is dropped, the operation may still run, and is then undone.
     pub(crate) fn run(&self, key: Key, operation: O) -> OperationFuture<O> {
         OperationFuture(match self {
             Self::InMemory(cells) => {
@@ -173,7 +175,8 @@ impl<O: Operation> Client<O> {
         })
     }
 
-    /// Whether an operation that is sent once may run twice: the client of a pool for a Cluster repeats calls by itself.
+    /// Whether an operation that is sent once may run twice: the client of a pool for a Cluster repeats calls by
+    /// itself.
     pub(crate) fn may_repeat(&self) -> bool {
         match self {
             Self::InMemory(_) => false,
@@ -181,7 +184,7 @@ impl<O: Operation> Client<O> {
         }
     }
 
-    /// Runs an operation on the background thread, without a caller that waits. In memory it is done on return.
+    /// Runs an operation on the background thread, without a waiting caller. In memory it has run on return.
     pub(crate) fn detach(&self, key: Key, operation: O) {
         match self {
             Self::InMemory(_) => drop(self.run(key, operation)),
@@ -189,8 +192,8 @@ impl<O: Operation> Client<O> {
         }
     }
 
-    /// Sends an operation from a runtime, or from the background thread, and calls `then` with the answer. In memory that
-    /// is done on return.
+    /// Sends an operation from a runtime, or from the background thread, and calls `then` with the reply. In memory
+    /// both have happened on return.
     pub(crate) fn send(
         &self,
         from: Option<Handle>,
@@ -206,7 +209,7 @@ impl<O: Operation> Client<O> {
                 }));
             }
             Self::Redis(client) => {
-                Sent::then(
+                CallbackFuture::then(
                     OperationFuture(client.enqueue(from, key, operation, None, false)),
                     then,
                 );
@@ -215,17 +218,19 @@ impl<O: Operation> Client<O> {
     }
 }
 
-/// A call that no task awaits. The task that reads its answer polls it.
-struct Sent<O: Operation, T>(Mutex<Option<(OperationFuture<O>, T)>>);
+/// A call that no task awaits. The task that reads its reply polls it.
+struct CallbackFuture<O: Operation, T>(Mutex<Option<(OperationFuture<O>, T)>>);
 
-impl<O: Operation, T: FnOnce(Result<O::Reply, Error>) + Send + 'static> Sent<O, T> {
-    /// Calls `then` with the answer.
+impl<O: Operation, T: FnOnce(Result<O::Reply, Error>) + Send + 'static> CallbackFuture<O, T> {
+    /// Calls `then` with the reply.
     fn then(call: OperationFuture<O>, then: T) {
         Arc::new(Self(Mutex::new(Some((call, then))))).wake();
     }
 }
 
-impl<O: Operation, T: FnOnce(Result<O::Reply, Error>) + Send + 'static> Wake for Sent<O, T> {
+impl<O: Operation, T: FnOnce(Result<O::Reply, Error>) + Send + 'static> Wake
+    for CallbackFuture<O, T>
+{
     fn wake(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
         let mut sent = lock(&self.0);
@@ -238,8 +243,8 @@ impl<O: Operation, T: FnOnce(Result<O::Reply, Error>) + Send + 'static> Wake for
         let done = sent.take();
         drop(sent);
         if let Some((_, then)) = done {
-            // It may call code of the user, such as a recorder of metrics. A panic there must not reach the task that
-            // reads the answer, since that task reads other answers as well.
+            // `then` may call code of the user, such as a recorder of metrics. A panic there must not reach the task
+            // that reads the reply, since that task reads other replies as well.
             drop(catch_unwind(AssertUnwindSafe(|| then(answer))));
         }
     }

@@ -1,4 +1,4 @@
-//! The user name and the password of a connection: [`Credentials`], and where they come from.
+//! The user name and the password of a connection: [`Credentials`], and their providers.
 
 use std::future::Future;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use futures_util::future::BoxFuture;
 use tower::BoxError;
 
-/// A user name and a password for Redis. They do not appear in texts.
+/// A user name and a password for Redis. `Debug` does not show them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     pub(crate) username: Option<String>,
@@ -23,7 +23,7 @@ impl Credentials {
         }
     }
 
-    /// A password. The user is that of the URL, or `default`.
+    /// A password without a user name. The user is that of the URL, or `default`.
     #[must_use]
     pub fn password(password: impl Into<String>) -> Self {
         Self {
@@ -35,8 +35,8 @@ impl Credentials {
 
 debug!(Credentials);
 
-/// Provides the credentials of each new connection. Implemented by [`Credentials`], and by closures that return a future
-/// of `Result<Credentials, E>`. See [`StoreBuilder::credentials`](crate::StoreBuilder::credentials).
+/// Provides the credentials of each new connection. Implemented by [`Credentials`], and by closures that return a
+/// future of `Result<Credentials, E>`. See [`StoreBuilder::credentials`](crate::StoreBuilder::credentials).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not provide credentials for Redis",
     note = "pass `Credentials`, or a closure that returns a future of `Result<Credentials, E>`"
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// Reads the password in a file.
+/// Reads the password from a file.
 pub(super) fn password_in(path: &Path) -> Result<Credentials, std::io::Error> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         let text = format!(

@@ -1,4 +1,4 @@
-//! Runs that go on when the caller leaves: in a task on the caller's runtime, for a bounded time.
+//! Runs that continue when the caller leaves: in a task on the caller's runtime, for a bounded time.
 
 use std::future::Future;
 use std::panic::resume_unwind;
@@ -16,17 +16,17 @@ use crate::store::timer::sleep;
 use crate::telemetry::emit::tell;
 use crate::telemetry::{Event, in_current_span};
 
-/// How long a run goes on after its caller has left.
+/// How long a run continues after its caller has left.
 pub(crate) const AFTER_CALLER: Duration = Duration::from_secs(300);
 
-/// What runs under one name, and goes on when its callers leave.
+/// The runs of one name, which continue when their callers leave.
 #[derive(Clone, Debug)]
 pub(crate) struct Detach {
     work: Arc<DetachedWork>,
     namespace: Arc<str>,
-    /// For a shutdown that leaves it running: `idempotency "payments"`.
+    /// The name in the error of a shutdown that leaves it running: `idempotency "payments"`.
     name: Arc<str>,
-    /// How long it goes on without its caller.
+    /// How long a run continues without its caller.
     limit: Duration,
 }
 
@@ -41,18 +41,18 @@ impl Detach {
         }
     }
 
-    /// Sets how long a run goes on without its caller.
+    /// Sets how long a run continues without its caller.
     pub(crate) fn within(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
 
-    /// Begins a run. A shutdown waits until what is returned is dropped.
+    /// Begins a run. A shutdown waits until the returned value is dropped.
     pub(crate) fn begin(&self) -> Work {
         self.work.begin(&self.name)
     }
 
-    /// Runs to the end, even if the caller leaves: in a task on the caller's runtime. If the caller has left, the run is
-    /// dropped after the time limit, with an event. Resumes a panic.
+    /// Runs to the end, even if the caller leaves: in a task on the caller's runtime. If the caller has left, the run
+    /// is dropped after the time limit, and an event is emitted. Resumes a panic.
     ///
     /// Without a runtime, it runs in the caller.
     pub(crate) async fn run<T: Send + 'static>(
@@ -76,11 +76,11 @@ impl Detach {
                     return tell(&namespace, Event::DetachedGivenUp, text);
                 }
             };
-            // A caller that has left needs no outcome.
+            // The outcome is dropped if the caller has left.
             drop(caller.send(outcome));
         });
         let task = runtime.spawn(in_current_span(async move {
-            // Outlives its part, which holds leases.
+            // The work must outlive its part, which holds leases.
             let _work = work;
             part.await;
         }));

@@ -1,5 +1,5 @@
-//! Work that goes on when its callers leave: a [shutdown](crate::Store::shutdown) waits for it. Work that still runs when the
-//! time of the shutdown is over keeps its leases, until their ttl.
+//! Work that continues when its callers leave: a [shutdown](crate::Store::shutdown) waits for it. Work that still runs
+//! when the time of the shutdown is over keeps its leases until their ttl.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -33,17 +33,18 @@ struct Running {
 
 #[derive(Debug)]
 struct Kind {
-    /// What it is: `idempotency "payments"`.
+    /// Its kind and name: `idempotency "payments"`.
     name: Arc<str>,
     /// Whether a shutdown has left it running.
     is_left: AtomicBool,
-    /// Whether it is being polled now. If its leases are dropped at another time, it may have been cut off.
+    /// Whether it is being polled now. Leases that are dropped while it is not polled may belong to work that was cut
+    /// off.
     is_polled: AtomicBool,
-    /// The work around it. Its leases last as long.
+    /// The work around it, whose leases last as long.
     within: Option<Arc<Kind>>,
 }
 
-/// Work that runs until this is dropped.
+/// Running work. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Work {
     of: Arc<DetachedWork>,
@@ -51,16 +52,16 @@ pub(crate) struct Work {
     kind: Arc<Kind>,
 }
 
-/// Names the work that a lease is held for.
+/// Identifies the work that a lease is held for.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkMark(Weak<Kind>);
 
-/// The work that a shutdown has left running, by its names.
+/// The work that a shutdown has left running, counted by name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeftWork(BTreeMap<Arc<str>, usize>);
 
 impl DetachedWork {
-    /// Begins some work.
+    /// Begins work of this name.
     pub(crate) fn begin(self: &Arc<Self>, name: &Arc<str>) -> Work {
         let within = WorkMark::current().and_then(|mark| mark.0.upgrade());
         let kind = Arc::new(Kind {
@@ -92,7 +93,7 @@ impl DetachedWork {
         }
     }
 
-    /// Marks all work that still runs as left behind by a shutdown, and returns its names.
+    /// Marks all work that still runs as left running by a shutdown, and returns its names.
     pub(super) fn leave(&self) -> LeftWork {
         let mut left = LeftWork::default();
         for kind in lock(&self.running).by_number.values() {
@@ -117,7 +118,7 @@ impl Work {
         WorkMark(Arc::downgrade(&self.kind))
     }
 
-    /// Does the work, or a part of it. The leases that it acquires are held for it.
+    /// Runs the work, or a part of it. The leases that it acquires are bound to the work.
     pub(crate) fn run<F: Future>(&self, part: F) -> impl Future<Output = F::Output> + use<F> {
         let mark = self.mark();
         async move {
@@ -156,7 +157,8 @@ impl WorkMark {
         self.0.strong_count() > 0
     }
 
-    /// Whether a shutdown has left the work running, and it was cut off then: what drops its leases is not itself.
+    /// Whether a shutdown has left the work running, and it was then cut off, so that its leases are not dropped by the
+    /// work itself.
     pub(crate) fn is_cut_off(&self) -> bool {
         let is = |kind: Arc<Kind>| {
             kind.is_left.load(Ordering::Relaxed) && !kind.is_polled.load(Ordering::Relaxed)
@@ -188,7 +190,7 @@ impl fmt::Display for LeftWork {
     }
 }
 
-/// What a shutdown has left.
+/// The work and the operations that a shutdown has left.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) work: LeftWork,

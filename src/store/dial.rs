@@ -1,4 +1,4 @@
-//! Simulated connections, for worlds in virtual time (`tests/simulation`).
+//! Simulated connections, for simulations in virtual time (`tests/simulation`).
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What is written to one end is read at the other.
+/// One end of a connection. Bytes that are written to one end are read at the other.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -19,7 +19,7 @@ pub trait Dial: Send + Sync {
     fn dial(&self, address: String) -> BoxFuture<'static, io::Result<Box<dyn Stream>>>;
 }
 
-/// As the client does it that has these settings.
+/// Connects like a client with these settings.
 pub(super) async fn multiplexed(
     dial: &Arc<dyn Dial>,
     client: &Client,
@@ -34,7 +34,7 @@ pub(super) async fn multiplexed(
     Ok(connection)
 }
 
-/// The same for messages.
+/// Connects like such a client, for messages.
 pub(super) async fn pubsub(dial: &Arc<dyn Dial>, client: &Client) -> RedisResult<PubSub> {
     let info = client.get_connection_info();
     let stream = dial.dial(info.addr().to_string()).await?;

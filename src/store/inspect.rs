@@ -1,5 +1,5 @@
-//! Looks at a store from outside: its statistics, a ping to its server, the access control list (ACL) that it needs, and the
-//! list of what it has stored.
+//! Inspects a store: its statistics, a ping to its server, the access control list (ACL) that it needs, and a list of
+//! its contents.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,25 +19,27 @@ use crate::store::stats::StoreStats;
 use crate::store::{Backend, Store};
 
 impl Store {
-    /// Sends a `PING` to the server, for readiness probes, and returns how long the server took to answer. In memory it
-    /// always succeeds, in no time.
+    /// Sends a `PING` to the server, for readiness probes, and returns how long the reply took. In memory it always
+    /// succeeds, and returns zero.
     ///
-    /// The ping is sent even while the breaker is open, and an answer closes the breaker, except on a Cluster. Use it
-    /// for readiness (may this process get requests?), not for liveness: a restart of this process does not bring
-    /// Redis back. The gateway example answers `/readyz` with it.
+    /// On a Cluster, all masters are asked at the same time, and one that answers is enough.
+    ///
+    /// The ping is sent even while the breaker is open, and a reply closes the breaker, except on a Cluster. Use it for
+    /// readiness (may this process get requests?), not for liveness: a restart of this process does not bring Redis
+    /// back. The gateway example uses it for `/readyz`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
     /// let store = tower_distributed::Store::in_memory();
     /// let took = store.ping().await?;
-    /// println!("{} answered in {took:?}", store.stats().server_version.as_deref().unwrap_or("memory"));
+    /// println!("{} replied in {took:?}", store.stats().server_version.as_deref().unwrap_or("memory"));
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) if there is no answer within the [connect
-    /// timeout](crate::StoreBuilder::connect_timeout) and the [timeout](crate::StoreBuilder::timeout).
+    /// [`is_unavailable`](Error::is_unavailable) if there is no reply within the [connect
+    /// timeout](crate::StoreBuilder::connect_timeout) plus the [timeout](crate::StoreBuilder::timeout).
     pub async fn ping(&self) -> Result<Duration, Error> {
         let Some(store) = self.on_redis() else {
             return Ok(Duration::ZERO);
@@ -47,9 +49,10 @@ impl Store {
             .await?
     }
 
-    /// Returns what the store does at the moment, for a status page. Asks no server. All zero in memory.
+    /// Returns the current state of the store, for a status page, without a call to the server. In memory all values
+    /// are zero.
     ///
-    /// The feature `metrics` reports the same and more, over time.
+    /// The feature `metrics` reports these values and more, over time.
     ///
     /// ```
     /// let stats = tower_distributed::Store::in_memory().stats();
@@ -85,7 +88,7 @@ const OPERATOR: &str = "+evalsha +eval +fcall +function|load +function|list +fun
 impl Store {
     /// Returns the command that gives a user of Redis the permissions that this store needs, and no others.
     ///
-    /// It changes neither the password of the user nor whether the user is on. The keys are those with the
+    /// It changes neither the password of the user nor whether the user is enabled. The keys are those with the
     /// [prefix](crate::StoreBuilder::prefix) of the store.
     ///
     /// ```
@@ -97,24 +100,26 @@ impl Store {
     /// # Ok::<(), tower_distributed::Error>(())
     /// ```
     ///
-    /// * Locks with [`exact_names`](crate::mutex::MutexBuilder::exact_names) need their names as well, and `~*:shop:*` for
-    ///   what is kept beside them.
-    /// * To list what is stored, make another user with the rule of
+    /// * Locks with [`exact_names`](crate::mutex::MutexBuilder::exact_names) need their names as well, and `~*:shop:*`
+    ///   for the keys beside them.
+    /// * To list the contents of the store, create another user with the rule of
     ///   [`Operator::acl_rule`](crate::operator::Operator::acl_rule).
-    /// * The client library tells the server its name with `CLIENT SETINFO`, and ignores a refusal. From Redis 7.2 on,
-    ///   `+client|setinfo` keeps these refusals out of the server's `ACL LOG`.
+    /// * The client library sends its name to the server with `CLIENT SETINFO`, and ignores a refusal. From Redis 7.2
+    ///   on, `+client|setinfo` keeps these refusals out of the server's `ACL LOG`.
     /// * A store on a pool, or with [`wakeups`](crate::StoreBuilder::wakeups), needs `+select` as well if the URL has a
     ///   database other than 0.
-    /// * For a Cluster, the rule has `+spublish` and `+ssubscribe`, which Redis has from 7.0 on: leave them out before. Without
-    ///   them, each wake-up goes to all nodes.
-    /// * `+fcall` and `+function|load` are for Redis from 7.0 on: leave them out before. Without them, calls are scripts.
-    /// * Without `+info`, the store does not notice a server that is too old. Without the channels,
-    ///   `+subscribe` or `+publish`, waiters poll.
+    /// * For a Cluster, the rule has `+spublish` and `+ssubscribe`, which Redis has from 7.0 on: leave them out for
+    ///   older servers. Without them, each wake-up goes to all nodes.
+    /// * `+fcall` and `+function|load` need Redis 7.0: leave them out for older servers. Without them, calls are
+    ///   scripts.
+    /// * Without `+info`, the store does not detect a server that is too old. Without the channels, `+subscribe` or
+    ///   `+publish`, waiters poll.
     /// * Up to Redis 7.0, the error for a command that is denied in a script does not name the command. `ACL LOG` does.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a store in memory, and if `user` is empty or has spaces or control characters.
+    /// [`is_invalid`](Error::is_invalid) for a store in memory, and if `user` is empty or has spaces or control
+    /// characters.
     pub fn acl_rule(&self, user: &str) -> Result<String, Error> {
         self.rule(user, COMMANDS)
     }
@@ -168,7 +173,7 @@ impl Store {
     /// Lists the parts of all states, or of those in one namespace, if the store is on Redis. The name must be valid.
     pub(crate) fn listing(&self, namespace: Option<&str>) -> Option<Listing> {
         let store = self.on_redis()?;
-        // A prefix and a name have no character with a meaning in patterns.
+        // A prefix and a name contain no characters that are special in patterns.
         let pattern = match namespace {
             Some(name) => format!("{}:{{{name}:*", store.base.prefix),
             None => format!("{}:{{*", store.base.prefix),
@@ -180,8 +185,8 @@ impl Store {
         })
     }
 
-    /// Lists the keys of the cells of one type for which `shown` returns `true`, with their namespaces, if the store is in
-    /// memory.
+    /// Returns the keys of the cells of one type for which `shown` returns `true`, with their namespaces, if the store
+    /// is in memory.
     pub(crate) fn keys_of<C: Cell>(&self, shown: impl Fn(&C, i64) -> bool) -> Vec<(String, Key)> {
         let Backend::InMemory(store) = self.backend() else {
             return Vec::new();
@@ -202,8 +207,8 @@ impl Store {
 }
 
 impl Listing {
-    /// Returns the next page, which may be empty; `None` at the end. Cancel safe: the pages of the current
-    /// server are then read again.
+    /// Returns the next page, which may be empty; `None` at the end. Cancel safe: if it is dropped, the pages of the
+    /// current server are read again.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Found>>, Error> {
         let Some(names) = self.names().await? else {
             return Ok(None);
@@ -254,7 +259,7 @@ mod tests {
         "waitaof",
     ];
 
-    /// The commands of these that a store needs, beside those of every store.
+    /// Returns the commands of `MORE` that a store needs in addition to those of every store.
     fn more(store: &Store) -> Vec<&'static str> {
         let rule = store.acl_rule("app").unwrap();
         MORE.into_iter()

@@ -1,6 +1,6 @@
 //! Parts that all stores share: each task that waits for them is woken.
 //!
-//! Not here: the recipients of the notifier, a call that nobody awaits, and the scheduler are each behind one lock.
+//! Not covered: the recipients of the notifier, a call that no task awaits, and the scheduler are each behind one lock.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) fn the_end_of_what_is_owed_is_told() {
     });
 }
 
-/// A thread that finds that pushes arrive also finds that they did not arrive before.
+/// A thread that sees that pushes arrive again also sees that they were missed before.
 pub(crate) fn pushes_that_were_missed_are_known_when_they_arrive_again() {
     check(|| {
         let (notifier, before) = (Arc::new(Notifier::new(Link::Down)), clock::now());

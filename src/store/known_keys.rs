@@ -1,20 +1,20 @@
-//! A bounded map of what a process knows of keys.
+//! A bounded map with data about keys.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::key::Key;
 
-/// What a process knows of keys, up to a maximum number of them. If there are more, those that are not used make room, a few at
-/// a time: a key that is not known costs [`EXAMINED`] steps, whatever the number of keys.
+/// The data that a process has about keys, up to a maximum number of keys. Beyond that, unused keys are evicted, a few
+/// at a time: a new key costs [`EXAMINED`] steps, whatever the number of keys.
 #[derive(Debug)]
 pub(crate) struct KnownKeys<V> {
     most: usize,
     all: HashMap<Key, V>,
-    /// All of them. The first is examined next.
+    /// All keys. The first one is examined next.
     order: VecDeque<Key>,
 }
 
-/// How many keys are examined for one that is not known.
+/// How many keys are examined for a new key.
 pub(crate) const EXAMINED: usize = 8;
 
 impl<V> KnownKeys<V> {
@@ -35,8 +35,8 @@ impl<V> KnownKeys<V> {
         self.all.get_mut(key)
     }
 
-    /// Returns what is known of a key, which is `new` if it was not known. `None`: there are too many, and none of those that
-    /// were examined is unused.
+    /// Returns the data of a key, which is `new` for a new key. `None`: the map is full, and none of the examined keys
+    /// is unused.
     pub(crate) fn entry(
         &mut self,
         key: &Key,
@@ -80,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Steps of work for keys that are not known, with a full table of which nothing, or everything, is unused.
+    /// The steps for new keys, with a full table in which all keys are unused, or none is.
     #[test]
     fn an_unknown_key_costs_a_few_steps() {
         for is_unused in [false, true] {
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// Keys in use stay, wherever they stand. All others are examined in turn.
+    /// Keys in use stay, whatever their position. All others are examined in turn.
     #[test]
     fn keys_that_are_in_use_stay() {
         let mut known = KnownKeys::new(100);

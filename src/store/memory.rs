@@ -52,8 +52,8 @@ impl InMemory {
         }
     }
 
-    /// Returns the cells of a namespace. All callers with the same name get the same cells. They live as long as they are
-    /// referenced; the sweeper references those that are not empty.
+    /// Returns the cells of a namespace. All callers with the same name get the same cells. They live as long as they
+    /// are referenced; the sweeper references those that are not empty.
     pub(crate) fn cells<C: Cell>(&self, namespace: &str) -> Arc<Cells<C>> {
         self.namespaces
             .get(namespace, || Cells::new(Arc::clone(&self.shared)))

@@ -1,8 +1,8 @@
 //! Wake-ups: a grant is pushed to the process of its waiter.
 //!
-//! Each store has a random process name, which differs from all others. A recipient of pushes
-//! [joins](Notifier::join), and gives each of its waiters an [id](Ids::next). An id is never used twice, and it
-//! identifies its recipient. So a push finds its recipient even if the future of the waiter is not polled.
+//! Each store has a unique random process name. A recipient of pushes [joins](Notifier::join), and gives each of its
+//! waiters an [id](Ids::next). An id is never used twice, and it identifies its recipient. So a push reaches its
+//! recipient even if the future of the waiter is not polled.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use crate::clock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 
-/// Times (µs) and fences are below this: larger integers are not exact in Lua.
+/// The upper bound of times (µs) and fences: larger integers are not exact in Lua.
 pub(crate) const END: i64 = 1 << 53;
 
 /// A message for waiters of one process.
@@ -22,18 +22,18 @@ pub(crate) const END: i64 = 1 << 53;
 pub(crate) struct Push {
     /// The ids of the waiters.
     pub(crate) ids: Vec<u64>,
-    pub(crate) news: News,
+    pub(crate) news: PushKind,
 }
 
 /// The content of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum PushKind {
     /// The waiter holds the lease until `expiry`, in µs of the server's clock.
     Granted { expiry: i64, fence: i64 },
-    /// The waiter lost its place in the queue and must acquire again. Or the lease of a holder was revoked, and the holder
-    /// must check it.
+    /// The waiter lost its place in the queue and must acquire again. Or the lease of a holder was revoked, and the
+    /// holder must look it up.
     Gone,
-    /// The waiter left the queue. The bytes are its final answer.
+    /// The waiter left the queue. The bytes are its final reply.
     Told(Arc<[u8]>),
     /// The waiter lost its place, and is refused.
     Refused(Refusal),
@@ -49,9 +49,10 @@ pub(crate) enum Refusal {
 }
 
 impl Push {
-    /// Parses `expiry fence ids…`, optionally followed by a line break and the bytes of [`News::Told`]. An `expiry`
-    /// of 0 means that nothing was granted, and its fence then says why: 1 and 2 are refusals. The ids are hexadecimal, as in tokens. Whoever may publish can send anything:
-    /// numbers that cannot be times or fences are rejected.
+    /// Parses `expiry fence ids…`, optionally followed by a line break and the bytes of [`PushKind::Told`]. An `expiry`
+    /// of 0 means that nothing was granted, and its fence is then the reason: 1 and 2 are refusals. The ids are
+    /// hexadecimal, as in tokens. Any client with the permission to publish can send arbitrary messages: numbers that
+    /// cannot be times or fences are rejected.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let mut lines = text.splitn(2, |byte| *byte == b'\n');
         let first = std::str::from_utf8(lines.next()?).ok()?;
@@ -64,12 +65,12 @@ impl Push {
             .collect::<Option<_>>()?;
         let news = match (expiry, lines.next()) {
             (0, None) => match fence {
-                1 => News::Refused(Refusal::QueueFull),
-                2 => News::Refused(Refusal::Closed),
-                _ => News::Gone,
+                1 => PushKind::Refused(Refusal::QueueFull),
+                2 => PushKind::Refused(Refusal::Closed),
+                _ => PushKind::Gone,
             },
-            (0, Some(told)) => News::Told(told.into()),
-            _ => News::Granted { expiry, fence },
+            (0, Some(told)) => PushKind::Told(told.into()),
+            _ => PushKind::Granted { expiry, fence },
         };
         (!ids.is_empty()).then_some(Self { ids, news })
     }
@@ -77,12 +78,12 @@ impl Push {
 
 /// Receives pushes for its waiters.
 pub(crate) trait Recipient: Send + Sync {
-    /// Handles a push to one of the waiters. If the waiter does not wait any more, the code that removed it has
-    /// handled its grant.
-    fn hear(self: Arc<Self>, id: u64, news: News);
+    /// Handles a push to one of the waiters. If the waiter no longer waits, the code that removed it has handled its
+    /// grant.
+    fn hear(self: Arc<Self>, id: u64, news: PushKind);
 }
 
-/// Receives the messages to all processes.
+/// Receives the messages that are sent to all processes.
 pub(crate) trait Listener: Send + Sync {
     fn hear(&self, message: &[u8]);
 }
@@ -96,7 +97,7 @@ pub(crate) struct Notifier {
     listeners: Mutex<Vec<Weak<dyn Listener>>>,
     link: watch::Sender<Link>,
     links: AtomicU64,
-    /// Since when pushes arrive, if they do, by the clock of leases.
+    /// Since when pushes arrive, by the clock of leases. Only valid while they arrive.
     since: Mutex<Instant>,
     #[cfg(test)]
     delivered: Mutex<Vec<Push>>,
@@ -114,8 +115,8 @@ pub(crate) struct Ids {
 const RECIPIENTS: u64 = 1 << 20;
 
 impl Ids {
-    /// Returns an id that was never used, even if the number of this recipient was used before. After 2^44 ids, which at
-    /// 20 000 a second takes 28 years, the first ones come again: their waiters are gone by then.
+    /// Returns an id that was never used, even if the number of this recipient was used before. After 2^44 ids, which
+    /// at 20 000 a second takes 28 years, the first ones are used again: their waiters have left by then.
     pub(crate) fn next(&self) -> u64 {
         (self.next.fetch_add(1, Ordering::Relaxed) << RECIPIENTS.ilog2()) | self.recipient
     }
@@ -183,19 +184,19 @@ impl Notifier {
         *self.link.borrow()
     }
 
-    /// Returns whether pushes may have been missed since a time, although they arrive now.
+    /// Returns whether pushes may have been missed since a time, even if they arrive now.
     pub(crate) fn may_have_missed(&self, since: Instant) -> bool {
         *lock(&self.since) > since
     }
 
-    /// Notes that pushes arrive from now on.
+    /// Records that pushes arrive from now on.
     pub(super) fn relink(&self) {
         *lock(&self.since) = clock::now();
         self.link
             .send_replace(Link::Up(self.links.fetch_add(1, Ordering::Relaxed)));
     }
 
-    /// Notes that pushes no longer arrive.
+    /// Records that pushes no longer arrive.
     pub(super) fn unlink(&self) {
         self.link.send_replace(Link::Down);
     }
@@ -274,29 +275,29 @@ mod tests {
             Push::parse(b"77 3 5"),
             push(
                 &[5],
-                News::Granted {
+                PushKind::Granted {
                     expiry: 77,
                     fence: 3
                 }
             )
         );
-        assert_eq!(Push::parse(b"0 0 5 6"), push(&[5, 6], News::Gone));
+        assert_eq!(Push::parse(b"0 0 5 6"), push(&[5, 6], PushKind::Gone));
         assert_eq!(
             Push::parse(b"0 1 5"),
-            push(&[5], News::Refused(Refusal::QueueFull))
+            push(&[5], PushKind::Refused(Refusal::QueueFull))
         );
         assert_eq!(
             Push::parse(b"0 2 5 6"),
-            push(&[5, 6], News::Refused(Refusal::Closed))
+            push(&[5, 6], PushKind::Refused(Refusal::Closed))
         );
-        assert_eq!(Push::parse(b"0 3 5"), push(&[5], News::Gone));
+        assert_eq!(Push::parse(b"0 3 5"), push(&[5], PushKind::Gone));
         assert_eq!(
             Push::parse(b"0 0 5 6\na\nb"),
-            push(&[5, 6], News::Told(b"a\nb"[..].into()))
+            push(&[5, 6], PushKind::Told(b"a\nb"[..].into()))
         );
         assert_eq!(
             Push::parse(b"0 0 10 ffffffffffffffff"),
-            push(&[16, u64::MAX], News::Gone)
+            push(&[16, u64::MAX], PushKind::Gone)
         );
         let nonsense = "|77 3|77 3 x|77 3 5 |77 3 +5|0 0 10000000000000000|-1 3 5|-9223372036854775808 0 5|\
             9007199254740992 0 5|77 -1 5";
@@ -306,10 +307,10 @@ mod tests {
         assert_eq!(Push::parse(b"\xff"), None);
     }
 
-    struct Heard(Ids, Mutex<Vec<(u64, News)>>);
+    struct Heard(Ids, Mutex<Vec<(u64, PushKind)>>);
 
     impl Recipient for Heard {
-        fn hear(self: Arc<Self>, id: u64, news: News) {
+        fn hear(self: Arc<Self>, id: u64, news: PushKind) {
             lock(&self.1).push((id, news));
         }
     }
@@ -322,15 +323,18 @@ mod tests {
         let (one, other) = (first.0.next(), second.0.next());
         notifier.deliver(Push {
             ids: vec![one, other, one],
-            news: News::Gone,
+            news: PushKind::Gone,
         });
-        assert_eq!(*lock(&first.1), [(one, News::Gone), (one, News::Gone)]);
-        assert_eq!(*lock(&second.1), [(other, News::Gone)]);
+        assert_eq!(
+            *lock(&first.1),
+            [(one, PushKind::Gone), (one, PushKind::Gone)]
+        );
+        assert_eq!(*lock(&second.1), [(other, PushKind::Gone)]);
         drop(second);
         let third = join();
         notifier.deliver(Push {
             ids: vec![other],
-            news: News::Gone,
+            news: PushKind::Gone,
         });
         assert!(third.0.next() != other, "an id that was given before");
         assert_eq!(

@@ -14,43 +14,44 @@ use crate::store::notifier::Push;
 
 /// One step on the state of one key.
 ///
-/// Operations that are submitted while others are in flight may leave as one script call. A call consists of
-/// *runs*: equal operations on one key, with a count. A script with [`MOST_RUNS`](Self::MOST_RUNS) above 1 takes
-/// the keys and the [`own`](Self::own) arguments of several runs, one after the other. It takes the arguments once
-/// if they are equal for all runs and [`SAME_ONCE`](Self::SAME_ONCE) is set. It returns `now`, then the same number
-/// of fields for each run.
+/// Operations that are submitted while others are in flight may be sent in one script call. A call consists of *runs*:
+/// equal operations on one key, with a count. A script with [`MOST_RUNS`](Self::MOST_RUNS) above 1 takes the keys and
+/// the [`own`](Self::own) arguments of several runs, one after the other. It takes the arguments once if they are equal
+/// for all runs and [`SAME_ONCE`](Self::SAME_ONCE) is set. It returns `now`, then the same number of fields for each
+/// run.
 ///
 /// # What happens if an operation runs twice
 ///
-/// Each operation states in [`REPEAT`](Self::REPEAT) whether its call may be sent again when it is not known whether the
-/// first copy has run. `redis/call.rs` decides by this alone. A first copy that was not lost may run after the second.
+/// Each operation states in [`REPEAT`](Self::REPEAT) whether its call may be sent again when it is not known whether
+/// the first copy has run. `redis/call.rs` uses only this constant. A first copy that was not lost may run after the
+/// second.
 ///
 /// | operation | its second run | sent again |
 /// |---|---|---|
-/// | `AcquireRelease`: acquire | finds its token: the same answer | yes; its release then withdraws the token |
-/// | `AcquireRelease`: release | finds no token: "not held" | yes; the caller knows by [`Fields::sent_twice`] |
+/// | `AcquireRelease`: acquire | finds its token: the same reply | yes; its release then withdraws the token |
+/// | `AcquireRelease`: release | finds no token: "not held" | yes; the caller checks [`Fields::sent_twice`] |
 /// | `AcquireRelease`: complete | finds no lease: "not held" | yes; then it was held, unless another token holds |
-/// | `Renew`, `Heartbeat` | the same: no lease gets shorter or comes back | yes |
+/// | `Renew`, `Heartbeat` | the same: no lease is shortened or revived | yes |
 /// | `Peek`, `Contains`, `Count`, each `Look` | the same: they write nothing | yes |
 /// | `Read` of a setting, `LookAtLimit` | the same | yes |
-/// | `Set` of a setting | finds the version that it has added: the same answer | yes |
-/// | `Open` of a filter, of a layout | the same: what it writes is there | yes |
+/// | `Set` of a setting | finds the version that it has added: the same reply | yes |
+/// | `Open` of a filter, of a layout | the same: its data is already stored | yes |
 /// | `Forget` of an answer | the same; at worst it removes a newer answer | yes |
 /// | `Reserve`, `ReserveAll`, `Adjust`, `Prefetch` | charges again, and may refuse | no |
 /// | `HoldStep`, `HoldAllStep` | holds what was captured before, or charges a hold that is gone again | no |
 /// | `Adapt` | counts its samples again | no |
-/// | `Cancel`, `CancelAll` | gives back too much | no |
-/// | `CheckAndInsert` | finds its own items: they look as if handled before | no |
+/// | `Cancel`, `CancelAll` | refunds too much | no |
+/// | `CheckAndInsert` | finds its own items: reported as already handled | no |
 /// | `Forget` of a handled item, `Revoke` | finds nothing: "not stored", "not held" | no |
-/// | `Reset`, `Clear` | the same; a late copy undoes what came after it | no |
+/// | `Reset`, `Clear` | the same; a late copy undoes later operations | no |
 ///
-/// If a call that is not sent again may have run, its callers get [`is_unavailable`](crate::Error::is_unavailable).
+/// If a call that is not sent again may have run, its error [is unavailable](crate::Error::is_unavailable).
 pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// The state of a key in memory.
     type Cell: Cell;
     /// The reply.
     type Reply: fmt::Debug + Send + 'static;
-    /// The operation that takes back a reply whose caller is gone; `Self` if nothing is ever taken back.
+    /// The operation that undoes a reply whose caller is gone; `Self` if nothing is ever undone.
     type Undo: Operation<Cell = Self::Cell>;
 
     /// The script.
@@ -66,7 +67,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     const MOST_REPEATS: usize = 1;
     /// Whether the script takes [`own`](Self::own) arguments once if they are equal for all runs.
     const SAME_ONCE: bool = true;
-    /// Whether all runs of a call are on one key. The script then takes its names once.
+    /// Whether all runs of a call are on one key. The script then takes the names of its keys once.
     const ONE_KEY: bool = false;
 
     /// The maximum number of batches in flight at a time. While the replies of one batch are distributed, the
@@ -75,18 +76,18 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether operations must run in the order in which they were submitted. Then only one call is in flight at a
     /// time.
     const IN_ORDER: bool = false;
-    /// Whether replies contain pushes for other waiters of this process. They are then decoded when they arrive,
+    /// Whether replies contain pushes for other waiters of this process. Such replies are decoded when they arrive,
     /// even if their callers are not polled.
     const NOTIFIES: bool = false;
     /// Whether replies can be of any size. Such operations have their own connection and breaker.
     const BULK: bool = false;
-    /// Whether each reply is taken back by an [undo](Self::undo) of its own.
+    /// Whether each reply is undone by an [undo](Self::undo) of its own.
     const UNDONE_ALONE: bool = false;
-    /// Whether its operations [are reserved](Self::is_reserved).
+    /// Whether all operations of this type [are reserved](Self::is_reserved).
     const RESERVED: bool = false;
 
-    /// Whether the operation is sent first, and never refused as overloaded unless it has a
-    /// [payload](Self::payload). This holds for operations that renew, confirm, release or take back.
+    /// Whether the operation is sent first, and never refused as overloaded unless it has a [payload](Self::payload).
+    /// This holds for operations that renew, confirm, release or undo.
     fn is_reserved(&self) -> bool {
         Self::RESERVED
     }
@@ -96,13 +97,13 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
         0
     }
 
-    /// Operations of one group have the same [`shared`](Self::shared) arguments and may leave in one call. An operation
-    /// of no group takes the shared arguments of any.
+    /// Operations of one group have the same [`shared`](Self::shared) arguments and may be sent in one call. An
+    /// operation without a group accepts the shared arguments of any group.
     fn group(&self) -> Option<u128> {
         Some(0)
     }
 
-    /// The number of runs that this operation counts as, for the places in a call and the fields of the reply.
+    /// The number of runs that this operation counts as, both in the bound of a call and in the fields of the reply.
     fn size(&self) -> usize {
         1
     }
@@ -112,7 +113,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
         Self::MOST_RUNS
     }
 
-    /// The order of operations of the same group and key in a call. Those of the same rank keep their order.
+    /// The order of operations of the same group and key in a call. Operations of the same rank keep their order.
     fn rank(&self) -> (u8, u128) {
         (0, 0)
     }
@@ -140,7 +141,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
     /// Decodes the reply to the `nth` operation (from 0) of a run.
     fn decode(self, nth: usize, now: i64, fields: Fields<'_>) -> Result<Self::Reply, Garbled>;
 
-    /// The same step in Rust. `now` is in µs, as in the script.
+    /// Applies the same step in Rust. `now` is in µs, as in the script.
     fn apply(self, cell: &mut Self::Cell, now: i64) -> Self::Reply;
 
     /// Returns the pushes in a reply for other waiters of this process.
@@ -148,8 +149,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
         Vec::new()
     }
 
-    /// Returns the operation that takes back replies whose callers are gone: the last replies of a run, in their
-    /// order.
+    /// Returns the operation that undoes replies whose callers are gone: the last replies of a run, in their order.
     fn undo(_replies: &[Self::Reply]) -> Option<Self::Undo> {
         None
     }
@@ -158,7 +158,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
 /// Whether a call may be sent again if its first copy may have run. See [`Operation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// It runs twice with the same effect and the same answer, or it heeds [`Fields::sent_twice`].
+    /// It may run twice: the effect and the reply are the same, or it checks [`Fields::sent_twice`].
     Safe,
     /// It is sent at most once.
     Never,
@@ -174,7 +174,8 @@ pub(crate) trait Cell: Clone + Default + Send + 'static {
         *self = Self::default();
     }
 
-    /// The bytes that the state has allocated or may allocate, about. Must be cheap, and the same until the next step.
+    /// Returns approximately the bytes that the state has allocated or may allocate. Must be cheap, and constant until
+    /// the next step.
     fn heap_bytes(&self) -> usize {
         0
     }
@@ -185,23 +186,23 @@ pub(crate) trait Cell: Clone + Default + Send + 'static {
     }
 }
 
-/// What a server runs for an operation: one of the library, see `store/redis/library.rs`.
+/// The code that a server runs for an operation: a function of the library. See `store/redis/library.rs`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Script {
-    /// Its first arguments: its name, and of some the kind of leases.
+    /// Its first arguments: its name and, for some functions, the kind of leases.
     pub(crate) words: &'static [&'static str],
     /// The pieces of the library that it needs, for servers without functions.
     pub(crate) pieces: &'static [&'static [&'static str]],
     pub(crate) rights: Rights,
 }
 
-/// What a function may do.
+/// The permissions of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rights {
     /// It writes nothing.
     Reads,
-    /// It writes. A server that refuses writes, since it is out of memory or has too few replicas, refuses it as a whole, and
-    /// gets the script.
+    /// It writes. A server that refuses writes, because it is out of memory or has too few replicas, refuses the
+    /// function as a whole. The call is then sent as a script.
     Writes,
 }
 
@@ -236,12 +237,12 @@ pub(crate) enum Argument {
     Numbers([i64; 3]),
     Word(&'static str),
     Text(Arc<str>),
-    /// The prefix of channels. At a Cluster, that of the channels by which one master wakes waiters.
+    /// The prefix of channels. On a Cluster, the prefix of the channels by which one master wakes waiters.
     Channels(Arc<str>),
     Bytes(Arc<[u8]>),
 }
 
-/// Packs integers for scripts, which read them much faster than text; see `lua/level.lua`.
+/// Packs integers for scripts, which read them much faster than text: see `lua/level.lua`.
 pub(crate) fn packed(numbers: impl IntoIterator<Item = i64>) -> SmallVec<[u8; 32]> {
     let mut bytes = SmallVec::from_slice(&[0]);
     numbers
@@ -259,7 +260,7 @@ impl<'a> Arguments<'a> {
         self.0.push(Argument::Integer(value));
     }
 
-    /// One argument for three numbers. Above 2^53 they are rounded, which is no matter for times.
+    /// One argument for three numbers. Numbers above 2^53 are rounded, which does not matter for times.
     pub(crate) fn numbers(&mut self, values: [i64; 3]) {
         self.0.push(Argument::Numbers(values));
     }
@@ -308,7 +309,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The number of values that are left.
+    /// The number of remaining values.
     pub(crate) fn len(&self) -> usize {
         self.values.len()
     }
@@ -330,7 +331,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The next value alone.
+    /// Returns the next value as fields of its own.
     pub(crate) fn one(&mut self) -> Result<Self, Garbled> {
         let value = self
             .values

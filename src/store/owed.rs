@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::sync::Notify;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts the operations that are owed, and wakes the tasks that wait until there are none.
+/// Counts pending operations, and wakes the tasks that wait until there are none.
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
     count: AtomicUsize,
@@ -20,7 +20,7 @@ impl Owed {
         }
     }
 
-    /// Adds `more` operations; if that is negative, subtracts them as done.
+    /// Adds `more` pending operations; if it is negative, removes completed ones.
     pub(crate) fn change(&self, more: isize) {
         if more < 0 {
             self.done(more.unsigned_abs())
@@ -35,17 +35,17 @@ impl Owed {
         }
     }
 
-    /// Counts one operation as owed until the returned guard is dropped.
-    pub(crate) fn one(self: &Arc<Self>) -> OwedOne {
+    /// Counts one operation as pending until the returned guard is dropped.
+    pub(crate) fn one(self: &Arc<Self>) -> PendingGuard {
         self.add(1);
-        OwedOne(Arc::clone(self))
+        PendingGuard(Arc::clone(self))
     }
 
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Waits until no operation is owed.
+    /// Waits until no operation is pending.
     pub(crate) async fn none(&self) {
         loop {
             let none = self.none.notified();
@@ -57,11 +57,11 @@ impl Owed {
     }
 }
 
-/// A guard: one operation is owed until it is dropped.
+/// A guard that counts one operation as pending until it is dropped.
 #[derive(Debug)]
-pub(crate) struct OwedOne(Arc<Owed>);
+pub(crate) struct PendingGuard(Arc<Owed>);
 
-impl Drop for OwedOne {
+impl Drop for PendingGuard {
     fn drop(&mut self) {
         self.0.done(1);
     }

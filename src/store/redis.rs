@@ -1,8 +1,9 @@
-//! The Redis store: what all calls to a server share, and its end. Nothing outside of this folder uses the crate `redis`.
+//! The Redis store: the common state of all calls to a server, and the shutdown. Nothing outside of this folder uses
+//! the crate `redis`.
 //!
-//! The way of a call: `queue` takes an operation and sends it alone or in a `batch`; `command` makes script calls of a batch;
-//! `call` sends each of them within its time, by one `attempt` or several (`retry`); `link` has the `connection`; and the batch
-//! gives each caller its part of the reply.
+//! The path of a call: `queue` takes an operation and sends it alone or in a `batch`; `command` makes script calls of a
+//! batch; `call` sends each of them within its time limit, by one `attempt` or several (`retry`); `link` has the
+//! `connection`; and the batch passes each caller its part of the reply.
 
 mod attempt;
 mod batch;
@@ -83,17 +84,17 @@ pub(crate) struct RedisStore {
     runtimes: Mutex<Vec<Arc<RuntimeLinks>>>,
     overloaded: OnceLock<Error>,
     library: Arc<Library>,
-    /// By their names.
+    /// The scripts by name.
     scripts: Mutex<HashMap<String, Arc<Loaded>>>,
     pub(crate) owed: Owed,
-    /// Outcomes of flights that are on their way, though their callers have them.
+    /// The outcomes of flights that are not stored yet, although their callers have them.
     pub(crate) publications: Arc<Owed>,
     subscription: Subscription,
     pub(in crate::store) refused: Refused,
     telemetry: Server,
-    /// Whether no user has called it since it was shut down.
+    /// Whether the store was shut down and has not been called by a user since.
     is_shut_down: AtomicBool,
-    /// What has left the queues.
+    /// The numbers of operations and batches that were sent.
     operations: AtomicU64,
     batches: AtomicU64,
 }
@@ -160,7 +161,7 @@ impl RedisStore {
         timeout + connect_timeout + queue_timeout
     }
 
-    /// `runtime`: that of the caller.
+    /// Returns the statistics. `runtime`: the runtime of the caller.
     pub(super) fn stats(&self, runtime: Option<Id>) -> StoreStats {
         let runtimes = lock(&self.runtimes).clone();
         let here = runtimes
@@ -196,9 +197,9 @@ impl RedisStore {
         }
     }
 
-    /// Notes a batch that leaves.
-    fn departs(&self, operations: usize, budget: &Budget) {
-        // All its callers are gone.
+    /// Counts a batch that is sent.
+    fn note_sent(&self, operations: usize, budget: &Budget) {
+        // All callers of the batch are gone.
         if operations == 0 {
             return;
         }
@@ -227,7 +228,7 @@ impl RedisStore {
         if let Some(links) = known(&lock(&self.runtimes)) {
             return links;
         }
-        // Not under the lock: if the runtime has ended, its end takes the lock.
+        // Not under the lock: if the runtime has ended, the cleanup takes the lock.
         let fresh = self.new_links(runtime);
         let mut runtimes = lock(&self.runtimes);
         let ended: Vec<_> = runtimes.extract_if(.., |links| links.has_ended()).collect();
@@ -259,7 +260,7 @@ impl RedisStore {
 
     /// Fails a batch whose runtime has ended.
     fn fail<O: Operation>(&self, batch: &Batch<O>) {
-        drop(batch.depart());
+        drop(batch.close());
         self.owed.done(batch.fail(&ended(), false));
     }
 
@@ -273,7 +274,7 @@ impl RedisStore {
         ended.iter().for_each(|ended| ended.retire());
     }
 
-    /// Returns the link for the calls of a key. It is always the same, so that the calls can leave together.
+    /// Returns the link for the calls of a key. It is always the same, so that the calls can be sent together.
     fn link_of(&self, key: &Key) -> usize {
         match self.limits.connections {
             1 => 0,
@@ -281,8 +282,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns the error for operations that found the queue full or waited too long: overloaded if the server
-    /// still answers other calls, otherwise unavailable.
+    /// Returns the error for operations that found the queue full or waited too long: overloaded if the server still
+    /// replies to other calls, otherwise unavailable.
     fn overloaded(&self, link: &Link, budget: &Budget, operations: usize) -> Error {
         let Limits {
             timeout,
@@ -309,15 +310,15 @@ impl RedisStore {
         overloaded.clone()
     }
 
-    /// Waits until no detached work runs and nothing is owed, then closes all connections. Returns what is left after
-    /// `limit`.
+    /// Waits until no detached work runs and no operation is pending, then closes all connections. Returns the work and
+    /// operations that are left after `limit`.
     pub(super) async fn shutdown(&self, limit: Duration) -> Left {
         let began = Instant::now();
         let left = || limit.saturating_sub(began.elapsed());
         let for_releases = (limit / 4).min(Duration::from_secs(1));
         _ = timeout(limit - for_releases, self.base.detached.none()).await;
-        // The end of a lease could overtake what its holder has published. What is published by a runtime that stands still
-        // leaves time for all others.
+        // Publications come first: the end of a lease could overtake the outcome that its holder has published. They
+        // get half of the time, so that a blocked runtime with a publication leaves time for all others.
         _ = timeout(left() / 2, self.publications.none()).await;
         let work = self.base.detached.leave();
         self.base.scheduler.shut_down();
@@ -341,7 +342,7 @@ impl RedisStore {
     }
 }
 
-/// The error of a call whose runtime has ended.
+/// Returns the error of a call whose runtime has ended.
 pub(in crate::store) fn ended() -> Error {
     Error::unavailable(Cause::Ended, "the runtime of the call has ended")
 }

@@ -1,11 +1,11 @@
 //! The scheduler runs periodic tasks when they are due, such as renewals and heartbeats.
 //!
-//! A periodic task [joins](Scheduler::join) once and says when it is due next. Tasks that are due at about the same
+//! A periodic task [joins](Scheduler::join) once and returns when it is due next. Tasks that are due at about the same
 //! time run together. The scheduler stops when nothing is left to do.
 //!
-//! It runs on the background thread, so that no lease depends on a runtime that is blocked. There is one exception,
-//! for a store in memory: on a runtime whose clock a test has paused, the work runs on that runtime, by that clock.
-//! If that runtime ends, the background thread continues the work.
+//! It runs on the background thread, so that no lease depends on a runtime that is blocked. There is one exception, for
+//! a store in memory: on a runtime whose clock a test has paused, the work runs on that runtime, by that clock. If that
+//! runtime ends, the background thread continues the work.
 
 #[cfg(test)]
 mod tests;
@@ -26,20 +26,20 @@ pub(crate) trait PeriodicTask: Send + Sync {
     /// Returns when the work is due next.
     fn due(&self) -> Option<Instant>;
 
-    /// Does what a signal says. It must not block.
+    /// Handles a signal. It must not block.
     fn signal(self: Arc<Self>, signal: Signal);
 }
 
-/// What the tasks of a store have to do.
+/// A request to the tasks of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// Work may be due.
     Due,
-    /// Pushes may have been missed, or do not arrive any more: the work that waits for one is due.
+    /// Pushes may have been missed, or no longer arrive: tasks that wait for a push are due.
     Relinked,
-    /// The work that need not wait is due.
+    /// Delayed work is due now.
     Hurry,
-    /// The process shuts down and gives up its leases.
+    /// The process shuts down and releases its leases.
     ShutDown,
 }
 
@@ -131,7 +131,7 @@ impl Scheduler {
             earlier: Arc::clone(&earlier),
         });
         drop(state);
-        // The original is never read, so for its clone all changes so far would be new. Only later ones matter.
+        // The original is never read, so all earlier changes would be new for its clone. Only later ones matter.
         let mut link = self.link.clone();
         link.mark_unchanged();
         let task = Task {
@@ -147,7 +147,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives a signal to all tasks, or to those that are due by now.
+    /// Sends a signal to all tasks; [`Signal::Due`] only to those that are due by now.
     fn signal(&self, signal: Signal) {
         // The tasks are called without the lock.
         let joined = lock(&self.state).joined();
@@ -159,18 +159,18 @@ impl Scheduler {
         }
     }
 
-    /// Makes the work that need not wait due now.
+    /// Makes delayed work due now.
     pub(crate) fn hurry(self: &Arc<Self>) {
         self.signal(Signal::Hurry);
         self.schedule(Instant::now());
     }
 
-    /// Makes the tasks give up the leases of the process.
+    /// Makes the tasks release the leases of the process.
     pub(crate) fn shut_down(&self) {
         self.signal(Signal::ShutDown);
     }
 
-    /// Wakes the tasks up, because periodic tasks may have been dropped.
+    /// Wakes the running tasks, because periodic tasks may have been dropped.
     pub(crate) fn look_again(&self) {
         lock(&self.state)
             .tasks

@@ -1,4 +1,4 @@
-//! Timers that also work outside of a tokio runtime. The background thread then drives them.
+//! Timers that also work outside of a tokio runtime, where the background thread drives them.
 
 use std::future::pending;
 use std::time::Duration;
@@ -35,7 +35,7 @@ async fn block_until(deadline: Instant) {
 }
 
 /// Waits until the deadline, if there is one. The timer is boxed once the wait begins: it is large, and in memory most
-/// callers are answered before.
+/// callers have their result before.
 pub(crate) async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => Box::pin(sleep_until(deadline)).await,
@@ -91,7 +91,7 @@ mod tests {
         assert!(began.elapsed() >= 2 * span);
     }
 
-    /// A task that waits on its own thread is woken at once, to look again.
+    /// A task that waits on its own thread is woken at once, to check again.
     #[test]
     fn the_background_thread_drives_the_timer() {
         let mut sleep = tokio_test::task::spawn(sleep(Duration::from_secs(3600)));

@@ -1,4 +1,4 @@
-//! Until when a lease is valid in this process. All functions here are pure: they depend on what was sent, the answer,
+//! The validity of a lease in this process. All functions here are pure: they depend on the time of a call, its reply,
 //! and the local clock.
 //!
 //! Clocks of different machines are never compared. An [`Anchor`] converts the server's time to local time. It is a
@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A call that was answered: when it was sent, by the [clock](crate::clock), and the server's time in its answer,
-/// µs.
+/// A call with a reply: when it was sent, by the [clock](crate::clock), and the server's time in its reply, µs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Anchor {
     pub(crate) sent: Instant,
@@ -17,15 +16,15 @@ pub(crate) struct Anchor {
 }
 
 impl Anchor {
-    /// Returns until when a lease is certainly valid in this process. The lease expires at `expiry` on the server.
-    /// The result is never longer than the ttl: after the server's clock was set back, a lease there has more than
-    /// its ttl left, and may be cut.
+    /// Returns the time until which a lease is certainly valid in this process. The lease expires at `expiry` on the
+    /// server. The result is never longer than the ttl: after the server's clock was set back, a lease there has more
+    /// than its ttl left, and may be cut.
     pub(crate) fn until(self, expiry: i64, ttl: Duration, drift: Drift) -> Instant {
         self.sent + drift.certain(self.left(expiry).min(ttl))
     }
 
-    /// The same for a grant that was pushed after the call. The call may be long ago, so the ttl counts from the
-    /// arrival of the push. `lasts`: how long a grant lasts at most.
+    /// Like [`until`](Self::until), for a grant that was pushed after the call. The call may be long ago, so the ttl
+    /// counts from the arrival of the push. `lasts`: how long a grant lasts at most.
     pub(crate) fn until_granted(
         self,
         expiry: i64,
@@ -42,7 +41,7 @@ impl Anchor {
     }
 }
 
-/// Until when a lease is valid in this process.
+/// The time until which a lease is valid in this process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Validity {
     until: Instant,
@@ -66,14 +65,14 @@ impl Validity {
         self.until
     }
 
-    /// Returns whether the lease is valid. Once it has expired, it never is again.
+    /// Returns whether the lease is valid. An expired lease never becomes valid again.
     pub(crate) fn holds(&mut self, now: Instant) -> bool {
         self.over |= now >= self.until;
         !self.over
     }
 
-    /// Records that a call sent at `sent` was answered with a validity until `until`. The server's latest answer
-    /// counts, even if it is earlier. Returns whether the lease is still valid.
+    /// Records a reply to a call sent at `sent`, with a validity until `until`. The reply to the latest call counts,
+    /// even if its time is earlier. Returns whether the lease is still valid.
     pub(crate) fn renewed(&mut self, sent: Instant, until: Instant, now: Instant) -> bool {
         let holds = self.holds(now);
         if holds && self.sent.is_none_or(|last| last <= sent) {
@@ -93,12 +92,12 @@ impl Validity {
 pub(crate) struct Drift(pub(crate) f64);
 
 impl Drift {
-    /// How far clocks that count whole milliseconds may differ in addition.
+    /// The additional difference of clocks that count whole milliseconds.
     const GRAIN: Duration = Duration::from_millis(2);
 
     /// Returns the part of a span that is certain on any clock.
     pub(crate) fn certain(self, span: Duration) -> Duration {
-        // In numbers, since each lease comes through here. Less than 1 ns is lost.
+        // Calculated in ns instead of with `Duration`s, since this runs for each lease. Less than 1 ns is lost.
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX / 2);
         let drift = Duration::from_nanos((nanos as f64 * self.0) as u64);
         span.saturating_sub(drift + Self::GRAIN)
@@ -136,7 +135,7 @@ mod tests {
             after(anchor.until(i64::MIN, ms(200), drift)),
             Duration::ZERO
         );
-        // A pushed grant ends by the call before it, and by its arrival at 50 ms.
+        // A pushed grant is limited by the call before it, and by its arrival at 50 ms.
         for (left, lasts, valid) in [(100, 200, 73), (400, 200, 198), (-1, 200, 0)] {
             let until =
                 anchor.until_granted(7_000_000 + left * 1000, ms(lasts), sent + ms(50), drift);
@@ -156,7 +155,8 @@ mod tests {
         let mut validity = lasts();
         validity.end();
         assert!(!validity.holds(now));
-        // The answer to the call that was sent last counts, also if it says less. Of two at once, the second one.
+        // The reply to the call that was sent last counts, even if its time is earlier. Of two calls at the same time,
+        // the second counts.
         let mut validity = lasts();
         for (sent, until, expected) in [(5, 20, 20), (4, 30, 20), (6, 15, 15), (6, 16, 16)] {
             assert!(validity.renewed(now + ms(sent), now + ms(until), now + ms(7)));

@@ -1,4 +1,4 @@
-//! What the types of loom need besides: locks of both kinds, since not all of the library is run in interleavings.
+//! Additions to the types of loom: locks of both kinds, because not all of the library is run in interleavings.
 
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
@@ -60,21 +60,22 @@ pub(crate) fn lock<L: Lock>(mutex: &L) -> L::Guard<'_> {
     mutex.guard()
 }
 
-/// Runs a test in all interleavings in which the threads are preempted at most three times, and with all values that weak
-/// memory lets them read.
+/// Runs a test in all interleavings in which the threads are preempted at most three times, and with all values that
+/// weak memory lets them read.
 pub(crate) fn check(test: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.max_branches = 10_000;
     let test = Arc::new(test);
-    // In a thread of its own, whose stack is large enough.
+    // In a separate thread, whose stack is large enough.
     builder.check(move || {
         let test = test.clone();
         spawn(move || test()).join().unwrap();
     });
 }
 
-/// Runs a future, and fails if nothing wakes it any more. Unlike the one of loom, it may be woken several times.
+/// Runs a future, and fails if no waker is left that can wake it. Unlike loom's `block_on`, it may be woken several
+/// times.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let woken = Arc::<Woken>::default();
     let mut future = pin!(future);
@@ -106,7 +107,7 @@ impl Wake for Woken {
     }
 }
 
-/// The one of tokio, with the order of memory that it gives, which loom does not see.
+/// tokio's `Notify`, with its memory ordering, which loom cannot detect.
 #[derive(Debug, Default)]
 pub(crate) struct Notify(tokio::sync::Notify);
 
@@ -123,7 +124,7 @@ impl Notify {
     }
 }
 
-/// Begins a thread with a stack that a runtime of tokio fits on.
+/// Starts a thread with a stack that is large enough for a tokio runtime.
 pub(crate) fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     loom::thread::Builder::new()
         .stack_size(1 << 17)

@@ -22,7 +22,7 @@ impl AdaptiveLimit {
         }
     }
 
-    /// Sets the limit, the permits in flight and the latency (µs) that the store has told.
+    /// Sets the limit, the permits in flight and the latency (µs) from a reply of the store.
     pub(crate) fn tell(&self, limit: u32, in_flight: i64, latency: i64) {
         self.limit.set(|| limit.into());
         self.in_flight.set(|| in_flight as f64);

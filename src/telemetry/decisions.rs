@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::names::{DECISIONS, Event, Outcome};
 use crate::error::Error;
 use crate::telemetry::emit::{Fields, emit, series};
-use crate::telemetry::often::Often;
+use crate::telemetry::often::Throttled;
 use crate::telemetry::series::Series;
 use crate::telemetry::throttle::Throttle;
 
 static DEGRADED: Throttle = Throttle::new();
 
-/// Counts the decisions of a primitive and its layers in a namespace, never by key. `None` if nothing is told. Cheap to
-/// clone.
+/// Counts the decisions of a primitive and its layers in a namespace, never by key. `None` if telemetry is off. Cheap
+/// to clone.
 #[derive(Clone)]
 pub(crate) struct Decisions(Option<Arc<Inner>>);
 
@@ -22,7 +22,7 @@ struct Inner {
     /// In the order of [`Outcome::ALL`].
     outcomes: Vec<Series>,
     degraded: Series,
-    extension_missing: Often,
+    extension_missing: Throttled,
 }
 
 impl Decisions {
@@ -46,7 +46,7 @@ impl Decisions {
             limiter,
             outcomes: Outcome::ALL.iter().map(outcome).collect(),
             degraded: series(Event::Degraded, "namespace", &namespace),
-            extension_missing: Often::new(&namespace, Event::ExtensionMissing),
+            extension_missing: Throttled::new(&namespace, Event::ExtensionMissing),
             namespace,
         })))
     }
@@ -123,5 +123,5 @@ impl Inner {
     }
 }
 
-// Omits the series, which are many.
+// Omits the series, because there are many.
 debug!(Decisions);

@@ -38,11 +38,12 @@ pub(crate) fn tell(namespace: &str, event: Event, detail: impl fmt::Display) {
     series(event, "namespace", &namespace.into()).count(1);
 }
 
-/// How many texts of misconfigured layers are told apart. Two texts of the same number share one event a second.
+/// The number of throttles for the texts of misconfigured layers. Texts with the same throttle share one event a
+/// second.
 const TEXTS: usize = 64;
 
-/// Tells that a layer or its primitive is set up wrongly, if that is why a request was refused: at most once a second for each
-/// text, which names the remedy. A missing extension has an event of its own.
+/// Reports that a layer or its primitive is misconfigured, if this is why a request was refused: at most once a second
+/// for each text, which names the remedy. A missing extension has a separate event.
 #[cold]
 pub(crate) fn tell_invalid(error: &Error) {
     const LAYERS: &str = "layers";

@@ -1,4 +1,4 @@
-//! The gauge of how full a filter is.
+//! The gauge of the fill level of a filter.
 
 use super::names::FILTER_FILL;
 use crate::telemetry::series::Series;
@@ -14,7 +14,7 @@ impl Fill {
         ))
     }
 
-    /// Sets the fill ratio. 1 means that the filter holds its capacity.
+    /// Sets the fill level. 1: the filter holds its capacity.
     pub(crate) fn set(&self, fill: f64) {
         self.0.set(|| fill);
     }

@@ -7,14 +7,14 @@ use super::names::{Event, LEASES_HELD, LEASES_LOST, LEASES_RENEWED};
 use crate::error::Error;
 use crate::telemetry::emit::{Fields, emit, series as event_series};
 #[cfg(feature = "http")]
-use crate::telemetry::often::Often;
+use crate::telemetry::often::Throttled;
 use crate::telemetry::series::Series;
 use crate::telemetry::throttle::Throttle;
 
 static LOST: Throttle = Throttle::new();
 
-/// Counts the start, the renewals, the loss and the end of the leases of one kind in a namespace. `None` if nothing is
-/// told. Cheap to clone.
+/// Counts the start, the renewals, the loss and the end of the leases of one kind in a namespace. `None` if telemetry
+/// is off. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Leases(Option<Arc<Inner>>);
 
@@ -25,9 +25,9 @@ struct Inner {
     held: Series,
     lost: Series,
     renewed: Series,
-    /// Likewise: they hold no body.
+    /// `None` for kinds whose leases hold no bodies.
     #[cfg(feature = "http")]
-    outlived: Option<Often>,
+    outlived: Option<Throttled>,
 }
 
 impl Leases {
@@ -45,7 +45,7 @@ impl Leases {
         let is_told = !matches!(&*kind, "flight" | "claim");
         let told = is_told.then(|| event_series(Event::LeaseLost, "namespace", &namespace));
         #[cfg(feature = "http")]
-        let outlived = is_told.then(|| Often::new(&namespace, Event::BodyOutlivedLease));
+        let outlived = is_told.then(|| Throttled::new(&namespace, Event::BodyOutlivedLease));
         Self(Some(Arc::new(Inner {
             namespace,
             told,
@@ -85,7 +85,7 @@ impl Leases {
         });
     }
 
-    /// A response body goes on without the lease.
+    /// A response body continues without its lease.
     #[cfg(feature = "http")]
     pub(crate) fn outlived(&self, why: &Error) {
         self.count(|leases| {
@@ -102,5 +102,5 @@ impl Leases {
     }
 }
 
-// Omits the series, which are many.
+// Omits the series, because there are many.
 debug!(Leases);

@@ -9,14 +9,14 @@ use crate::telemetry::series::Series;
 use crate::telemetry::throttle::Throttle;
 
 /// Counts every occurrence, and emits at most one event a second.
-pub(crate) struct Often {
+pub(crate) struct Throttled {
     event: Event,
     namespace: Arc<str>,
     throttle: Throttle,
     counted: Series,
 }
 
-impl Often {
+impl Throttled {
     pub(crate) fn new(namespace: &str, event: Event) -> Self {
         let namespace: Arc<str> = namespace.into();
         let counted = series(event, "namespace", &namespace);

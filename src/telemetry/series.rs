@@ -1,10 +1,15 @@
-//! One series of a metric. Its name and labels are prepared, so a use formats and allocates nothing.
+//! One series of a metric. Its name and labels are prepared, so that a use does not format or allocate.
 //!
-//! Each use looks up the recorder and keeps no handle. So a recorder that is installed later, or for one thread,
-//! gets all values from then on.
+//! Each use looks up the recorder and keeps no handle. So a recorder that is installed later, or for one thread, gets
+//! all values from then on.
 
 use std::sync::Arc;
 
+#[cfg(feature = "metrics")]
+use metrics::Unit;
+
+#[cfg(feature = "metrics")]
+use crate::telemetry::names::METRICS;
 use crate::telemetry::names::Metric;
 
 #[derive(Clone, Debug)]
@@ -19,6 +24,24 @@ static METADATA: metrics::Metadata<'static> = metrics::Metadata::new(
     metrics::Level::INFO,
     Some("tower_distributed"),
 );
+
+/// Tells the recorder of this thread what each metric is.
+#[cfg(feature = "metrics")]
+pub(super) fn describe() {
+    for metric in METRICS {
+        let unit = match metric.unit {
+            "seconds" => Unit::Seconds,
+            _ => Unit::Count,
+        };
+        let name = metric.name.into();
+        let help = metric.help.into();
+        metrics::with_recorder(|recorder| match metric.kind {
+            "counter" => recorder.describe_counter(name, Some(unit), help),
+            "gauge" => recorder.describe_gauge(name, Some(unit), help),
+            _ => recorder.describe_histogram(name, Some(unit), help),
+        });
+    }
+}
 
 impl Series {
     #[cfg(feature = "metrics")]

@@ -22,7 +22,7 @@ struct Inner {
     address: Arc<str>,
     state: Mutex<State>,
     subscription_lost: AtomicBool,
-    /// Whether it was told that the server has no functions.
+    /// Whether the lack of functions was already reported.
     without_functions: AtomicBool,
     succeeded: Series,
     failed: Series,
@@ -35,8 +35,8 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The breakers that are open or half-open. May be below 0 for a moment, because a breaker reports a change
-    /// after it.
+    /// The number of breakers that are open or half-open. May be briefly below 0, because a breaker reports a change
+    /// only afterwards.
     open: i64,
     /// When the current outage began.
     since: Option<Instant>,
@@ -112,7 +112,7 @@ impl Server {
         lock(&self.0.state).open -= 1;
     }
 
-    /// The server has answered: the outage is over unless a breaker is open.
+    /// The server has replied: the outage is over unless a breaker is open.
     fn works(&self) {
         let began = {
             let mut state = lock(&self.0.state);
@@ -156,7 +156,7 @@ impl Server {
         }
     }
 
-    /// There is no subscription. It is told once.
+    /// There is no subscription. Reported once.
     pub(crate) fn subscription_failed(&self, why: &str) {
         if !self.0.subscription_lost.swap(true, Ordering::Relaxed) {
             let text = format_args!("no subscription, so waiters poll the store: {why}");
@@ -164,7 +164,7 @@ impl Server {
         }
     }
 
-    /// Calls go as scripts. It is told once.
+    /// Calls are sent as scripts. Reported once.
     pub(crate) fn without_functions(&self, why: &str) {
         if !self.0.without_functions.swap(true, Ordering::Relaxed) {
             let text = format_args!(
@@ -174,7 +174,7 @@ impl Server {
         }
     }
 
-    /// A batch has left. `waiting` returns how many operations still wait.
+    /// A batch was sent. `waiting` returns how many operations still wait.
     pub(crate) fn batch(&self, operations: usize, waiting: impl FnOnce() -> u64) {
         self.0.batch.record(|| operations as f64);
         self.waiting(waiting);
@@ -227,5 +227,5 @@ impl Server {
     }
 }
 
-// Omits the series, which are many.
+// Omits the series, because there are many.
 debug!(Server, 0.address);

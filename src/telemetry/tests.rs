@@ -26,7 +26,7 @@ fn table(title: &str) -> BTreeMap<String, Vec<String>> {
         .collect()
 }
 
-/// The page promises the names: what changes here has to change there.
+/// The page promises the names: if a name changes here, it must change there.
 #[test]
 fn every_event_metric_and_outcome_has_its_row_in_the_tables() {
     let events: BTreeSet<_> = Event::ALL
@@ -63,6 +63,13 @@ fn every_event_metric_and_outcome_has_its_row_in_the_tables() {
     );
     for (name, columns) in declared {
         assert_eq!(table[name][..3], columns, "{name}");
+    }
+    for metric in METRICS {
+        let text = table[metric.name][3].as_str();
+        // A link is shown as its text.
+        let text = text.replace("](crate::ConcurrencyLimitLayer::adaptive)", "");
+        let text = text.replace('[', "");
+        assert!(text.starts_with(metric.help), "{}: {text}", metric.name);
     }
     let outcomes: BTreeSet<_> = Outcome::ALL
         .iter()

@@ -2,7 +2,7 @@
 //! ordinary traffic keeps its keys in use. For keys of leases, see `lease::agreement::busy`; for buckets that are never
 //! full, the expiries that the tests in `bucket::tests::agreement` check.
 //!
-//! `DAYS` says how many. The default is 3.
+//! `DAYS` sets the number of days. The default is 3.
 
 mod kept;
 mod windows;
@@ -24,7 +24,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// With a slow server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Takes the place of the clock of the server, and what was skipped so far.
+/// Replaces the clock of the server, and records the skipped time.
 const CLOCK: &str = "
 local server, time = redis, redis.call('TIME')
 local skipped = tonumber(redis.call('GET', 'skipped') or 0)
@@ -54,7 +54,7 @@ end
 return redis.call('TIME')
 ";
 
-/// Two processes, as far as Redis can tell, or one store in memory.
+/// Two processes, from the view of Redis, or one store in memory.
 struct World {
     stores: Vec<Store>,
     clock: Skipping,

@@ -10,7 +10,7 @@ const PAGE: &str = include_str!("../docs/protocol.md");
 /// How many rules there are.
 const RULES: usize = 26;
 
-/// The rules: each with its number, its text, and the names behind *Tests:*.
+/// The rules: each with its number, its text, and the names after *Tests:*.
 fn rules() -> Vec<(usize, String, Vec<String>)> {
     let section = PAGE
         .split("\n# ")
@@ -35,7 +35,7 @@ fn rules() -> Vec<(usize, String, Vec<String>)> {
     rules.into_iter().map(of_rule).collect()
 }
 
-/// The names of tests in a text: what stands in backticks and has `::`, other than methods.
+/// The names of tests in a text: words in backticks with `::`, except methods.
 fn names(text: &str) -> Vec<String> {
     let quoted = text.split('`').skip(1).step_by(2);
     let is_test = |quoted: &&str| {

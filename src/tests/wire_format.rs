@@ -1,12 +1,13 @@
-//! Tests that the page has every part of a key, and the channels. What it says of them is tested in `suite::wire_format`.
+//! Tests that the page lists every part of a key, and the channels. Its statements about them are tested in
+//! `suite::wire_format`.
 
 #![allow(clippy::unwrap_used)]
 
+use crate::bucket::chosen::QuotaTable;
 use crate::bucket::quotas::Quotas;
 use crate::dedupe::exact::ExactClaims;
 use crate::dedupe::filter::FilterClaims;
 use crate::fleet::value::Sealed as _;
-use crate::layers::rate_limit::quotas::QuotaTable;
 use crate::lease::holders::Exclusive;
 use crate::lease::kind::Kind;
 use crate::rw_lock::holders::ReadWrite;

@@ -1,4 +1,5 @@
-//! Decides a request for one bucket: at once, or with a delay that its caller waits for, or has reserved.
+//! Decides a request for one bucket: immediately, or with a delay. The caller waits for the delay, or reserves the
+//! tokens.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -59,7 +60,7 @@ impl TokenBucket {
         self.reserve_n(key, 1).await
     }
 
-    /// Reserves `n` tokens, now or in the future. The [`Reservation`] says when to act.
+    /// Reserves `n` tokens, now or in the future. [`Reservation::delay`] is the time until the caller may act.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Store, TokenBucket};
@@ -76,7 +77,7 @@ impl TokenBucket {
     /// * [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded).
     /// * [`is_exceeds_limit`](Error::is_exceeds_limit) if `n` is above the burst.
     /// * [`is_refused`](Error::is_refused) if the delay would exceed the [`max_wait`](Self::with_max_wait), or the
-    ///   tokens never come back.
+    ///   tokens are never refilled.
     pub async fn reserve_n(&self, key: impl Into<Key>, n: u32) -> Result<Reservation, Error> {
         let key: Key = key.into();
         let decision = self.decide(key.clone(), n, self.max_wait).await?;
@@ -132,7 +133,7 @@ impl TokenBucket {
     }
 }
 
-/// Decisions in progress, and what is given back of them.
+/// Decisions in progress, and their cancellation.
 impl TokenBucket {
     /// Decides a request, and waits until it may act.
     pub(crate) async fn acquire(&self, key: Key, cost: u32) -> Result<Decision, Error> {
@@ -162,7 +163,7 @@ impl TokenBucket {
             .detach(key.clone(), self.returned(key, cancel));
     }
 
-    /// Takes back an admission, by a call that was sent at `sent`, whose request does not act.
+    /// Takes back an admission whose request does not act. `sent` is when its call was sent.
     ///
     /// [`Cancel::unused`] must run exactly once. If the client may repeat it, it gives back all tokens if nothing was
     /// charged after them, and otherwise none.
@@ -184,11 +185,12 @@ impl TokenBucket {
     }
 }
 
-/// A decision, or one in progress. The call to the store is sent when this is first polled; in memory, there is none.
+/// A decision, or the future of one. The call to the store is sent when this is first polled; in memory, no call is
+/// sent.
 pub(crate) enum Decide<O: Decides> {
     /// Decided without a call to a server; `None` after it was returned.
     Decided(Option<Result<Decision, Error>>),
-    /// Waits for tokens that are being given back, or for another reason, and decides then.
+    /// Decides after tokens were given back, or after another future.
     Later(BoxFuture<'static, Result<Decision, Error>>),
     Asking(OperationFuture<O>, O::Asked),
 }
@@ -213,7 +215,8 @@ impl Decides for Reserve {
 }
 
 impl Decide<Reserve> {
-    /// Begins to decide a request under `quotas`, within `wait` µs.
+    /// Starts to decide a request under `quotas`, with a delay of at most `wait` µs.
+    /// Decides after these futures, which complete when tokens were given back.
     pub(crate) fn begin(
         bucket: &TokenBucket,
         quotas: &Quotas,
@@ -276,7 +279,7 @@ impl<O: Decides> Future for Decide<O> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
-            // Not later: the tokens are charged, and nobody would give them back.
+            // The tokens are charged: if this waited and were dropped, no code would give them back.
             Self::Decided(decided) => decided.take().map_or(Poll::Pending, Poll::Ready),
             Self::Later(deciding) => deciding.as_mut().poll(context),
             Self::Asking(running, asked) => {
@@ -310,7 +313,7 @@ pub struct Reservation {
     pub(crate) bucket: TokenBucket,
     pub(crate) key: Key,
     decision: Decision,
-    /// By [`clock::micros`].
+    /// The time of the reservation, by [`clock::micros`].
     made: i64,
     cancelled: bool,
 }
@@ -338,11 +341,12 @@ impl Reservation {
         &self.decision
     }
 
-    /// Gives the tokens back, as Go's `CancelAt` does: tokens on which later reservations depend stay charged.
+    /// Gives the tokens back, like Go's `CancelAt`: tokens on which later reservations depend stay charged.
     ///
-    /// Nothing is given back after the time to act, by a second call, or if the clock of the server was set back since, also
-    /// by a failover to a server whose clock is behind. A set-back by less than 1 ms and an eighth of the time since the
-    /// reservation is not noticed: then as many tokens too many may come back as refill in the time that it was set back.
+    /// Nothing is given back after the time to act, by a second call, or if the server's clock was set back since the
+    /// reservation, for example by a failover to a server whose clock is behind. A set-back of less than 1 ms plus an
+    /// eighth of the time since the reservation is not detected: then the tokens that refill during the set-back time
+    /// may be given back in excess.
     ///
     /// # Cancel safety
     ///
@@ -365,7 +369,7 @@ impl Reservation {
         self.decision.clone()
     }
 
-    /// How long ago it was made, at least, µs. This is 0 in memory, where no clock is set back.
+    /// The minimum time since the reservation, µs. It is 0 in memory, where no clock is set back.
     pub(crate) fn age(&self) -> i64 {
         let is_in_memory = self.bucket.clients.namespace.cells().is_some();
         if is_in_memory {
@@ -375,7 +379,7 @@ impl Reservation {
         }
     }
 
-    /// What cancels the reservation, which is at least so old.
+    /// Returns the cancellation of the reservation, which was made at least `age` µs ago.
     pub(crate) fn take_cancel(&mut self, age: i64) -> Option<Cancel> {
         // Prefetched tokens act at once, and are given back as a batch.
         if std::mem::replace(&mut self.cancelled, true) || self.decision.is_local {
@@ -390,7 +394,7 @@ impl Reservation {
     }
 }
 
-/// A reservation whose request waits. If this is dropped before the request may act, the tokens are given back.
+/// A reservation whose request waits. If this is dropped before the request may act, its tokens are given back.
 pub(crate) struct Waiting(Reservation);
 
 impl Waiting {
@@ -410,7 +414,7 @@ impl Waiting {
 
     /// Waits until the request may act.
     pub(crate) fn end(mut self) -> BoxFuture<'static, Result<Decision, Error>> {
-        // From the decision on, not from the first poll.
+        // The time counts from the decision, not from the first poll.
         let mut due = Instant::now().checked_add(self.0.delay());
         Box::pin(async move {
             loop {

@@ -23,9 +23,9 @@ const TTL: std::ops::RangeInclusive<Duration> =
 impl TokenBucket {
     /// Holds `n` tokens if they are available now, for a request whose true cost is known only at the end.
     ///
-    /// Nothing is charged, but no other request gets these tokens. [`Hold::capture`] then charges what was used, at that
-    /// moment, and frees the rest. So as long as no more is captured than is held, the captured tokens in any time `t` are
-    /// at most `burst + rate · t`, without refunds.
+    /// Nothing is charged, but the tokens are not available to other requests. [`Hold::capture`] charges the used
+    /// tokens at that moment, and releases the rest. So as long as no capture exceeds its hold, the captured tokens in
+    /// any time `t` are at most `burst + rate · t`, without refunds.
     ///
     /// A key has at most 1024 holds at a time.
     ///
@@ -45,21 +45,21 @@ impl TokenBucket {
     ///
     /// * [`is_refused`](Error::is_refused) if the tokens are not available now, with the
     ///   [decision](Error::decision).
-    /// * [`is_invalid`](Error::is_invalid) if `n` is 0; [`is_exceeds_limit`](Error::is_exceeds_limit) if it is above the
-    ///   burst.
+    /// * [`is_invalid`](Error::is_invalid) if `n` is 0; [`is_exceeds_limit`](Error::is_exceeds_limit) if it is above
+    ///   the burst.
     /// * [`is_overloaded`](Error::is_overloaded), also if the key has too many holds.
-    /// * [`is_unavailable`](Error::is_unavailable): if the tokens were held, they are released in the background. If the store
-    ///   stays away for the [ttl](Self::with_hold_ttl), or if the call was held up on its way and arrives after the
-    ///   release, the hold ends by itself, as [`OnEnd`] says.
+    /// * [`is_unavailable`](Error::is_unavailable): if the tokens were held, they are released in the background. If
+    ///   the store stays unavailable for the [ttl](Self::with_hold_ttl), or if the delayed call arrives after the
+    ///   release, the hold ends by itself, as set by [`OnEnd`].
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, what it held is released in the background.
+    /// If the future is dropped, a hold that it authorized is released in the background.
     pub async fn authorize(&self, key: impl Into<Key>, n: u32) -> Result<Hold, Error> {
         self.decisions().admitted(self.hold(key.into(), n).await)
     }
 
-    /// As [`authorize`](Self::authorize). The caller counts the decision.
+    /// Like [`authorize`](Self::authorize). The caller counts the decision.
     pub(crate) async fn hold(&self, key: Key, n: u32) -> Result<Hold, Error> {
         self.check_amount(n)?;
         let id = self.clients.holds.next_id();
@@ -122,7 +122,7 @@ impl TokenBucket {
         }
     }
 
-    /// The hold of so many tokens that a call sent at `sent` has authorized.
+    /// The hold that a call sent at `sent` has authorized.
     pub(crate) fn held(
         &self,
         key: Key,
@@ -181,10 +181,10 @@ impl TokenBucket {
         })
     }
 
-    /// Returns a handle to the same buckets that says what happens to [holds](Self::authorize) that end by themselves.
+    /// Returns a handle to the same buckets with a rule for [holds](Self::authorize) that end by themselves.
     ///
-    /// Default: [`OnEnd::Capture`], but [`OnEnd::Release`] if a quota
-    /// [never refills](crate::Quota::non_refilling), so that a crash does not eat a credit.
+    /// Default: [`OnEnd::Capture`], but [`OnEnd::Release`] if a quota [never refills](crate::Quota::non_refilling), so
+    /// that a crash does not use up a credit.
     ///
     /// ```
     /// # use tower_distributed::token_bucket::OnEnd;

@@ -1,4 +1,4 @@
-//! Asks several limits: at once in memory, in one call, or one after the other.
+//! Decides a request under several limits: immediately in memory, in one call, or one limit after the other.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -26,7 +26,7 @@ use crate::token_bucket::limits::{Several, Together, keys_of};
 use crate::token_bucket::local::Asked;
 
 impl Several {
-    /// Begins to ask each limit for its cost. `key` combines the keys of the limits.
+    /// Starts the decision under all limits. `key` combines the keys of the limits.
     pub(crate) fn decide(&self, key: &Key, price: Price) -> Decide<ReserveAll> {
         match self.max_wait.is_zero() {
             true => self.decide_once(key, price),
@@ -65,7 +65,7 @@ impl Several {
         some.decide_all(&Key::of(&there), there, price)
     }
 
-    /// As `decide_once`, for limits that all have a key.
+    /// Like `decide_once`, for limits that all have a key.
     fn decide_all(&self, key: &Key, keys: SmallVec<[Key; 3]>, price: Price) -> Decide<ReserveAll> {
         if let Some(decided) = self.without_state(price) {
             return decided.into();
@@ -84,7 +84,8 @@ impl Several {
         }
     }
 
-    /// The decision on a cost of zero, on any other of a closed limit, and the error of a cost above the burst.
+    /// Decides without the state: a cost of zero, any other cost under a closed limit, and the error for a cost above
+    /// the burst.
     fn without_state(&self, price: Price) -> Option<Result<Decision, Error>> {
         let terms = &self.limits.terms;
         let closed = (0..terms.each.len())
@@ -114,7 +115,7 @@ impl Several {
         slots.all(|slot| Some(slot) == first)
     }
 
-    /// Asks in one call, unless a limit has a cached refusal.
+    /// Decides in one call, unless a limit has a cached refusal.
     fn decide_on(
         &self,
         client: &Client<ReserveAll>,
@@ -177,8 +178,8 @@ impl Several {
             .map(|decided| decided.decision())
     }
 
-    /// Runs one operation with the states of all buckets locked. In a full store, `take_back` is called for the limits
-    /// whose states were changed nevertheless.
+    /// Runs one operation with the states of all buckets locked. If the store is full, `take_back` is called for the
+    /// limits whose states were already changed.
     pub(crate) fn step<O: Operation<Cell = Buckets> + Clone>(
         &self,
         cells: &[Arc<Cells<Bucket>>],
@@ -190,7 +191,7 @@ impl Several {
         let mut order: SmallVec<[usize; 3]> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|limit| Arc::as_ptr(&cells[*limit]).addr());
         let mut full = Error::invalid("no limits");
-        // A full store removes expired keys when it is asked a second time.
+        // A full store removes expired keys at the second attempt.
         for _ in 0..2 {
             let mut buckets = Buckets((0..keys.len()).map(|_| Bucket::default()).collect());
             let mut reply = None;
@@ -210,7 +211,7 @@ impl Several {
         Err(full)
     }
 
-    /// Asks one limit after the other.
+    /// Decides one limit after the other.
     async fn decide_in_order(&self, keys: &[Key], price: Price) -> Result<Decision, Error> {
         let mut charged = Charged {
             of: self,
@@ -240,7 +241,7 @@ impl Several {
         .decision())
     }
 
-    /// Asks again when there may be tokens, until `max_wait` has passed.
+    /// Tries again when tokens may be available, until `max_wait` has passed.
     async fn decide_within(self, key: Key, price: Price) -> Result<Decision, Error> {
         let began = Instant::now();
         loop {
@@ -255,8 +256,8 @@ impl Several {
     }
 }
 
-/// Locks the cells one after the other, applies the operation to all of them, and unlocks them. Returns the error of a
-/// full store, and the number of cells, the last ones, that were changed nevertheless.
+/// Locks the cells one after the other, applies the operation to all of them, and unlocks them. If the store is full,
+/// returns the error and the number of cells that were already changed, which are the last ones.
 fn step_all(
     order: &[usize],
     cells: &[Arc<Cells<Bucket>>],
@@ -353,8 +354,8 @@ impl Several {
         }
     }
 
-    /// Sends steps on the holds of keys that [are together](Self::are_together), and calls `then` with the answer. `false`: the
-    /// buckets are in memory, where nothing is sent.
+    /// Sends steps on the holds of keys that [are together](Self::are_together), and calls `then` with the reply.
+    /// Returns `false` if the buckets are in memory, where nothing is sent.
     pub(crate) fn send_to_holds(
         &self,
         keys: &[Key],
@@ -374,8 +375,8 @@ impl Several {
         true
     }
 
-    /// The decision on a request for the tokens in `price`, with the states of all limits after it. `refused`: the position of
-    /// the limit that has refused it.
+    /// The decision on a request for the tokens in `price`, with the states of all limits after it. `refused`: the
+    /// position of the limit that refused it.
     pub(crate) fn decided(
         &self,
         price: Price,

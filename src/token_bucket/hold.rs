@@ -1,5 +1,5 @@
-//! Authorize and capture, for a cost that is known only at the end: [`Hold`], tokens of one bucket that are held, and their
-//! [`Usage`], counted while the work goes on.
+//! Authorize and capture, for a cost that is known only at the end: [`Hold`] holds tokens of one bucket, and [`Usage`]
+//! counts the used tokens.
 
 #[cfg(test)]
 mod tests;
@@ -21,18 +21,18 @@ use crate::token_bucket::renewals::Validity;
 #[cfg(feature = "http")]
 use crate::token_bucket::upstream::UpstreamEvents;
 
-/// Tokens that are held, until [`capture`](Self::capture) charges what was used.
+/// Held tokens of one bucket. [`capture`](Self::capture) charges the used ones.
 ///
-/// A hold is renewed in the background. If its process crashes, it ends after its
-/// [ttl](TokenBucket::with_hold_ttl), as [`OnEnd`] says.
+/// A hold is renewed in the background. If its process crashes, it ends after its [ttl](TokenBucket::with_hold_ttl), as
+/// set by [`OnEnd`].
 ///
-/// If a hold is dropped, the [usage](Self::usage) that was counted so far is captured in the background. If none was
-/// counted, the hold ends at once as [`OnEnd`] says.
+/// If a hold is dropped, the [usage](Self::usage) counted so far is captured in the background. If nothing was counted,
+/// the hold ends immediately, as set by [`OnEnd`].
 ///
-/// # While the store is away
+/// # While the store is unavailable
 ///
-/// A capture that fails, is dropped in the middle, or is made by a drop is sent again in the background, until the hold has
-/// ended in the store by itself. At most 100 000 captures of a namespace are kept.
+/// A capture is sent again in the background if it fails, if its future is dropped, or if the drop of a hold made it,
+/// until the hold has ended in the store by itself. At most 100 000 captures of a namespace are kept.
 #[derive(Debug)]
 #[must_use = "a hold that is dropped ends at once"]
 pub struct Hold {
@@ -44,17 +44,17 @@ pub struct Hold {
     pub(crate) validity: Arc<Validity>,
     pub(crate) usage: Usage,
     pub(crate) state: BucketState,
-    /// How it ends.
+    /// How the hold ends.
     pub(crate) end: End,
-    /// Whether its drop captures at least what is held.
+    /// Whether dropping it captures at least the held tokens.
     pub(crate) at_least_held: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// By its drop.
+    /// By dropping the hold.
     Unknown,
-    /// A capture of so many tokens was sent, and not answered yet.
+    /// A capture of this number of tokens was sent, and has no reply yet.
     Sent(u32),
     Done,
 }
@@ -63,13 +63,13 @@ pub(crate) enum End {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Captured {
-    /// The tokens that were charged, by this call or when the hold had ended.
+    /// The number of tokens that were charged, by this call or when the hold ended.
     pub charged: u32,
     /// How many of them were not held. If they were not available either, they are debt.
     pub excess: u32,
-    /// Whether the hold had ended before: nothing was held any more.
+    /// Whether the hold had ended before the capture.
     pub ended: bool,
-    /// The state of the bucket after it, and after what other callers did in the same call of the store.
+    /// The state of the bucket after the capture, and after calls of other callers that ran in the same script.
     pub state: BucketState,
 }
 
@@ -92,7 +92,7 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// * [`is_refused`](Error::is_refused) if the tokens are not available. The hold is as it was.
+    /// * [`is_refused`](Error::is_refused) if the tokens are not available. The hold is unchanged.
     /// * [`is_exceeds_limit`](Error::is_exceeds_limit) if more than the burst would be held.
     /// * [`is_lost`](Error::is_lost) if the hold has ended.
     /// * [`is_unavailable`](Error::is_unavailable): the tokens may be held. [`is_overloaded`](Error::is_overloaded).
@@ -128,11 +128,11 @@ impl Hold {
         }
     }
 
-    /// Charges `n` tokens now, and releases the rest. If `n` is more than what is held, the excess is charged even if it is
-    /// not available, as [`charge`](TokenBucket::charge) does.
+    /// Charges `n` tokens now, and releases the rest. If `n` exceeds the held tokens, the excess is charged even if it
+    /// is not available, like [`charge`](TokenBucket::charge).
     ///
-    /// If the hold has [ended](Captured::ended), the tokens are charged that were not charged at its end. With
-    /// [`OnEnd::Capture`], that is what `n` is above the amount of the hold. See also
+    /// If the hold has [ended](Captured::ended), this charges the part of `n` that was not charged at its end. With
+    /// [`OnEnd::Capture`], this is the excess of `n` over the amount of the hold. See also
     /// [`capture_if_held`](Self::capture_if_held).
     ///
     /// ```
@@ -148,19 +148,20 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded): the capture is sent again in
-    /// the background. The tokens are charged once. If the hold had ended, those that were not charged at its end may be lost.
+    /// [`is_unavailable`](Error::is_unavailable) and [`is_overloaded`](Error::is_overloaded): the capture is sent again
+    /// in the background. The tokens are charged once. If the hold had ended, tokens that were not charged at its end
+    /// may be lost.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the capture is sent in the background. If the hold had ended, the tokens that were not charged
-    /// at its end may be lost.
+    /// If the future is dropped, the capture is sent in the background. If the hold had ended, tokens that were not
+    /// charged at its end may be lost.
     pub fn capture(self, n: u32) -> impl Future<Output = Result<Captured, Error>> + Send {
         let late = self.late(n);
         self.end(n, late)
     }
 
-    /// As [`capture`](Self::capture), but charges nothing if the hold has ended before.
+    /// Like [`capture`](Self::capture), but charges nothing if the hold has already ended.
     ///
     /// # Errors
     ///
@@ -169,7 +170,7 @@ impl Hold {
         self.end(n, 0)
     }
 
-    /// Releases what is held, and charges nothing. Returns whether it was still held.
+    /// Releases the held tokens, and charges nothing. Returns whether they were still held.
     ///
     /// # Errors
     ///
@@ -179,8 +180,8 @@ impl Hold {
         async move { Ok(!released.await?.ended) }
     }
 
-    /// Waits until the hold has ended, as far as this process knows: a renewal found it gone, or none was answered in time.
-    /// It completes before the hold can end in the store.
+    /// Waits until this process knows that the hold has ended: a renewal found that it is gone, or no renewal was
+    /// confirmed in time. It completes before the hold can end in the store.
     ///
     /// # Cancel safety
     ///
@@ -195,13 +196,13 @@ impl Hold {
         self.validity.is_held()
     }
 
-    /// Returns the number of tokens that are held.
+    /// Returns the number of held tokens.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.amount
     }
 
-    /// Returns the usage so far, to count in. It is captured if the hold is dropped.
+    /// Returns the usage so far, which the caller adds to. It is captured if the hold is dropped.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Store, TokenBucket};
@@ -209,7 +210,7 @@ impl Hold {
     /// let bucket = TokenBucket::new(&Store::in_memory(), "tokens", Quota::per_hour(1000))?;
     /// let hold = bucket.authorize("ann", 600).await?;
     /// hold.usage().add(12);
-    /// drop(hold); // the client went away
+    /// drop(hold); // the client disconnected
     /// let state = bucket.peek("ann").await?;
     /// assert_eq!((state.held(), state.remaining()), (0, 988));
     /// # Ok(()) }
@@ -230,7 +231,7 @@ impl Hold {
         &self.bucket.clients.upstream
     }
 
-    /// The decision that admitted it.
+    /// The decision that admitted the hold.
     pub(crate) fn decision(&self) -> Decision {
         Decision {
             key: Some(self.key.clone()),
@@ -241,7 +242,7 @@ impl Hold {
     /// The tokens to charge for a usage of `n` if the hold has ended.
     pub(crate) fn late(&self, n: u32) -> u32 {
         match self.on_end {
-            // A client that repeats calls by itself would charge twice.
+            // A client that repeats calls on its own would charge twice.
             _ if self.bucket.clients.holds.client.may_repeat() => 0,
             OnEnd::Capture => n.saturating_sub(self.amount),
             OnEnd::Release => n,
@@ -266,7 +267,7 @@ impl Hold {
             .await
     }
 
-    /// Captures `n` tokens, also if the future is dropped before it was polled.
+    /// Captures `n` tokens, even if the future is dropped before it is polled.
     fn end(mut self, n: u32, late: u32) -> impl Future<Output = Result<Captured, Error>> + Send {
         let verb = self.ends(n);
         async move {
@@ -278,20 +279,20 @@ impl Hold {
         }
     }
 
-    /// Notes an extension, or a renewal, that was sent at `sent`.
+    /// Records an extension or a renewal that was sent at `sent`.
     pub(crate) fn extended(&mut self, amount: u32, sent: Instant, state: BucketState) {
         self.validity.renewed(sent, self.bucket.holding.ttl);
         (self.amount, self.state) = (amount, state);
     }
 
-    /// Begins a capture, which the caller sends. If there is no answer, the drop sends it again.
+    /// Starts a capture, which the caller sends. If there is no reply, dropping the hold sends it again.
     pub(crate) fn ends(&mut self, n: u32) -> Verb {
         self.bucket.clients.holds.stop(self.id);
         self.end = End::Sent(n);
         Verb::Capture { amount: n, late: 0 }
     }
 
-    /// Takes the answer to a capture.
+    /// Processes the reply to a capture.
     pub(crate) fn ended(&mut self, n: u32, late: u32, reply: HoldReply) -> Captured {
         self.end = End::Done;
         let ended = reply.outcome == Outcome::Ended;
@@ -309,7 +310,8 @@ impl Hold {
         }
     }
 
-    /// The capture of its drop, and the tokens to charge if that finds that the hold has ended. `None`: it has ended.
+    /// The capture for a drop, and the tokens to charge if the capture finds that the hold has ended. `None`: the hold
+    /// was already captured.
     fn capture_of_drop(&self) -> Option<(HoldStep, u32)> {
         let (amount, late) = match (self.end, self.usage.get()) {
             (End::Done, _) => return None,
@@ -325,7 +327,7 @@ impl Hold {
         Some((self.step(Verb::Capture { amount, late: 0 }), late))
     }
 
-    /// Lets its drop capture at least what is held.
+    /// Makes the drop capture at least the held tokens.
     pub(crate) fn capture_at_least_held(&mut self) {
         self.at_least_held = true;
     }
@@ -334,7 +336,7 @@ impl Hold {
         self.end == End::Done
     }
 
-    /// As its drop. The caller sends the capture that is returned.
+    /// Ends the hold like its drop, but the caller sends the returned capture.
     pub(crate) fn dropped(&mut self) -> Option<HoldStep> {
         let (step, late) = self.capture_of_drop()?;
         self.end = End::Done;
@@ -357,8 +359,8 @@ impl Drop for Hold {
     }
 }
 
-/// Awaits the answer to an authorization. Calls `release` if it may have run without an answer, also if the future is
-/// dropped.
+/// Awaits the reply to an authorization. Calls `release` if the authorization may have run without a reply, including
+/// when the future is dropped.
 pub(crate) async fn or_release<T>(
     authorized: impl Future<Output = Result<T, Error>>,
     release: impl FnOnce(),
@@ -385,8 +387,8 @@ impl<F: FnOnce()> Drop for Unsure<F> {
     }
 }
 
-/// The tokens that were used under a [`Hold`] so far. Clones count together, so the work can count while
-/// another place has the hold.
+/// The number of tokens that were used under a [`Hold`] so far. Clones share one count, so that the work can count
+/// while the hold is elsewhere.
 ///
 /// ```
 /// # use tower_distributed::token_bucket::Usage;
@@ -395,7 +397,7 @@ impl<F: FnOnce()> Drop for Unsure<F> {
 /// usage.clone().add(12);
 /// usage.add(20);
 /// assert_eq!(usage.get(), Some(32));
-/// usage.set(30); // what the last event says
+/// usage.set(30); // from the last event
 /// assert_eq!(usage.get(), Some(30));
 /// ```
 #[derive(Clone, Debug)]
@@ -424,7 +426,7 @@ impl Usage {
         }))
     }
 
-    /// A usage of so many tokens.
+    /// A usage of this number of tokens.
     pub(crate) fn of(tokens: u32) -> Self {
         Self::new(tokens.into())
     }
@@ -450,8 +452,8 @@ impl Usage {
         u32::try_from(self.0.tokens.load(Ordering::Relaxed)).ok()
     }
 
-    /// Says that the usage is complete, as after the last event of a stream: a request that breaks after that costs no more, also
-    /// [if others cost the estimate](crate::BudgetLayer::broken_costs_estimate).
+    /// Marks the usage as complete, for example after the last event of a stream. If the request breaks afterwards, it
+    /// costs no more, even if [broken requests cost the estimate](crate::BudgetLayer::broken_costs_estimate).
     ///
     /// ```
     /// # use tower_distributed::token_bucket::Usage;

@@ -1,4 +1,4 @@
-//! Tokens of several limits that are held together: [`HoldAll`], and the [`HoldSet`] below it, which layers use as well.
+//! Held tokens of several limits: [`HoldAll`], and the [`HoldSet`] it is based on, which layers use too.
 
 #[cfg(test)]
 mod tests;
@@ -19,19 +19,18 @@ use crate::bucket::holds::{MOST, OnEnd};
 use crate::bucket::quotas::Quotas;
 use crate::clock;
 use crate::error::Error;
+use crate::key::IntoKey;
 use crate::key::Key;
-use crate::layers::key::IntoKey;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::hold::{Captured, Hold, Usage, or_release};
 use crate::token_bucket::limits::{Keys, Several, TokenBuckets, extracted};
 #[cfg(feature = "http")]
 use crate::token_bucket::upstream::UpstreamEvents;
 
-/// Tokens of several limits that are held together, until [`capture`](Self::capture) charges what was used. As
-/// [`Hold`].
+/// Held tokens of several limits. [`capture`](Self::capture) charges the used ones. Like [`Hold`].
 ///
-/// If it is dropped, the [usage](Self::usage) of each limit that was counted so far is captured in the background. A limit of
-/// which none was counted ends as [`OnEnd`] says.
+/// If it is dropped, the [usage](Self::usage) of each limit counted so far is captured in the background. A limit
+/// without a counted usage ends as set by [`OnEnd`].
 #[derive(Debug)]
 #[must_use = "what is held ends at once if it is dropped"]
 pub struct HoldAll<const N: usize> {
@@ -40,11 +39,11 @@ pub struct HoldAll<const N: usize> {
 }
 
 impl<const N: usize> TokenBuckets<N> {
-    /// Holds `n` tokens of each bucket, or as many of each as an array says, if all buckets have as many now. As
+    /// Holds `n` tokens of each bucket, or the numbers in an array, if all buckets have these tokens now. Like
     /// [`TokenBucket::authorize`](crate::TokenBucket::authorize).
     ///
-    /// A limit whose key is `None` is not asked. What is captured of it later is not charged.
-    /// Each key has at most 1024 holds at a time, so a limit for all requests has at most as many in flight.
+    /// A limit whose key is `None` is skipped, and later captures do not charge it. Each key has at most 1024 holds at
+    /// a time, so a limit with one key for all requests has at most 1024 requests in flight.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
@@ -65,19 +64,20 @@ impl<const N: usize> TokenBuckets<N> {
     ///
     /// # One operation, or one after the other
     ///
-    /// As for [decisions](TokenBuckets#one-operation-or-one-after-the-other): in one store that is not a Cluster, all limits are
-    /// authorized in one call, and captured in one. Otherwise one limit is authorized after the other, and what is held is
-    /// released if one refuses. Then a hold whose process crashes is released, whatever [`OnEnd`] says, so that
-    /// none is charged for a request that was refused; and a capture after the end of a hold charges nothing.
+    /// As for [decisions](TokenBuckets#one-operation-or-one-after-the-other): in one store that is not a Cluster, all
+    /// limits are authorized in one call, and captured in one. Otherwise the limits are authorized one after the other,
+    /// and released if one refuses. In that case, the hold of a process that crashes is released regardless of
+    /// [`OnEnd`], so that no limit is charged for a request that another limit refused; and a capture after the end of
+    /// a hold charges nothing.
     ///
     /// # Errors
     ///
-    /// The errors of [`TokenBucket::authorize`](crate::TokenBucket::authorize). The [decision](Error::decision) on a refusal says
-    /// which limit refused.
+    /// The errors of [`TokenBucket::authorize`](crate::TokenBucket::authorize). The [decision](Error::decision) on a
+    /// refusal names the limit that refused.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, what it held is released in the background.
+    /// If the future is dropped, holds that it authorized are released in the background.
     pub async fn authorize<K: IntoKey>(
         &self,
         keys: [K; N],
@@ -85,7 +85,8 @@ impl<const N: usize> TokenBuckets<N> {
     ) -> Result<HoldAll<N>, Error> {
         let keys = extracted(keys)?;
         let usage = array::from_fn(|_| Usage::default());
-        // Yields to other tasks now and then, before anything is held: in memory, nothing else waits.
+        // Yields to other tasks regularly, before anything is held: in memory, this call has no other await point that
+        // waits.
         consume_budget().await;
         let set = HoldSet::authorize(self.several(), keys, &n.each(), &usage).await;
         self.several()
@@ -96,8 +97,8 @@ impl<const N: usize> TokenBuckets<N> {
 }
 
 impl<const N: usize> HoldAll<N> {
-    /// Holds `more` tokens of each limit in addition, or as many of each as an array says, if all are available now. On a
-    /// Cluster, and if the limits are in several stores, each call takes one more of the 1024 holds of each key.
+    /// Holds `more` tokens of each limit in addition, or the numbers in an array, if all of them are available now. On
+    /// a Cluster, and if the limits are in several stores, each call takes one more of the 1024 holds of each key.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
@@ -115,7 +116,7 @@ impl<const N: usize> HoldAll<N> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Hold::extend`]. If one limit refuses, all are held as they were.
+    /// The errors of [`Hold::extend`]. If one limit refuses, all holds are unchanged.
     ///
     /// # Cancel safety
     ///
@@ -124,8 +125,8 @@ impl<const N: usize> HoldAll<N> {
         self.set.extend(&more.each()).await
     }
 
-    /// Charges `n` tokens of each limit now, or as many of each as an array says, and releases the rest. As
-    /// [`Hold::capture`], for each limit.
+    /// Charges `n` tokens of each limit now, or the numbers in an array, and releases the rest. Like [`Hold::capture`],
+    /// for each limit.
     ///
     /// # Errors
     ///
@@ -145,7 +146,7 @@ impl<const N: usize> HoldAll<N> {
             Ok(array::from_fn(|limit| {
                 match captured.iter().find(|(of, _)| *of == limit) {
                     Some((_, captured)) => captured.clone(),
-                    // It has no key.
+                    // The limit has no key.
                     None => {
                         let quotas = limits[limit].clone();
                         let state = BucketState {
@@ -165,7 +166,7 @@ impl<const N: usize> HoldAll<N> {
         }
     }
 
-    /// Releases what is held of all limits, and charges nothing. Returns whether all was still held.
+    /// Releases the held tokens of all limits, and charges nothing. Returns whether all of them were still held.
     ///
     /// # Errors
     ///
@@ -175,7 +176,7 @@ impl<const N: usize> HoldAll<N> {
         async move { Ok(released.await?.iter().all(|(_, captured)| !captured.ended)) }
     }
 
-    /// Waits until one of the limits is not held any more, as far as this process knows. As [`Hold::lost`].
+    /// Waits until this process knows that the hold of one of the limits has ended. Like [`Hold::lost`].
     ///
     /// # Cancel safety
     ///
@@ -190,13 +191,13 @@ impl<const N: usize> HoldAll<N> {
         self.set.is_held()
     }
 
-    /// Returns the number of tokens that are held of each limit; 0 of a limit without a key.
+    /// Returns the number of held tokens of each limit; 0 for a limit without a key.
     #[must_use]
     pub fn held(&self) -> [u32; N] {
         array::from_fn(|limit| self.set.amount_of(limit))
     }
 
-    /// Returns the usage of each limit so far, to count in. It is captured if the hold is dropped.
+    /// Returns the usage of each limit so far, which the caller adds to. It is captured if the hold is dropped.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
@@ -207,7 +208,7 @@ impl<const N: usize> HoldAll<N> {
     /// let hold = TokenBuckets::new([requests, tokens.clone()])?.authorize(["acme", "acme"], [1, 1200]).await?;
     /// let [_, used] = hold.usage();
     /// used.add(12);
-    /// drop(hold); // the client went away
+    /// drop(hold); // the client disconnected
     /// assert_eq!(tokens.peek("acme").await?.remaining(), 1988);
     /// # Ok(()) }
     /// ```
@@ -216,19 +217,19 @@ impl<const N: usize> HoldAll<N> {
         &self.usage
     }
 
-    /// Returns the decision that admitted it, with the quotas of all limits that have a key.
+    /// Returns the decision that admitted the hold, with the quotas of all limits that have a key.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         self.set.decision()
     }
 }
 
-/// The holds of one request. If all limits [are together](Several::are_together), each step on them is one operation, and each
-/// limit has one hold.
+/// The holds of one request. If all limits [are together](Several::are_together), each step on them is one operation,
+/// and each limit has one hold.
 ///
-/// Otherwise each hold is authorized, renewed and captured by itself; and extended by another hold, which can be released if
-/// a later limit refuses. Such holds are released when they end by themselves, and a capture after that charges nothing: so a
-/// capture can be sent any number of times, in any order.
+/// Otherwise each hold is authorized, renewed and captured alone. An extension is another hold, which can be released
+/// if a later limit refuses. Such holds are released when they end by themselves, and a capture after that charges
+/// nothing, so a capture can be sent any number of times, in any order.
 #[derive(Debug)]
 pub(crate) struct HoldSet {
     /// The limits that have a key.
@@ -236,7 +237,7 @@ pub(crate) struct HoldSet {
     /// Their positions among all limits of the request, and their keys.
     places: SmallVec<[usize; 3]>,
     keys: SmallVec<[Key; 3]>,
-    /// What each of them has used.
+    /// The usage of each of them.
     usages: SmallVec<[Usage; 3]>,
     are_together: bool,
     /// With the positions of their limits in `limits`.
@@ -254,7 +255,7 @@ type Amounts = SmallVec<[u32; 3]>;
 type Results = SmallVec<[(usize, Captured); 3]>;
 
 impl HoldSet {
-    /// Holds tokens of all limits that have a key, or of none. `amounts` and `usages` are those of all limits.
+    /// Holds tokens of all limits that have a key, or of none. `amounts` and `usages` have one element for each limit.
     pub(crate) async fn authorize(
         limits: &Several,
         keys: Keys,
@@ -366,8 +367,8 @@ impl HoldSet {
         if all_held { Ok(()) } else { Err(Error::lost()) }
     }
 
-    /// Captures the amounts, which are those of all limits, also if the future is dropped before it was polled. Returns the
-    /// results by the positions of the limits.
+    /// Captures the amounts, one for each limit, even if the future is dropped before it is polled. Returns the results
+    /// by the positions of the limits.
     pub(crate) fn capture(
         mut self,
         amounts: &[u32],
@@ -439,7 +440,7 @@ impl HoldSet {
         self.holds.iter().all(|(_, hold)| hold.is_held())
     }
 
-    /// The tokens that are held of the limit at this position among all limits.
+    /// The held tokens of the limit at this position among all limits.
     pub(crate) fn amount_of(&self, place: usize) -> u32 {
         self.places
             .iter()
@@ -451,14 +452,14 @@ impl HoldSet {
         &self.decision
     }
 
-    /// Lets its drop capture at least what is held of each limit.
+    /// Makes the drop capture at least the held tokens of each limit.
     pub(crate) fn capture_at_least_held(&mut self) {
         self.holds
             .iter_mut()
             .for_each(|(_, hold)| hold.capture_at_least_held());
     }
 
-    /// Of the first limit that has a key.
+    /// The events of the first limit that has a key.
     #[cfg(feature = "http")]
     pub(crate) fn upstream(&self) -> Option<&UpstreamEvents> {
         self.holds.first().map(|(_, hold)| hold.upstream())
@@ -469,7 +470,7 @@ impl HoldSet {
         of.fold(0, |sum: u32, (_, hold)| sum.saturating_add(hold.amount))
     }
 
-    /// Divides an amount of each limit among its holds: as much as each holds, and the rest to the last.
+    /// Divides an amount of each limit among its holds: each hold gets its own amount, and the last one gets the rest.
     fn portions(&self, amounts: &[u32]) -> Amounts {
         let mut left = Amounts::from_slice(amounts);
         let portion = |(at, (limit, hold)): (usize, &(usize, Hold))| {
@@ -539,7 +540,7 @@ async fn authorize_together(
     Ok(held.enumerate().collect())
 }
 
-/// The refusal of one limit, as one of several.
+/// Converts the refusal of one limit to the refusal of several limits.
 fn refusal_of(limits: &Several, limit: usize, error: Error) -> Error {
     let refused = error
         .decision()
@@ -547,8 +548,8 @@ fn refusal_of(limits: &Several, limit: usize, error: Error) -> Error {
     refused.unwrap_or(error)
 }
 
-/// Holds tokens of one limit after the other, of those of which there is an amount. If one refuses, or the future is dropped,
-/// those before it are released.
+/// Holds tokens of the limits with an amount, one after the other. If one refuses, or the future is dropped, the holds
+/// of the limits before it are released.
 async fn authorize_in_order(
     limits: &Several,
     keys: &[Key],
@@ -622,7 +623,7 @@ impl Drop for HoldSet {
                 .filter_map(|(_, hold)| hold.dropped())
                 .collect()
         };
-        // In memory, each hold ends by its drop.
+        // In memory, each hold is ended by its drop.
         self.limits.send_to_holds(&self.keys, steps, move |reply| {
             for (at, (renewals, id)) in owed.into_iter().enumerate() {
                 let outcome = reply

@@ -1,4 +1,4 @@
-//! What a layer asks: the buckets of one limit, or of several.
+//! The buckets of a layer: one limit, or several.
 
 #[cfg(test)]
 mod tests;
@@ -12,12 +12,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::bucket::charge::{Price, Reserve, ReserveAll};
+use crate::bucket::chosen::ChosenQuotas;
 use crate::bucket::decision::Decision;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::{Ask, Bucket};
 use crate::error::Error;
 use crate::key::Key;
-use crate::layers::rate_limit::quotas::ChosenQuotas;
 use crate::learn::Learned;
 use crate::store::failure::Sharing;
 use crate::store::memory::cells::Cells;
@@ -33,7 +33,7 @@ pub(crate) enum Limiter {
     All(Several),
 }
 
-/// A request, decided at once or not.
+/// A request whose decision is known or pending.
 #[expect(clippy::large_enum_variant, reason = "it is matched where it is made")]
 pub(crate) enum Begun {
     /// Admitted by a store in memory, for a caller that does not read the decision.
@@ -45,7 +45,7 @@ pub(crate) enum Begun {
 /// A decision in progress, followed by its delay. If it is dropped before the request may act, it gives the tokens
 /// back.
 pub(crate) struct Acquire {
-    /// With the quotas and the longest wait of this request.
+    /// With the quotas and the maximum wait of this request.
     limiter: Limiter,
     key: Key,
     cost: u32,
@@ -63,7 +63,7 @@ enum Step {
 }
 
 impl Limiter {
-    /// Begins to decide a request. `is_read`: whether the caller reads the decision if the request is admitted.
+    /// Starts to decide a request. `is_read`: whether the caller reads the decision if the request is admitted.
     pub(crate) fn begin(
         &self,
         quotas: Option<&Quotas>,
@@ -80,7 +80,7 @@ impl Limiter {
                 cost: cost.into(),
                 wait: 0,
             };
-            // Beside the reply, which is small then.
+            // Not part of the reply, which stays small.
             let mut refused = None;
             let step = |bucket: &mut _, now| {
                 if let Some(decision) = Reserve::admit(quotas, ask, bucket, now) {
@@ -119,7 +119,7 @@ impl Limiter {
         ))
     }
 
-    /// As [`begin`](Self::begin), for a caller that polls the decision in any case.
+    /// Like [`begin`](Self::begin), for a caller that polls the decision in any case.
     pub(crate) fn acquire(&self, quotas: Option<&Quotas>, key: Key, cost: u32) -> Acquire {
         let limiter = self.with(quotas);
         let step = limiter.step(None, &key, cost);
@@ -152,7 +152,7 @@ impl Limiter {
         }
     }
 
-    /// `quotas` are those of one limit.
+    /// `quotas` are the quotas of one limit.
     fn step(&self, quotas: Option<&Quotas>, key: &Key, cost: u32) -> Step {
         let bucket = match self {
             Self::One(bucket) => bucket,
@@ -190,8 +190,9 @@ impl Limiter {
         })
     }
 
-    /// The learned quotas of a request, or else those that were chosen: also if the learned ones could never admit it. Then
-    /// no response would ever have other quotas. A closed limit stays closed, whatever was learned.
+    /// The learned quotas of a request, otherwise the chosen ones. The chosen ones also apply if the learned quotas
+    /// could never admit the request: otherwise no response could ever bring other quotas. A closed limit stays closed,
+    /// whatever was learned.
     #[inline]
     pub(crate) fn learned_or(&self, key: &Key, cost: u32, chosen: ChosenQuotas) -> ChosenQuotas {
         let Some(learned) = &self.first().learned else {
@@ -223,7 +224,7 @@ impl Limiter {
         }
     }
 
-    /// The same limits in the memory of this process, which shares them with others.
+    /// The same limits in the memory of this process, with its share of the quotas.
     pub(crate) fn local_share(&self, sharing: Sharing) -> Self {
         match self {
             Self::One(bucket) => Self::One(bucket.local_share(sharing)),
@@ -261,12 +262,12 @@ impl Limiter {
         &self.buckets()[0]
     }
 
-    /// Which of several limits refused the request, and the key of that limit.
+    /// The position of the limit that refused the request, if there are several limits, and its key.
     pub(crate) fn refused(&self, key: &Key, decision: &Decision) -> Option<(usize, Key)> {
         let (Self::All(_), Some(refuser)) = (self, decision.by) else {
             return None;
         };
-        // Limits without a key are not asked.
+        // Limits without a key are skipped.
         let keys = keys_of(key).into_iter().enumerate();
         keys.filter_map(|(limit, key)| Some((limit, key?)))
             .nth(refuser.limit.into())
@@ -307,7 +308,7 @@ impl Limiter {
 }
 
 impl Acquire {
-    /// Asks this process's local share instead, after an outage.
+    /// Decides with this process's local share, after an outage.
     pub(crate) fn ask_share(&mut self, local: &Limiter) {
         *self = local
             .standing_in_for(&self.limiter)

@@ -17,8 +17,8 @@ use crate::bucket::decision::{BucketState, Decision, Refuser};
 use crate::bucket::hold::HoldAllStep;
 use crate::bucket::quotas::repeated;
 use crate::error::Error;
+use crate::key::IntoKey;
 use crate::key::{Key, parts};
-use crate::layers::key::IntoKey;
 use crate::macros::in_range;
 use crate::store::client::{Client, Namespace};
 use crate::store::failure::Sharing;
@@ -30,8 +30,8 @@ use crate::token_bucket::calls::counted;
 
 /// Several limits over different keys, such as one per user, one per tenant and one global limit.
 ///
-/// A request is charged to all of them, or to none: one token of each, or a [cost](Costs) each, such as one request and 1200
-/// tokens. What is known only at the end can be [held](Self::authorize) first.
+/// A request is charged to all of them, or to none: one token of each, or a [cost](Costs) for each, such as one request
+/// and 1200 tokens. For a cost that is known only at the end, [hold](Self::authorize) an estimate first.
 ///
 /// ```
 /// # use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
@@ -54,34 +54,34 @@ use crate::token_bucket::calls::counted;
 ///
 /// # The decision
 ///
-/// A request has one [`Decision`], with the quotas of all limits. The name of a quota is the name of its limit,
-/// such as `users`. If the quota has a name, it is appended: `users.hourly`. A
-/// [cached](TokenBucket::cache_refusals) refusal contains only the quotas of the limit that refused; so does a
-/// refusal when the limits are asked one after the other.
+/// A request has one [`Decision`], with the quotas of all limits. The name of a quota is the name of its limit, such as
+/// `users`. If the quota has a name, it is appended: `users.hourly`. A [cached](TokenBucket::cache_refusals) refusal
+/// contains only the quotas of the limit that refused; so does a refusal if the limits are decided one after the other.
 ///
-/// Nothing waits here. [`retry_after`](Decision::retry_after) says when all limits in the decision may have tokens.
-/// While one limit is [blocked](TokenBucket::block_for), the decision reports no remaining tokens for any limit.
+/// No call waits for tokens. [`retry_after`](Decision::retry_after) is the time when all limits in the decision may
+/// have tokens. While one limit is [blocked](TokenBucket::block_for), the decision reports no remaining tokens for any
+/// limit.
 ///
 /// # One operation, or one after the other
 ///
 /// If all limits are in one [`Store`](crate::Store) that is not a Cluster, a request is one atomic operation in one
 /// round trip. On a Cluster, this is so if all keys of the request are in the same hash slot.
 ///
-/// Otherwise the limits are asked one after the other, until one refuses. Then the tokens charged so far are given
-/// back, minus the tokens that came back meanwhile. Nothing is given back to a bucket with reservations that
-/// have not acted yet. So no limit ever admits more than it would alone.
+/// Otherwise the limits are decided one after the other, until one refuses. Then the tokens charged so far are given
+/// back, minus the tokens that refilled since the charge. Nothing is given back to a bucket with reservations that have
+/// not acted yet. So no limit ever admits more than it would alone.
 ///
 /// * Until the tokens are given back, they can cause refusals of other requests. Put the limit that refuses most
 ///   first.
-/// * On a Cluster, whose client may repeat calls, the tokens of a bucket are given back in full if nothing was
-///   charged after them, otherwise not at all. Tokens of quotas that never refill, and of calendar quotas, are not given back.
+/// * On a Cluster, whose client may repeat calls, the tokens of a bucket are given back in full if nothing was charged
+///   after them, otherwise not at all. Tokens of quotas that never refill, and of calendar quotas, are not given back.
 /// * If the limits are in different stores and one store is unavailable, the request fails with that error, and no
 ///   limit is charged. A layer then applies its [`StoreFailure`](crate::StoreFailure) setting.
 ///
 /// # Cancel safety
 ///
-/// If a request is dropped before its decision, its charges are taken back, as far as no later charge depends on
-/// them.
+/// If a request is dropped before its decision, its charges are taken back, except for tokens on which later charges
+/// depend.
 #[derive(Clone, Debug)]
 pub struct TokenBuckets<const N: usize>(Several);
 
@@ -101,7 +101,7 @@ impl<const N: usize> TokenBuckets<N> {
 
     /// Takes one token of each bucket, if all buckets have one now.
     ///
-    /// A limit whose key is `None` is not asked. To use keys of different types, convert each to a [`Key`] first.
+    /// A limit whose key is `None` is skipped. To use keys of different types, convert each to a [`Key`] first.
     ///
     /// ```
     /// # use tower_distributed::{Key, Quota, Store, TokenBucket, TokenBuckets};
@@ -123,9 +123,9 @@ impl<const N: usize> TokenBuckets<N> {
         self.allow_n(keys, 1).await
     }
 
-    /// Takes `n` tokens of each bucket, or as many of each as an array says, if all buckets have as many now.
+    /// Takes `n` tokens of each bucket, or the numbers in an array, if all buckets have these tokens now.
     ///
-    /// A limit whose cost is 0 is not asked.
+    /// A limit whose cost is 0 is skipped.
     ///
     /// ```
     /// # use tower_distributed::{Quota, Store, TokenBucket, TokenBuckets};
@@ -150,7 +150,8 @@ impl<const N: usize> TokenBuckets<N> {
         n: impl Costs<N>,
     ) -> Result<Decision, Error> {
         let key = Key::of_some(extracted(keys)?.iter().map(Option::as_ref));
-        // Yields to other tasks now and then, before anything is charged: in memory, nothing else waits.
+        // Yields to other tasks regularly, before anything is charged: in memory, this call has no other await point
+        // that waits.
         consume_budget().await;
         counted(
             self.0.decisions(),
@@ -163,8 +164,8 @@ impl<const N: usize> TokenBuckets<N> {
     }
 }
 
-/// The keys of a request, one per limit. A limit whose key is `None` is not asked. [`Key::of_some`] combines them
-/// into one key.
+/// The keys of a request, one per limit. A limit whose key is `None` is skipped. [`Key::of_some`] combines them into
+/// one key.
 pub(crate) type Keys = SmallVec<[Option<Key>; 3]>;
 
 pub(crate) fn extracted<K: IntoKey>(keys: impl IntoIterator<Item = K>) -> Result<Keys, Error> {
@@ -192,11 +193,11 @@ pub(crate) struct Limits {
     pub(crate) places: Arc<Places>,
 }
 
-/// The part that does not depend on the quotas.
+/// The part of [`Limits`] that does not depend on the quotas.
 pub(crate) struct Places {
     pub(crate) together: Together,
     decisions: Decisions,
-    /// The same for subsets of the limits, by a bit for each limit.
+    /// The same part for subsets of the limits; each bit stands for a limit.
     some: Mutex<HashMap<u8, Arc<Places>>>,
 }
 
@@ -338,7 +339,7 @@ impl Several {
         }
     }
 
-    /// Converts the decision of one limit to a decision of all limits, which contains the quotas of this limit
+    /// Converts the decision of one limit to a decision of several limits, which contains the quotas of this limit
     /// only.
     pub(crate) fn alone(&self, limit: usize, decision: Decision) -> Decision {
         let refuser = (!decision.admitted)

@@ -1,13 +1,13 @@
-//! The state of Redis buckets that this process keeps: cached refusals, and prefetched tokens. A key has an [`Entry`] if it
-//! was refused or is hot. Other keys have none.
+//! The state of Redis buckets that this process keeps: cached refusals, and prefetched tokens. A key has an [`Entry`]
+//! if it was refused or is hot. Other keys have none.
 //!
-//! Cached refusals: the latest state from the store bounds the number of tokens that the bucket can have now. As
-//! many requests may ask the store; the others are refused without a call. The store would give the same answer, unless other
-//! processes gave tokens back, reset the bucket, or charged it under raised quotas. The cache learns these changes after at
-//! most one second.
+//! Cached refusals: the latest state from the store bounds the number of tokens that the bucket can have now. The
+//! process sends as many requests to the store as there can be tokens, and refuses the others without a call. The store
+//! would refuse them too, unless other processes gave tokens back, reset the bucket, or charged it under raised quotas.
+//! The cache learns such changes after at most one second.
 //!
-//! The state in an answer may contain requests whose own answers are not read yet. Until then these count twice, so a
-//! request may be refused for the last tokens.
+//! The state in a reply may include requests whose own replies are not read yet. Until then these requests count twice,
+//! so a request may be refused for the last tokens.
 
 pub(crate) mod entry;
 mod hot_keys;
@@ -44,8 +44,7 @@ use crate::token_bucket::local::thread::ThreadLocalEntry;
 pub(crate) struct Local {
     /// Whether refusals are cached.
     pub(crate) refusals: bool,
-    /// How long prefetched tokens are held (µs), and the detection of hot keys. `None` if tokens are not
-    /// prefetched.
+    /// How long prefetched tokens are held (µs), and the detection of hot keys. `None` if tokens are not prefetched.
     pub(crate) ahead: Option<(i64, Arc<HotKeyCounter>)>,
     pub(crate) table: Arc<Table>,
 }
@@ -55,7 +54,7 @@ pub(crate) struct Table {
     /// Identifies the table, because threads keep entries of several tables.
     id: u64,
     hasher: RandomState,
-    /// Answers to requests sent until this time (µs) are ignored.
+    /// Replies to requests sent until this time (µs) are ignored.
     outdated: AtomicI64,
     count: AtomicUsize,
     shards: Box<[RwLock<Shard>]>,
@@ -72,15 +71,16 @@ const SHARDS: usize = 16;
 
 const SWEEP_AT: usize = 64;
 
-/// The maximum number of entries of a shard. Beyond that, other keys get no entry and ask the store.
+/// The maximum number of entries of a shard. Beyond it, other keys get no entry, and all their requests go to the
+/// store.
 const MOST: usize = 4096;
 
 impl Local {
     /// Decides a request locally: refuses it, or admits it with prefetched tokens. Otherwise prepares the call to the
     /// store; `None` if this process keeps no local state.
     ///
-    /// If the request is not asked for alone, but with those of other limits, the requests in flight do not count:
-    /// they may not be charged, because another limit may refuse them.
+    /// If the request is one of several for different limits, the requests in flight do not count: they may not be
+    /// charged, because another limit may refuse them.
     #[inline]
     pub(crate) fn answer(
         &self,
@@ -149,14 +149,15 @@ impl Table {
         self.hasher.hash_one(key.as_bytes())
     }
 
-    /// From now on, answers to requests sent before now are ignored.
+    /// From now on, replies to requests sent before now are ignored.
     fn outdate(&self) {
         self.outdated.fetch_max(clock::micros(), Ordering::AcqRel);
-        // Either the caller sees an entry that was added meanwhile, or its first answer is seen to be outdated.
+        // Either the caller sees an entry that another thread adds, or that thread sees that its first reply is
+        // outdated.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the answer to a request sent at this time may be outdated.
+    /// Whether the reply to a request sent at this time may be outdated.
     pub(crate) fn is_outdated(&self, sent: i64) -> bool {
         sent <= self.outdated.load(Ordering::Acquire)
     }
@@ -194,7 +195,7 @@ impl Table {
         thread::with(self.id, key, quotas, find, act)
     }
 
-    /// The entry of a key; created if there is none. `None` if there are too many entries.
+    /// The entry of a key. Creates it if there is none. `None` if there are too many entries.
     fn entry(&self, hash: u64, key: &Key, quotas: &Quotas) -> Option<Arc<Entry>> {
         let mut shard = self
             .shard(hash)
@@ -275,19 +276,19 @@ impl fmt::Debug for Local {
 /// How long a stored state is used, µs.
 const LONGEST: i64 = 1_000_000;
 
-/// A request that asks the store.
+/// A request that is sent to the store.
 pub(crate) struct Asked {
-    /// Stores the answer.
+    /// Stores the reply.
     pub(crate) learns: Option<(Local, Key)>,
-    /// The entry whose requests in flight contain this one, until this is dropped.
+    /// The entry that counts this request as in flight, until this is dropped.
     pub(crate) in_flight_of: Option<Arc<Entry>>,
     pub(crate) cost: i64,
     pub(crate) sent: i64,
 }
 
 impl ThreadLocalEntry {
-    /// The refusal of a request, or the entry that counts it as in flight; it is not counted if there is no usable
-    /// state. See [`Local::answer`] for `is_alone`.
+    /// The refusal of a request, or the entry that counts it as in flight. If there is no usable state, no entry counts
+    /// it. See [`Local::answer`] for `is_alone`.
     pub(crate) fn gate(
         &self,
         now: i64,
@@ -303,7 +304,7 @@ impl ThreadLocalEntry {
             if let Some(refusal) = self.refused(now, ask, in_flight) {
                 let current = entry.in_flight.load(Ordering::Relaxed);
                 if current < in_flight {
-                    // Some of them were answered meanwhile, and may count in the state already.
+                    // Some of them got replies in the meantime, and may already count in the state.
                     in_flight = current;
                     continue;
                 }
@@ -327,7 +328,7 @@ impl ThreadLocalEntry {
         }
     }
 
-    /// Decides a request by the stored state, after the requests in flight. Returns the refusal, if any.
+    /// Decides a request by the stored state minus the requests in flight. Returns the refusal, if any.
     #[inline]
     fn refused(&self, now: i64, ask: Ask, in_flight: i64) -> Option<Decision> {
         let quotas = &self.quotas;
@@ -342,8 +343,8 @@ impl ThreadLocalEntry {
 }
 
 impl Entry {
-    /// Stores the state in the answer to a request sent at `sent`, unless the answer is outdated, or a later one is stored.
-    /// The state bounds the requests to the store until `known_until`.
+    /// Stores the state in the reply to a request sent at `sent`, unless the reply is outdated, or a later one is
+    /// stored. The state bounds the requests to the store until `known_until`.
     pub(crate) fn learn(
         &self,
         table: &Table,
@@ -360,7 +361,7 @@ impl Entry {
         }
     }
 
-    /// Removes the cached refusal. The [table](Table::outdate) is outdated first.
+    /// Removes the cached refusal. The caller marks the [table](Table::outdate) as outdated first.
     pub(crate) fn open(&self) {
         let _learning = lock(&self.learning);
         self.known_until.store(0, Ordering::Release);
@@ -368,9 +369,9 @@ impl Entry {
 }
 
 impl Asked {
-    /// Stores the answer of the store: whether it admitted the request, and the state after that.
+    /// Stores the reply of the store: whether it admitted the request, and the state after that.
     pub(crate) fn answered(mut self, admitted: bool, state: &BucketState) {
-        // Before its tokens count in the state.
+        // Must happen before the tokens of the request count in the state.
         let in_flight_of = self.lands();
         let Some((local, key)) = &self.learns else {
             return;
@@ -383,7 +384,7 @@ impl Asked {
         match &in_flight_of {
             Some(entry) => learn(entry),
             None if !admitted => {
-                // If there is no room for an entry, the answer is not stored.
+                // If there is no room for an entry, the reply is not stored.
                 let hash = local.table.hash(key);
                 local
                     .table
@@ -395,7 +396,7 @@ impl Asked {
         }
     }
 
-    /// The request is not in flight any more. Returns the entry that counted it.
+    /// Ends the request in flight. Returns the entry that counted it.
     fn lands(&mut self) -> Option<Arc<Entry>> {
         let entry = self.in_flight_of.take()?;
         entry.in_flight.fetch_sub(self.cost, Ordering::Relaxed);

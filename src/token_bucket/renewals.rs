@@ -1,8 +1,8 @@
-//! The holds of this process: their renewal, and what the store still has to learn of those that ended.
+//! The holds of this process: their renewals, and the captures and releases that the store has not confirmed yet.
 //!
-//! All holds of one namespace are renewed by one periodic task. Those that are due together are sent together, and the
-//! store combines them into few calls. A capture or a release that the store did not answer is sent again until the hold
-//! has ended there by itself.
+//! One periodic task renews all holds of a namespace. Renewals that are due together are sent together, and the store
+//! combines them into few calls. A capture or a release without a reply is sent again until the hold has ended in the
+//! store by itself.
 
 #[cfg(test)]
 mod tests;
@@ -29,12 +29,12 @@ use crate::store::timer::until;
 use crate::store::validity::Drift;
 use crate::sync::lock;
 
-/// How long the store has to answer a capture before it is sent again. The pause doubles each time.
+/// The time until a capture without a reply is sent again. The pause doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The maximum number of captures that are kept while the store is away. The holds of others end by themselves.
+/// The maximum number of captures that are kept while the store is unavailable. Holds beyond it end by themselves.
 const MOST_OWED: usize = 100_000;
 
 /// The part of a ttl by which two clocks may differ.
@@ -47,7 +47,7 @@ pub(crate) struct Renewals {
     joined: OnceLock<()>,
     /// Renewal times are rounded to whole spans since this time.
     began: Instant,
-    /// The first half of the ids of its holds.
+    /// The first half of the ids of this process's holds.
     process: u64,
     count: AtomicU64,
 }
@@ -57,24 +57,24 @@ struct Table {
     entries: HashMap<u128, Entry>,
     due: BTreeSet<(Instant, u128)>,
     owed: usize,
-    /// As long as captures are owed, this outlives its bucket.
-    keep: Option<Arc<Renewals>>,
+    /// While captures are unconfirmed, this keeps itself alive without its bucket.
+    keep_alive: Option<Arc<Renewals>>,
 }
 
 struct Entry {
     key: Key,
-    /// With the verb that is sent when it is due.
+    /// With the verb that is sent when the entry is due.
     step: HoldStep,
     validity: Arc<Validity>,
     due: Instant,
-    /// `None`: the hold is renewed. Otherwise the pause before its end is sent again.
+    /// `None`: the hold is renewed. Otherwise the pause before its capture is sent again.
     pause: Option<Duration>,
-    /// The tokens to charge if the first call of a capture finds that the hold had ended. While there are some, the capture
-    /// is not sent again: then another copy may have ended the hold.
+    /// The tokens to charge if the first call of a capture finds that the hold had ended. If it is not 0, the capture
+    /// is not sent again: another copy may have ended the hold.
     late: u32,
 }
 
-/// Until when a hold is certainly held.
+/// The time until which a hold is certainly held.
 #[derive(Debug)]
 pub(crate) struct Validity {
     until: Mutex<Instant>,
@@ -121,7 +121,7 @@ impl Validity {
         self.changed.notify_waiters();
     }
 
-    /// Records a renewal. A hold that was lost once never comes back.
+    /// Records a renewal. A lost hold stays lost.
     pub(crate) fn renewed(&self, sent: Instant, ttl: i64) {
         if self.is_held() {
             let mut until = lock(&self.until);
@@ -130,13 +130,13 @@ impl Validity {
     }
 }
 
-/// Until when a hold is certainly held after a call sent at `sent`.
+/// The time until which a hold is certainly held, after a call sent at `sent`.
 fn certain(sent: Instant, ttl: i64) -> Instant {
     sent + DRIFT.certain(span(ttl))
 }
 
 impl Table {
-    /// Adds an entry. There is none of this hold.
+    /// Adds an entry for a hold that has none.
     fn put(&mut self, id: u128, entry: Entry) {
         self.due.insert((entry.due, id));
         self.entries.insert(id, entry);
@@ -169,8 +169,8 @@ impl Renewals {
         u128::from(self.process) << 64 | u128::from(self.count.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// When a hold is renewed whose ttl counts from `from`: after a third, and a little earlier, so that those that are due at
-    /// about the same time are renewed together.
+    /// The time of the next renewal of a hold whose ttl counts from `from`: after a third of the ttl, rounded down so
+    /// that holds that are due at about the same time are renewed together.
     fn renewal(&self, from: Instant, ttl: i64) -> Instant {
         let ttl = span(ttl);
         clock::together(self.began, from + ttl / 3, ttl / 24)
@@ -204,7 +204,8 @@ impl Renewals {
         lock(&self.table).take(id);
     }
 
-    /// Ends a hold without a caller that waits. `step` is a capture, and `late` the tokens to charge if the hold had ended.
+    /// Ends a hold without a waiting caller. `step` is a capture, and `late` the number of tokens to charge if the hold
+    /// had ended.
     pub(crate) fn settle(
         self: &Arc<Self>,
         key: Key,
@@ -216,7 +217,7 @@ impl Renewals {
         self.send(Handle::try_current().ok(), key, step);
     }
 
-    /// Notes a capture that the caller sends. It is sent again until it is [answered](Self::answered).
+    /// Records a capture that the caller sends. It is sent again until a reply is [processed](Self::answered).
     pub(crate) fn owe(
         self: &Arc<Self>,
         key: Key,
@@ -231,7 +232,7 @@ impl Renewals {
         table.take(step.id);
         if table.owed < MOST_OWED {
             table.owed += 1;
-            table.keep = Some(Arc::clone(self));
+            table.keep_alive = Some(Arc::clone(self));
             if let Some(owed) = self.store.owed() {
                 owed.add(1);
             }
@@ -249,7 +250,7 @@ impl Renewals {
         }
     }
 
-    /// Charges the tokens of a capture that found that its hold had ended.
+    /// Charges the tokens of a capture whose hold had already ended.
     fn charge_late(
         self: &Arc<Self>,
         Entry {
@@ -270,7 +271,7 @@ impl Renewals {
         self.put_in(lock(&self.table), entry);
     }
 
-    /// Adds an entry, and lets the scheduler know if it is due first.
+    /// Adds an entry, and notifies the scheduler if the entry is due first.
     fn put_in(self: &Arc<Self>, mut table: MutexGuard<'_, Table>, entry: Entry) {
         let due = entry.due;
         let earliest = table.due.first().map(|(earliest, _)| *earliest);
@@ -293,7 +294,7 @@ impl Renewals {
         });
     }
 
-    /// Takes the answer to a renewal, or to a capture if it `settles` a hold.
+    /// Processes the reply to a renewal, or to a capture if it `settles` a hold.
     pub(crate) fn answered(
         self: &Arc<Self>,
         id: u128,
@@ -302,7 +303,7 @@ impl Renewals {
         reply: Result<Outcome, Error>,
     ) {
         let mut table = lock(&self.table);
-        // A renewal may be answered when the hold has ended meanwhile.
+        // The hold may have ended before the reply to its renewal.
         if table
             .entries
             .get(&id)
@@ -318,7 +319,7 @@ impl Renewals {
                     self.charge_late(entry);
                 }
                 Err(error) if !error.is_denied() => match entry.late {
-                    // It is sent again when it is due.
+                    // The capture is sent again when it is due.
                     0 => table.put(id, entry),
                     _ => self.put_in(
                         table,
@@ -346,15 +347,15 @@ impl Renewals {
     fn settled(&self, table: &mut Table) {
         table.owed -= 1;
         if table.owed == 0 {
-            // The caller has this too.
-            table.keep = None;
+            // The caller has a reference too.
+            table.keep_alive = None;
         }
         if let Some(owed) = self.store.owed() {
             owed.done(1);
         }
     }
 
-    /// Sends what is due: renewals, and captures again.
+    /// Sends the renewals and the repeated captures that are due.
     fn send_due(self: &Arc<Self>, settle_all: bool) {
         let now = clock::now();
         let mut send = Vec::new();
@@ -380,7 +381,7 @@ impl Renewals {
                 };
                 let is_over = now >= entry.validity.until();
                 match &mut entry.pause {
-                    // The first call is still under way.
+                    // The first call is still pending.
                     Some(_) if entry.late > 0 => {
                         entry.due = now + LONGEST_PAUSE;
                         table.put(id, entry);
@@ -399,7 +400,7 @@ impl Renewals {
                         entry.validity.end();
                         continue;
                     }
-                    // Again if there is no answer.
+                    // The renewal is repeated if there is no reply.
                     None => entry.due = self.renewal(now, ttl_of(&entry.step)),
                 }
                 send.push((entry.key.clone(), entry.step.clone()));
@@ -431,7 +432,7 @@ impl PeriodicTask for Renewals {
         match signal {
             Signal::Due => self.send_due(false),
             Signal::Hurry => self.send_due(true),
-            // Holds end by themselves, or are ended by their holders.
+            // Holds end by themselves, or their owners end them.
             Signal::Relinked | Signal::ShutDown => {}
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::lease::namespace::Leases;
 use crate::lease::options::LeaseOptions;
-use crate::lease::waiter::Wait;
+use crate::lease::waiter::Patience;
 use crate::macros::setters;
 use crate::store::Store;
 use crate::store::client::Namespace;
@@ -38,7 +38,7 @@ use crate::wait_group::{WaitGroup, check_limit};
 #[must_use = "a builder does nothing until it is built"]
 pub struct WaitGroupBuilder {
     limit: u32,
-    wait: Wait,
+    wait: Patience,
     options: LeaseOptions,
     queueing: Queueing,
 }
@@ -52,31 +52,36 @@ setters! { WaitGroupBuilder:
     /// Sets whether a permit is renewed while it is held, every third of its ttl. Default: `true`.
     fn watchdog(watchdog: bool) => options.watchdog = watchdog;
 
-    /// Sets how long a permit is held at most, at least the [`ttl`](Self::ttl). Default: as long as it lives.
+    /// Sets the maximum time for which a permit is held, at least the [`ttl`](Self::ttl). Default: as long as it lives.
     ///
-    /// The watchdog renews a permit for as long as its guard is there, also one that was forgotten in a map or leaked. After this
-    /// time the permit is lost, as if it had expired: it is released to the next waiter, [`lost`](crate::LeaseHandle::lost)
-    /// resolves, and the event `lease_lost` reports it. It needs the [`watchdog`](Self::watchdog): without it the ttl is the bound.
+    /// The watchdog renews a permit as long as its guard exists, even if the guard is leaked or left in a map. After
+    /// this time the permit is lost, as if it had expired: it is released to the next waiter,
+    /// [`lost`](crate::LeaseHandle::lost) resolves, and the event `lease_lost` reports it. It needs the
+    /// [`watchdog`](Self::watchdog): without it, the ttl is the maximum.
     fn max_hold(max_hold: Duration) => options.max_hold = Some(max_hold);
 
     /// Sets how long [`add`](WaitGroup::add), [`add_n`](WaitGroup::add_n) and [`wait`](WaitGroup::wait) wait.
     /// Default: no limit.
     ///
-    /// A free permit is acquired even with a shorter `max_wait`, as long as the server answers within 500 ms. A call without an
-    /// answer fails as [unavailable](crate::Error::is_unavailable).
+    /// A free permit is acquired even with a shorter `max_wait`, as long as the server replies within 500 ms. A call
+    /// without a reply fails as [unavailable](crate::Error::is_unavailable).
     fn max_wait(max_wait: Duration) => wait.max_wait = Some(max_wait);
 
-    /// Sets the most waiters of a key. Further waiters are refused immediately. Default: no limit. 0 refuses every
-    /// call that would have to wait.
+    /// Sets the maximum number of waiters of a key. Further waiters are refused immediately. Default: no limit. 0
+    /// refuses every call that would have to wait.
     ///
-    /// Calls of [`wait`](WaitGroup::wait) do not count. With [`priorities`](Self::priorities), only the waiters of the same
-    /// class and of those above it count. A caller of a [flow](Turn::flow) without a waiter takes the place of the last one of
-    /// the longest flow of its class, if that has two or more: that waiter is refused. Waiters of a process that paused do not
-    /// count until they come back; then there may be more.
+    /// Calls of [`wait`](WaitGroup::wait) do not count. With [`priorities`](Self::priorities), only the waiters of the
+    /// same class and of those above it count. A caller of a [flow](Turn::flow) without a waiter takes the place of the
+    /// last one of the longest flow of its class, if that has two or more: that waiter is refused. So made-up flows
+    /// take no places. Waiters of a process that paused do not count until they come back; then there may be more.
     fn max_waiters(most: u32) => wait.max_waiters = most;
 
     /// Gives the flows of a key fair shares, as in *Fair shares* of the [module](crate::wait_group#fair-shares). Calls
-    /// whose [`Turn`] has no flow count as one flow. Without this, they have as many shares as there are other flows.
+    /// whose [`Turn`] has no flow count as one flow. Without this setting, they have as many shares as there are other
+    /// flows.
+    ///
+    /// The share of a flow is that of its newest waiter. The store keeps flows with waiters, and flows that were served
+    /// until it would be their turn again.
     ///
     /// ```
     /// use tower_distributed::wait_group::Turn;
@@ -90,8 +95,9 @@ setters! { WaitGroupBuilder:
     /// ```
     fn fair() => queueing.fair = true;
 
-    /// Sets the number of classes, 1 to 8. Default: 1. A class is served before those below it, see *Classes* of the
-    /// [module](crate::wait_group#classes). Class 0 is the highest. Calls whose [`Turn`] has no class are in the lowest.
+    /// Sets the number of classes, 1 to 8. Default: 1. A class is served before lower classes, see *Classes* of the
+    /// [module](crate::wait_group#classes). Class 0 is the highest. Calls whose [`Turn`] has no class are in the
+    /// lowest.
     ///
     /// ```
     /// use std::time::Duration;
@@ -111,19 +117,20 @@ setters! { WaitGroupBuilder:
     /// ```
     fn priorities(classes: u8) => queueing.classes = classes;
 
-    /// Sets how long the waiters of a class may be passed by classes above it, 1 ms to 1 day. After that, the first waiter
-    /// of the class is served next. Default: 10 s.
+    /// Sets how long the waiters of a class may be passed by higher classes, 1 ms to 1 day. After that, the first
+    /// waiter of the class is served next. Default: 10 s.
     fn aging(aging: Duration) => queueing.aging = aging;
 
-    /// Sets whether a call is refused at once if it cannot be served within its `max_wait`, by an estimate: its place in the
-    /// queue, times how long permits were held in this process of late, divided by the limit. Default: `false`.
+    /// Sets whether a call is refused immediately if it probably cannot be served within its `max_wait`. The estimate
+    /// is its place in the queue, times the recent hold time of permits in this process, divided by the limit. Default:
+    /// `false`.
     ///
-    /// Nothing is refused while that is not known: before the first release, and once there was none for 60 s, or for eight
-    /// times as long as permits were held. While this process releases no permit, one call in a second is not refused, so that
-    /// an estimate that is too high is found out.
+    /// No call is refused while the hold time is unknown: before the first release, and if there was no release for 60
+    /// s, or for eight times the hold time. While this process releases no permit, one call per second is not refused,
+    /// so that an estimate that is too high is detected.
     ///
-    /// [`retry_after`](Error::retry_after) says when a call would be served in time. The error
-    /// [is like that of a full queue](Error::is_queue_full).
+    /// [`retry_after`](Error::retry_after) returns when a call would be served in time. The error [is like that of a
+    /// full queue](Error::is_queue_full).
     ///
     /// ```
     /// use std::time::Duration;
@@ -139,12 +146,18 @@ setters! { WaitGroupBuilder:
     /// ```
     fn refuse_early(refuse_early: bool) => queueing.early = refuse_early;
 
-    /// Serves the newest waiter of a key first while there have been waiters for this `interval`, 1 ms to 1 day. Otherwise
-    /// waiters are served in the order of arrival, which is the default. See *Newest first under overload* of the
-    /// [module](crate::wait_group#newest-first-under-overload).
+    /// Serves the newest waiter of a key first while there have been waiters for this `interval`, 1 ms to 1 day.
+    /// Otherwise waiters are served in the order of arrival, which is the default. See *Newest first under overload* of
+    /// the [module](crate::wait_group#newest-first-under-overload).
     ///
     /// Waiters that are not served end by their [`max_wait`](Self::max_wait), so set one. This cannot be combined with
-    /// [`fair`](Self::fair), or with turns of a [flow](Turn::flow).
+    /// [`fair`](Self::fair), or with turns of a [flow](Turn::flow), which keep the order of arrival.
+    ///
+    /// With [`priorities`](Self::priorities), each class has its own interval and serves its own newest waiter, below
+    /// the classes above it. [`refuse_early`](Self::refuse_early) expects that a call is served next, if the newest is
+    /// served first when it comes. If the interval ends while permits are free that the first waiter does not fit, the
+    /// newest one gets them with the next call or heartbeat, at most 1.35 s later. If the store loses this state, or
+    /// its clock is set back, the interval begins anew.
     ///
     /// ```
     /// use std::time::Duration;
@@ -166,14 +179,14 @@ setters! { WaitGroupBuilder:
 }
 
 impl WaitGroup {
-    /// Returns a builder to change the settings. `limit`: the most permits for each key, at least 1.
+    /// Returns a builder to change the settings. `limit`: the maximum number of permits for each key, at least 1.
     pub fn builder(limit: u32) -> WaitGroupBuilder {
         WaitGroupBuilder::new(limit)
     }
 }
 
 impl WaitGroupBuilder {
-    /// Reserves the last `permits` of each key for this class and those above it. Calls of lower classes see a limit that
+    /// Reserves the last `permits` of each key for this class and higher classes. For calls of lower classes, the limit
     /// is lower by this number. Default: none.
     pub fn reserve(mut self, class: u8, permits: u32) -> Self {
         self.queueing.reserved.push((class, permits));
@@ -183,7 +196,7 @@ impl WaitGroupBuilder {
     pub(super) fn new(limit: u32) -> Self {
         Self {
             limit,
-            wait: Wait::FOR_EVER,
+            wait: Patience::FOR_EVER,
             options: LeaseOptions::default(),
             queueing: Queueing::default(),
         }
@@ -192,14 +205,15 @@ impl WaitGroupBuilder {
     /// Builds the WaitGroups of the namespace `name` in a store. All users of the same store and name share them.
     ///
     /// If the processes use different limits, for example during a deployment, each call is decided by its own limit, unless the
-    /// fleet [sets one](super::FleetLimit). Of all other settings, those that were built last apply to the waiters: see *During a
+    /// fleet [sets one](crate::fleet::FleetLimit). Of all other settings, those that were built last apply to the waiters: see *During a
     /// deployment* of the [module](crate::wait_group#during-a-deployment).
     ///
     /// # Errors
     ///
     /// [`is_invalid`](Error::is_invalid) if the name is not 1 to 64 of the characters `A-Z a-z 0-9 - _ . /`, if the
-    /// limit is 0, if the ttl, the number of classes, the aging, what is reserved or the interval of
-    /// [`newest_first_after`](Self::newest_first_after) is out of range, or if that is set with [`fair`](Self::fair).
+    /// limit is 0, if the ttl, the number of classes, the aging, the number of reserved permits or the interval of
+    /// [`newest_first_after`](Self::newest_first_after) is out of range, or if that interval is set with
+    /// [`fair`](Self::fair).
     pub fn build(self, store: &Store, name: &str) -> Result<WaitGroup, Error> {
         self.options.check()?;
         let limit = check_limit(self.limit)?;
@@ -207,7 +221,7 @@ impl WaitGroupBuilder {
         let namespace = Namespace::new(store, name)?;
         let counts = telemetry::Leases::new("permit", name);
         let leases = Leases::shared(store, name, || namespace, self.options, counts);
-        leases.admission.follow_limit(name);
+        leases.namespace.follow_limit(name);
         let decisions = Decisions::new("wait_group", name);
         let wait = self.wait;
         let queueing = Arc::new(self.queueing);

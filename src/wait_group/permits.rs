@@ -6,7 +6,7 @@ use crate::lease::holders::Ends;
 use crate::lease::kind::{At, Completing, Entered, Holders, Kind, Look, Outcome};
 use crate::lease::order::{Flow, Order};
 use crate::lease::queue::Queue;
-use crate::lease::settings::Told;
+use crate::lease::settings::CallerSettings;
 use crate::lease::token::{Ending, Token};
 use crate::store::operation::{Arguments, Field, Garbled};
 
@@ -52,17 +52,17 @@ impl Outcome<PermitHolders> for Tells {
     // A waiter may be refused.
     const HEARS: bool = true;
     type Scope = ();
-    type Query = Told;
+    type Query = CallerSettings;
     type Found = Infallible;
     type Entry = Infallible;
 
-    fn told(query: &Told) -> Option<&Told> {
+    fn told(query: &CallerSettings) -> Option<&CallerSettings> {
         Some(query)
     }
 
     fn write_scope((): &(), _: &mut Arguments<'_>) {}
 
-    fn write_query(query: &Told, call: &mut Arguments<'_>) {
+    fn write_query(query: &CallerSettings, call: &mut Arguments<'_>) {
         call.text(query.text().into());
     }
 
@@ -76,7 +76,7 @@ impl Outcome<PermitHolders> for Tells {
         ))
     }
 
-    fn look(_: &PermitHolders, (): &(), _: &Told, _: bool, _: i64) -> Look<Infallible> {
+    fn look(_: &PermitHolders, (): &(), _: &CallerSettings, _: bool, _: i64) -> Look<Infallible> {
         Look::Open(None)
     }
 
@@ -117,7 +117,7 @@ pub(super) fn size(token: &Token) -> Option<(i64, i64)> {
     (nth == 1 && digits > 0).then_some((numbers[0], numbers[1]))
 }
 
-/// What is behind the limit of a token.
+/// The part of a token after its limit.
 fn order(token: &Token) -> Order {
     let ending = token.ending().err();
     let Some(text) = ending.and_then(|ending| ending.splitn(3, '/').nth(2)) else {
@@ -200,7 +200,7 @@ impl Holders for PermitHolders {
     fn fits(&self, token: &Token, of: At<'_>) -> bool {
         match size(token) {
             None => self.used() == 0,
-            // What is heavier than the limit holds alone.
+            // If the weight is above the limit, the permit is held alone.
             Some((weight, limit)) => {
                 let limit = limit_for(token, limit, of);
                 limit > 0 && (self.used() == 0 || self.used() + weight <= limit)
@@ -217,7 +217,7 @@ impl Holders for PermitHolders {
     }
 
     fn counted(queue: &Queue, rank: i64) -> i64 {
-        // Waiters of the last rank want no permit.
+        // Waiters of the last rank take no permit.
         queue.ahead(rank.min(IDLE - 1))
     }
 

@@ -15,13 +15,13 @@ use crate::lease::token::{Ending, Suffix};
 use crate::macros::in_range;
 use crate::wait_group::permits;
 
-/// How many classes there can be.
+/// The maximum number of classes.
 const MOST_CLASSES: u8 = permits::IDLE as u8;
 
-/// The rank of the lowest class, and of callers that say nothing of classes.
+/// The rank of the lowest class, and of callers without a class.
 const LOWEST: i64 = permits::IDLE - 1;
 
-/// Where a call stands among the waiters for permits: its flow, the share of that, and its class.
+/// The place of a call among the waiters for permits: its flow, the share of the flow, and its class.
 ///
 /// ```
 /// use tower_distributed::wait_group::Turn;
@@ -63,7 +63,8 @@ impl Turn {
 
     /// Sets the flow, such as a tenant or a user. The flows of a key that have waiters get equal shares of the permits.
     ///
-    /// Flows are told apart by 128 bits of the SHA-256 of their names.
+    /// Flows are distinguished by 128 bits of the SHA-256 of their names, so nobody can choose a name that shares the
+    /// queue of another flow.
     #[must_use]
     pub fn flow(self, flow: impl Into<Key>) -> Self {
         Self {
@@ -81,8 +82,8 @@ impl Turn {
         }
     }
 
-    /// Sets the class, of the number of [`priorities`](super::WaitGroupBuilder::priorities). 0 is the highest. Default: the
-    /// lowest.
+    /// Sets the class: 0, the highest, up to the number of [`priorities`](super::WaitGroupBuilder::priorities) minus
+    /// one. Default: the lowest.
     #[must_use]
     pub fn class(self, class: u8) -> Self {
         Self {
@@ -99,11 +100,11 @@ pub(super) struct Queueing {
     pub(super) fair: bool,
     pub(super) classes: u8,
     pub(super) aging: Duration,
-    /// The last permits that only this class and those above it get.
+    /// The number of last permits that only this class and higher classes can acquire.
     pub(super) reserved: Vec<(u8, u32)>,
-    /// Whether calls that cannot be served in time are refused when they come.
+    /// Whether calls that cannot be served in time are refused immediately.
     pub(super) early: bool,
-    /// For how long a class must have had waiters, so that the newest of them is served first.
+    /// How long there must have been waiters before the newest is served first.
     pub(super) newest: Option<Duration>,
 }
 
@@ -157,7 +158,7 @@ impl Queueing {
         Ok(())
     }
 
-    /// Flows, if there are any, need the order of arrival within each.
+    /// If there are flows, each needs the order of arrival.
     fn check_flows(&self, any: bool) -> Result<(), Error> {
         match self.newest {
             Some(after) if any => Err(Error::invalid(format!(
@@ -167,7 +168,7 @@ impl Queueing {
         }
     }
 
-    /// The same for one of so many processes that share the limit.
+    /// Returns the share of one of `replicas` processes that share the limit.
     pub(super) fn share(&self, replicas: NonZeroU32) -> Self {
         let reserved = self
             .reserved
@@ -180,7 +181,7 @@ impl Queueing {
         }
     }
 
-    /// The rank of a class. The lowest one is the same for all, however many there are.
+    /// The rank of a class. The lowest class has the same rank for any number of classes.
     fn rank(&self, class: u8) -> i64 {
         if class + 1 < self.classes {
             class.into()
@@ -189,7 +190,7 @@ impl Queueing {
         }
     }
 
-    /// How many permits a rank leaves to others.
+    /// How many permits a rank leaves to higher classes.
     fn reserved(&self, rank: i64) -> u32 {
         let above = self
             .reserved
@@ -198,7 +199,7 @@ impl Queueing {
         above.map(|(_, permits)| *permits).max().unwrap_or(0)
     }
 
-    /// What applies to all waiters of a key, as of now.
+    /// The settings that apply to all waiters of a key, as of now.
     pub(super) fn rules(&self) -> Arc<Rules> {
         let since = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -220,7 +221,7 @@ impl Queueing {
         })
     }
 
-    /// Checks a turn. Returns its rank, and how many permits it leaves to others.
+    /// Checks a turn. Returns its rank, and how many permits it leaves to higher classes.
     pub(super) fn class(&self, turn: Turn) -> Result<(i64, u32), Error> {
         in_range("the share of a flow", 1..=1000, "1 to 1000", turn.share)?;
         self.check_flows(turn.flow.is_some())?;
@@ -235,8 +236,8 @@ impl Queueing {
         Ok((rank, self.reserved(rank)))
     }
 
-    /// Returns the suffix of a token: its weight, its limit, its flow, how many permits are missing in the limit since they are
-    /// reserved, and the limit that was chosen for it alone.
+    /// Returns the suffix of a token: its weight, its limit, its flow, how many permits are missing in the limit
+    /// because they are reserved, and the limit that was chosen for it alone.
     pub(super) fn suffix(
         &self,
         turn: Turn,
@@ -266,7 +267,7 @@ impl Queueing {
     }
 }
 
-/// All processes must know the same flows, and nobody can find a name that is taken for another.
+/// All processes must compute the same digest, and it must be infeasible to find a second name with the same digest.
 fn digest(name: &[u8]) -> u128 {
     let digest = Sha256::digest(name);
     digest

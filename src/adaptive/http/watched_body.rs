@@ -15,8 +15,8 @@ use crate::adaptive::client_time::{Client, ClientTime, Upload};
 use crate::layers::concurrency_limit::ConcurrencyLimitLayer;
 
 pin_project! {
-    /// The body of a request behind a limit that [adapts](ConcurrencyLimitLayer::adaptive): it notes how long the handler
-    /// waits for the client. See [`watch_body`](ConcurrencyLimitLayer::watch_body).
+    /// The body of a request behind a limit that [adapts](ConcurrencyLimitLayer::adaptive): it measures how long the
+    /// handler waits for the client. See [`watch_body`](ConcurrencyLimitLayer::watch_body).
     #[derive(Debug)]
     pub struct WatchedBody<B> {
         #[pin]
@@ -25,7 +25,7 @@ pin_project! {
     }
 }
 
-/// Notes that the body is over when it is dropped.
+/// Records the end of the body when it is dropped.
 #[derive(Debug)]
 struct Watch(Arc<ClientTime>);
 
@@ -66,12 +66,12 @@ impl<B: Body> Body for WatchedBody<B> {
 }
 
 impl<B: Body + 'static, H, R, A> ConcurrencyLimitLayer<Request<B>, H, R, A> {
-    /// Sets how a [`WatchedBody`] becomes a body of the type `B`, so that a limit that [adapts](Self::adaptive) can tell the
-    /// time of the service from that of a client that uploads slowly.
+    /// Sets how a [`WatchedBody`] is converted into a body of the type `B`. With it, a limit that
+    /// [adapts](Self::adaptive) can separate the time of the service from that of a client that uploads slowly.
     ///
-    /// `web::concurrency_limit` and `grpc::concurrency_limit` do it for the bodies of axum and tonic, with the features
-    /// `axum` and `tonic`. For a body of another type, a request has a latency only if it has no body. Its status counts in
-    /// any case.
+    /// `web::concurrency_limit` and `grpc::concurrency_limit` set it for the bodies of axum and tonic, with the
+    /// features `axum` and `tonic`. If it is not set for the type of the body, a request has a latency only if it has
+    /// no body. Its status counts in any case.
     ///
     /// ```
     /// use axum::body::Body;
@@ -96,7 +96,7 @@ impl<B: Body + 'static, H, R, A> ConcurrencyLimitLayer<Request<B>, H, R, A> {
         self
     }
 
-    /// The same if `B` is `K`.
+    /// Calls [`watch_body`](Self::watch_body) if `B` is `K`.
     #[cfg(any(feature = "axum", feature = "tonic"))]
     pub(crate) fn watch_body_of_type<K: 'static>(self, wrap: fn(WatchedBody<K>) -> K) -> Self {
         let mut wrap = Some(wrap);
@@ -118,12 +118,12 @@ impl<B: Body + 'static, H, R, A> ConcurrencyLimitLayer<Request<B>, H, R, A> {
     }
 }
 
-/// Watches the body of a request, if it is known how. Returns what of the request is its client's.
+/// Watches the body of a request, if its type is known. Returns the part of the latency that is due to the client.
 fn watched<B: Body>(
     request: Request<B>,
     wrap: Option<&impl Fn(WatchedBody<B>) -> B>,
 ) -> (Request<B>, Client) {
-    // What these methods answer is no measure of the others. CONNECT opens a stream in both directions.
+    // The latency of these methods is not comparable with that of the others. CONNECT opens a bidirectional stream.
     if [
         Method::HEAD,
         Method::OPTIONS,

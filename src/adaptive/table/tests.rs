@@ -1,4 +1,4 @@
-//! What a process knows of the limits, and what it tells.
+//! The limits that a process knows, and its reports.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +30,7 @@ fn told(limit: i64, mean: i64) -> Result<Told, Error> {
     })
 }
 
-/// What was seen of a key.
+/// Returns the measurements of a key.
 fn seen(limits: &AdaptiveLimits) -> Seen {
     lock(&limits.0.known).get(&Key::from("k")).unwrap().seen
 }
@@ -54,7 +54,7 @@ fn the_number_of_known_keys_is_bounded() {
     assert_eq!(lock(&limits.0.known).len(), MOST);
 }
 
-/// If there are too many, those that were not used for a minute are removed, but for those with permits in flight.
+/// If there are too many keys, those that were not used for a minute are removed, except those with permits in flight.
 #[test]
 fn keys_that_are_not_used_make_room() {
     let (limits, now, mut all) = (limits(), Instant::now(), KnownKeys::new(MOST));
@@ -76,7 +76,7 @@ fn keys_that_are_not_used_make_room() {
     assert!(all.len() < MOST, "more than one made room");
 }
 
-/// One report per key is in flight at a time, and one is sent in a window.
+/// Only one report per key is in flight at a time, and one is sent per window.
 #[test]
 fn reports_are_bounded() {
     let (limits, key, now) = (limits(), Key::from("k"), Instant::now());
@@ -109,7 +109,8 @@ fn reports_are_bounded() {
     assert!(limits.0.due(known, now + ms(10_200)).is_some());
 }
 
-/// If the store has lost the limit, it goes on with this one, unless that is old, or not of samples of its own.
+/// If the store has lost the limit, it continues with the limit of this process, unless that is old, or not based on
+/// samples of this process.
 #[test]
 fn only_samples_are_knowledge() {
     let (limits, now) = (limits(), Instant::now());
@@ -153,7 +154,8 @@ async fn a_limit_that_is_old_is_read_again() {
     }
 }
 
-/// A request that weighs more than the limit takes all of it. What can never be admitted is left to the refusal.
+/// A request that weighs more than the limit takes all of it. A request that can never be admitted is left to be
+/// refused.
 #[tokio::test(start_paused = true)]
 async fn requests_are_bounded_by_the_limit() {
     let (limits, key) = (limits(), Key::from("k"));
@@ -192,7 +194,7 @@ async fn what_is_seen_of_a_key_is_reported() {
     let in_flight = || lock(&limits.0.known).get(&key).unwrap().in_flight;
     let all = samples(2, 2, 5_004_000, 5);
     assert_eq!((seen(&limits), in_flight()), (all, 3));
-    // The answer to the report comes at once.
+    // The reply to the report arrives at once.
     advance(ms(100)).await;
     limits.ended(&key, ms(1), Signal::Ignore);
     assert_eq!(seen(&limits), samples(0, 0, 0, 3));

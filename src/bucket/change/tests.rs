@@ -98,7 +98,8 @@ fn a_bucket_keeps_a_bounded_number_of_levels() {
     }
 }
 
-/// As many tokens are missing as before. If the burst is smaller, as many are left, up to the new burst.
+/// The number of missing tokens is kept. If the burst is smaller, the number of tokens left is kept, up to the new
+/// burst.
 #[test]
 fn a_new_quota_takes_over_what_is_missing() {
     let (fast, slow) = (
@@ -143,7 +144,7 @@ fn a_new_quota_takes_over_what_is_missing() {
     }
 }
 
-/// Also those that were reserved before, and have not acted yet.
+/// This includes tokens that were reserved before, and have not acted yet.
 #[test]
 fn a_new_quota_takes_over_what_is_reserved() {
     let reserve = |bucket: &mut Bucket, quotas: &Quotas, cost| {

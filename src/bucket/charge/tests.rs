@@ -7,7 +7,7 @@ use crate::bucket::adjust::Peek;
 use crate::bucket::quota::Quota;
 use crate::bucket::tests::fixtures::ask_for;
 
-/// Whatever a reply says, it is read or refused.
+/// Every reply is either read or refused.
 #[test]
 fn forged_states_are_read_or_refused() {
     let quotas = [

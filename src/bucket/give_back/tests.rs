@@ -19,7 +19,8 @@ fn reserve(bucket: &mut Bucket, quotas: &Quotas, now: i64, cost: i64) -> Decisio
     fixtures::reserve(bucket, quotas, START + now, (cost, MAX_SPAN))
 }
 
-/// Cancels a decision on `cost` tokens. Returns whether anything was given back, and what is available then.
+/// Cancels a decision on `cost` tokens. Returns whether anything was given back, and the number of available tokens
+/// after it.
 fn cancel(
     bucket: &mut Bucket,
     decision: &Decision,
@@ -38,7 +39,7 @@ fn the_latest_charge_comes_back_in_full_if_nothing_was_charged_after_it() {
     for (others, at, expected) in [
         (0, 0, (true, 5)),
         (0, 2 * SECOND - 1, (true, 5)),
-        // The tokens have come back by themselves.
+        // The tokens were refilled with time.
         (0, 2 * SECOND, (false, 5)),
         (1, 0, (false, 2)),
     ] {
@@ -77,7 +78,7 @@ fn used_tokens_of_a_credit_come_back_once() {
     }
 }
 
-/// By the clock of its process, it is later than the store says. That clock may be an eighth faster than the store's.
+/// By the clock of its process, it is later than by the store's clock. The process's clock may be an eighth faster.
 #[test]
 fn a_reservation_from_before_the_clock_was_set_back_stays_charged() {
     for (age, at, comes_back) in [

@@ -1,4 +1,4 @@
-//! What one hold charges. For random ones, see the tests of sets of holds.
+//! The charges of one hold. For random holds, see the tests of sets of holds.
 
 mod steps;
 

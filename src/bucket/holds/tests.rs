@@ -41,14 +41,14 @@ fn capture(bucket: &mut Bucket, quotas: &Quotas, id: u128, amount: u32) -> Bucke
     run(bucket, quotas, id, OnEnd::Capture, verb)
 }
 
-/// The quotas of the call are charged in full, so they may be in debt. Those of other calls have not admitted it.
+/// The quotas of the call are charged in full, so they may be in debt. Quotas of other calls have not admitted it.
 #[test]
 fn a_capture_is_debt_only_under_the_quotas_of_its_hold() {
     let (mut bucket, fast, hourly) = (Bucket::default(), fast(), one(Quota::per_hour(10)));
     assert!(take(&mut bucket, &hourly, START, 1));
     authorize(&mut bucket, &fast, 1, 2, OnEnd::Capture);
     let state = capture(&mut bucket, &fast, 1, 30);
-    // One was used before, and is missing here too.
+    // One token was used before, and is missing here too.
     assert_eq!(state.available_after(1), Some(Duration::from_millis(1200)));
     let empty = peek(&bucket, &hourly, START).available_after(1);
     assert_eq!(empty, Some(Duration::from_secs(360)));
@@ -79,7 +79,7 @@ fn what_is_held_of_a_credit_may_come_back() {
     let after = [1, 15, 16, 45, 46, 51].map(|cost| state.available_after(cost));
     assert_eq!(after, [now, now, at_the_end, at_the_end, None, None]);
 
-    // Other tokens come back before the end of a hold.
+    // Other tokens are refilled before the end of a hold.
     let (mut bucket, fast) = (Bucket::default(), fast());
     authorize(&mut bucket, &fast, 1, 5, OnEnd::Release);
     assert!(take(&mut bucket, &fast, START, 15));

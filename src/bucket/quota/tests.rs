@@ -8,7 +8,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::*;
 use crate::bucket::quotas::Quotas;
 
-/// The interval of a quota, as it is stored. No product is above what a number of Lua holds.
+/// The stored interval of a quota. No product exceeds the exact integers of Lua.
 fn interval(quota: Quota) -> (i64, i64) {
     let quotas = Quotas::new([quota]).unwrap();
     let Tokens { burst, num, den } = quotas.limits()[0].tokens;

@@ -39,7 +39,7 @@ const STEPS: usize = 40;
 /// The key that holds a list.
 const FOREIGN: usize = 2;
 
-/// Operations that are one run: equal ones, if they are not told apart by `nth`.
+/// Operations that are one run: equal operations, unless `nth` distinguishes them.
 #[derive(Debug)]
 struct Run<O> {
     /// The key of the bucket, or one of each limit.
@@ -48,7 +48,7 @@ struct Run<O> {
     count: usize,
     /// The operation at a position from 0.
     nth: fn(&O, usize) -> O,
-    /// What is done in the other buckets if one of the keys is foreign.
+    /// The operation for the other buckets if one of the keys is foreign.
     elsewhere: Option<O>,
 }
 
@@ -71,7 +71,7 @@ impl<O: Clone> Run<O> {
     }
 }
 
-/// What an operation acts on: one bucket, or one of each limit.
+/// The state for an operation: one bucket, or one bucket for each limit.
 trait Cells: Cell {
     fn of(buckets: impl Iterator<Item = Bucket>) -> Self;
     fn each(self) -> impl Iterator<Item = Bucket>;
@@ -203,13 +203,13 @@ impl Both {
             .collect()
     }
 
-    /// Sends the runs in one call of the script, and applies them one by one in Rust. Returns the replies of each
-    /// run, in order. One with the foreign key has none.
+    /// Sends the runs in one call of the script, and applies them one by one in Rust. Returns the replies of each run,
+    /// in order. A run with the foreign key has none.
     fn call<O: Operation<Cell: Cells> + Clone>(&mut self, runs: &[Run<O>]) -> Vec<Vec<O::Reply>> {
         self.call_and_compare(runs, |reply, _| format!("{reply:?}"))
     }
 
-    /// As `call`, but compares what `told` makes of the replies. It is told of the last one of each run.
+    /// Like `call`, but compares the results of `told` for the replies. It is called with the last reply of each run.
     fn call_and_compare<O: Operation<Cell: Cells> + Clone>(
         &mut self,
         runs: &[Run<O>],

@@ -18,7 +18,7 @@ pub(crate) fn one(quota: Quota) -> Quotas {
     Quotas::new([quota]).unwrap()
 }
 
-/// What is known of a bucket at `START`.
+/// The state of a bucket at `START`.
 pub(crate) fn state_of(quotas: &Quotas, bucket: Bucket) -> BucketState {
     BucketState {
         quotas: quotas.clone(),
@@ -49,7 +49,7 @@ pub(crate) fn take(bucket: &mut Bucket, quotas: &Quotas, now: i64, cost: i64) ->
     reserve(bucket, quotas, now, (cost, 0)).is_admitted()
 }
 
-/// Charges tokens whether there are any, and blocks for so many µs.
+/// Charges tokens even if they are not available, and blocks for this number of µs.
 pub(crate) fn adjust(
     bucket: &mut Bucket,
     quotas: &Quotas,
@@ -68,8 +68,8 @@ pub(crate) fn peek(bucket: &Bucket, quotas: &Quotas, now: i64) -> BucketState {
     Peek.apply(&mut bucket.clone(), now).under(quotas)
 }
 
-/// Checks every closed interval of when requests acted, and with how many tokens: no more than the burst and `held`, and what
-/// comes back in the time and `rounded` µs.
+/// Checks every closed interval: the requests in it acted with at most the burst, `held`, and the tokens that are
+/// refilled in the time of the interval plus `rounded` µs.
 pub(crate) fn check_intervals(
     quotas: &Quotas,
     ledger: &mut [(i64, i64)],
@@ -111,13 +111,13 @@ pub(crate) async fn cancel_at_once(reservation: &mut Reservation) {
     }
 }
 
-/// What is left of each quota of the key `k`.
+/// The remaining tokens of each quota of the key `k`.
 pub(crate) async fn left_of_each(bucket: &TokenBucket) -> Vec<u32> {
     let state = bucket.peek("k").await.unwrap();
     state.balances().map(|balance| balance.remaining).collect()
 }
 
-/// What is held and what is left of the key `k`.
+/// The held and the remaining tokens of the key `k`.
 pub(crate) async fn left(bucket: &TokenBucket) -> (u32, u32) {
     let state = bucket.peek("k").await.unwrap();
     (state.held(), state.remaining())

@@ -194,7 +194,7 @@ fn more_than_can_be_counted_is_not_written() {
     );
 }
 
-/// Changed bytes are refused, or decode to an answer that encodes to as many bytes. For any bytes: `tests/fuzz`.
+/// Changed bytes are refused, or decode to an answer of the same encoded length. For any bytes: `tests/fuzz`.
 #[test]
 fn no_changed_byte_panics() {
     let bytes = encode(&answer());

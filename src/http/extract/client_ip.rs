@@ -1,5 +1,5 @@
-//! The address of the client that an HTTP request comes from, behind any number of trusted proxies: which proxies are trusted,
-//! and the walk from the peer towards the client.
+//! The address of the client of an HTTP request, behind any number of trusted proxies: the configuration of trusted
+//! proxies, and the walk from the peer towards the client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroUsize;
@@ -25,13 +25,14 @@ mod forwarded;
 #[cfg(test)]
 mod tests;
 
-/// By the address of the client: all clients of an IPv6 /64 network, or of an IPv4 address, have one key. By default no
-/// proxy is trusted, and the client is the peer of the connection. See [`ClientIp`] for the rules.
+/// Uses the address of the client as the key: all clients of an IPv6 /64 network, or of an IPv4 address, have one key.
+/// By default no proxy is trusted, and the client is the peer of the connection. See [`ClientIp`] for the rules.
 ///
-/// The server puts the address of the peer among the extensions of the request: axum by
-/// `into_make_service_with_connect_info::<SocketAddr>()` (needs the feature `axum`), tonic by itself (feature `tonic`). For
-/// others insert the [`SocketAddr`](std::net::SocketAddr) of the connection, or say [where it is](Extractor::peer).
-/// **Requests without it are refused** with an error that says which call is missing; they never share one key.
+/// The server inserts the address of the peer into the extensions of the request: axum by
+/// `into_make_service_with_connect_info::<SocketAddr>()` (needs the feature `axum`), tonic by itself (feature `tonic`).
+/// For other servers, insert the [`SocketAddr`](std::net::SocketAddr) of the connection, or set [where it
+/// is](Extractor::peer). **Requests without it are refused** with an error that names the missing call; they never
+/// share one key.
 ///
 /// ```
 /// use http::HeaderMap;
@@ -61,10 +62,10 @@ pub fn client_ip() -> Extractor<ClientIp> {
 ///
 /// # Which header is read
 ///
-/// `X-Forwarded-For`, `Forwarded` after [`forwarded`](Extractor::forwarded), or another field after
-/// [`one_address`](Extractor::one_address). The others are never read. A proxy that
-/// writes one of them passes the other one through as the client sent it. If both were read, a client could send the
-/// one that the proxy does not write, and choose its address.
+/// `X-Forwarded-For` by default, `Forwarded` after [`forwarded`](Extractor::forwarded), or another field after
+/// [`one_address`](Extractor::one_address). Only one of them is read. A proxy that writes one of these fields passes
+/// the others through as the client sent them. If several were read, a client could send one that the proxy does not
+/// write, and choose its address.
 ///
 /// # Which entry is the client
 ///
@@ -112,7 +113,7 @@ pub struct ClientIp {
     warned: Arc<Warned>,
 }
 
-/// Which warnings this value and its clones have given.
+/// The warnings that this value and its clones have logged.
 #[derive(Debug, Default)]
 struct Warned {
     peer_missing: AtomicBool,
@@ -121,8 +122,9 @@ struct Warned {
 
 /// For [`client_ip`].
 impl Extractor<ClientIp> {
-    /// Trusts proxies by their addresses: networks such as `10.0.0.0/8` or single addresses, as text or as values whose text
-    /// it is, such as [`IpAddr`]s. White space around the text is ignored. Several calls add up. An empty list trusts no proxy.
+    /// Trusts proxies by their addresses: networks such as `10.0.0.0/8` or single addresses, as text or as values whose
+    /// text it is, such as [`IpAddr`]s. White space around the text is ignored. Several calls add up. An empty list
+    /// trusts no proxy.
     ///
     /// List every proxy between the clients and this server, and nothing else: an address in these networks can choose
     /// the address that it is counted under. An IPv6 network does not match IPv4 addresses.
@@ -151,13 +153,13 @@ impl Extractor<ClientIp> {
     /// Trusts `n` proxies by their number, for proxies whose addresses are not known. With 1, the client is the last
     /// entry of the header. 0 trusts no proxy.
     ///
-    /// Prefer [`trust`](Self::trust) where the addresses are known: this method does not check who the peer is. Use it
-    /// only if the server cannot be reached except through all `n` proxies. The last call replaces those before.
+    /// Prefer [`trust`](Self::trust) if the addresses are known: this method does not check the address of the peer.
+    /// Use it only if the server cannot be reached except through all `n` proxies. The last call replaces earlier ones.
     ///
     /// # Errors
     ///
-    /// After [`trust`](Self::trust): the proxies are trusted either by address or by number. If one of the two replaced
-    /// the other, a check that the configuration shows would not be made.
+    /// After [`trust`](Self::trust): proxies are trusted either by address or by number. If a number replaced the
+    /// addresses, the configured check of addresses would be silently lost.
     ///
     /// ```
     /// use http::HeaderMap;
@@ -194,13 +196,13 @@ impl Extractor<ClientIp> {
         })
     }
 
-    /// Reads a field that has the address of the client and nothing else, instead of `X-Forwarded-For`: `CF-Connecting-IP`
-    /// of Cloudflare, `True-Client-IP` of Akamai, `X-Real-IP` of nginx, `Fly-Client-IP`. It is believed only if the peer is
+    /// Reads a field that contains only the address of the client, instead of `X-Forwarded-For`: `CF-Connecting-IP` of
+    /// Cloudflare, `True-Client-IP` of Akamai, `X-Real-IP` of nginx, `Fly-Client-IP`. It is used only if the peer is
     /// [trusted](Self::trust): list the networks of the CDN, or of the proxy that sets the field.
     ///
-    /// The proxy must set or remove the field in each request, whatever the client sent. If it is missing, is sent
-    /// several times, or is not one address, the client is the peer. With [`trust_hops`](Self::trust_hops), every peer is
-    /// believed.
+    /// The proxy must set or remove the field in each request, whatever the client sent. If the field is missing, is
+    /// sent several times, or is not one address, the client is the peer. With [`trust_hops`](Self::trust_hops), the
+    /// field is used for every peer.
     ///
     /// ```
     /// use http::HeaderMap;
@@ -211,7 +213,7 @@ impl Extractor<ClientIp> {
     /// let mut headers = HeaderMap::new();
     /// headers.insert("cf-connecting-ip", "203.0.113.7".parse().unwrap());
     /// assert_eq!(client_ip.address([173, 245, 48, 1].into(), &headers).to_string(), "203.0.113.7");
-    /// // Who connects directly cannot choose an address.
+    /// // A client that connects directly cannot choose its address.
     /// assert_eq!(client_ip.address([198, 51, 100, 9].into(), &headers).to_string(), "198.51.100.9");
     /// # Ok::<(), tower_distributed::Error>(())
     /// ```
@@ -279,10 +281,11 @@ impl Extractor<ClientIp> {
         }))
     }
 
-    /// The number of leading bits of an IPv6 address that [`network`](ClientIp::network) keeps: 1 to 128, by default 64.
+    /// The number of leading bits of an IPv6 address that [`network`](ClientIp::network) keeps: 1 to 128, by default
+    /// 64.
     ///
-    /// A customer of a provider usually gets a /64 or a larger network, and can use every address in it. With a
-    /// longer prefix than that, one client can have as many rate limits as it has addresses.
+    /// A customer of a provider usually gets a /64 or a larger network, and can use every address in it. With a prefix
+    /// longer than the customer's network, one client gets a rate limit for each of its addresses.
     ///
     /// ```
     /// use tower_distributed::extract::client_ip;
@@ -324,8 +327,8 @@ impl ClientIp {
 
     /// An address with the bits after its prefix set to zero. Clients with the same network share a rate limit.
     ///
-    /// Of an address that NAT64 has made (`64:ff9b::/96`, RFC 6052) this is the network of the IPv4 address in it: otherwise
-    /// all IPv4 clients would share a limit.
+    /// For an address that NAT64 has translated (`64:ff9b::/96`, RFC 6052), this is the network of the embedded IPv4
+    /// address: otherwise all IPv4 clients would share a limit.
     ///
     /// ```
     /// use tower_distributed::extract::client_ip;
@@ -344,13 +347,13 @@ impl ClientIp {
         IpNet::new(address, bits).map_or(address, |network| network.network())
     }
 
-    /// The name of a forwarding header that the request has and that [`address`](Self::address) ignores, since the peer
-    /// is not trusted. `None` if there is none.
+    /// The name of a forwarding header that the request has and that [`address`](Self::address) ignores, because the
+    /// peer is not trusted. `None` if there is none.
     ///
-    /// If no proxy is trusted, this is the configured header, `x-forwarded-for` or `forwarded`. If networks are trusted, it is the configured
-    /// header only. Such a header is a sign of a proxy that is missing in the configuration: then all its clients share
-    /// one rate limit. A client that connects directly can send the header as well, so it is logged once, not per
-    /// request.
+    /// If no proxy is trusted, this is the configured header, `x-forwarded-for` or `forwarded`. If networks are
+    /// trusted, it is the configured header only. Such a header suggests that a proxy is missing in the configuration:
+    /// then all clients of that proxy share one rate limit. A client that connects directly can send the header as
+    /// well, so it is logged once, not per request.
     fn untrusted_header(&self, peer: IpAddr, headers: &HeaderMap) -> Option<&str> {
         if self.trust.is_trusted(peer.to_canonical()) {
             return None;
@@ -389,7 +392,7 @@ impl<B> KeyExtractor<Request<B>> for ClientIp {
     }
 }
 
-/// The IPv4 address that NAT64 has translated, if it is one.
+/// The IPv4 address in an address that NAT64 has translated; any other address unchanged.
 fn without_nat64(address: IpAddr) -> IpAddr {
     const NAT64: u128 = 0x0064_ff9b << 96;
     match address {
@@ -409,7 +412,7 @@ fn prefix(version: &str, bits: u8, longest: u32) -> Result<u8, Error> {
     Ok(bits)
 }
 
-/// The proxies whose entries are believed.
+/// The proxies whose entries are used.
 #[derive(Clone, Debug)]
 enum Trust {
     /// No proxy. Headers are ignored.
@@ -421,7 +424,7 @@ enum Trust {
 }
 
 impl Trust {
-    /// Adds networks to those that are trusted already.
+    /// Adds networks to the trusted networks.
     fn with_networks(self, added: Vec<IpNet>) -> Result<Self, String> {
         match self {
             _ if added.is_empty() => Ok(self),
@@ -443,7 +446,7 @@ impl Trust {
         }
     }
 
-    /// Whether entries that this address appended are believed. With a number of proxies, the peer is never checked.
+    /// Whether entries that this address appended are used. With a number of proxies, the peer is never checked.
     fn is_trusted(&self, address: IpAddr) -> bool {
         match self {
             Self::Nobody => false,
@@ -461,10 +464,10 @@ impl Trust {
         match self {
             Self::Nobody => peer,
             Self::Networks(_) => {
-                // Not made for a peer that is not trusted: to find the header takes time.
+                // Not created for a peer that is not trusted: finding the header takes time.
                 let mut entries = iter::once_with(entries).flatten();
                 let mut client = peer;
-                // The address to the right of an entry is the last one that a trusted proxy vouches for.
+                // The address to the right of an entry is the last one that was appended by a trusted proxy.
                 while self.is_trusted(client)
                     && let Some(Some(address)) = entries.next()
                 {

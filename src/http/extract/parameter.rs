@@ -1,4 +1,4 @@
-//! Keys from what a client sends beside the body: header fields, cookies, query parameters and tokens.
+//! Keys from header fields, cookies, query parameters and bearer tokens.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,11 +12,12 @@ use percent_encoding::percent_decode;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Error;
+use crate::key::IntoKey;
 use crate::key::Key;
 use crate::layers::extract::Extractor;
-use crate::layers::key::{Extracted, IntoKey, KeyExtractor};
+use crate::layers::key::{Extracted, KeyExtractor};
 
-/// Values longer than this are hashed even where they may be shown.
+/// Longer values are hashed even if plain values are allowed.
 const LONGEST_PLAIN: usize = 256;
 
 /// Uses the value of a header field as the key. A request without the field
@@ -24,8 +25,8 @@ const LONGEST_PLAIN: usize = 256;
 /// [`optional`](Extractor::optional).
 ///
 /// The value is hashed (SHA-256), so that credentials never become the names of Redis keys; [`plain`](Extractor::plain)
-/// keeps it. The hash hides values that cannot be guessed, such as API keys; a value with little entropy, such as a phone
-/// number, can be found by trying. A request with several such fields is a [bad request](Error::bad_request).
+/// keeps it. The hash hides values that cannot be guessed, such as API keys; a value with little entropy, such as a
+/// phone number, can be found by trying. A request with several such fields is a [bad request](Error::bad_request).
 ///
 /// # Errors
 ///
@@ -136,7 +137,7 @@ impl Parameter {
         })
     }
 
-    /// The key of the one value.
+    /// The key of a parameter that has exactly one value.
     fn key<V: Deref<Target: AsRef<[u8]>>>(
         &self,
         part: &str,
@@ -173,7 +174,7 @@ impl<B> KeyExtractor<Request<B>> for Parameter {
     }
 }
 
-/// Makes a key that does not show the value, unless it may.
+/// Makes a key from a value: its hash, unless the key may show the value.
 fn key_of(value: &[u8], is_plain: bool) -> Key {
     if is_plain && value.len() <= LONGEST_PLAIN {
         return value.into();
@@ -182,10 +183,10 @@ fn key_of(value: &[u8], is_plain: bool) -> Key {
     URL_SAFE_NO_PAD.encode(&Sha256::digest(value)[..18]).into()
 }
 
-/// Returns the one value of a part of the request, such as the header field x-tenant. An error if there is none.
+/// Returns the only value of a part of the request, such as the header field x-tenant. An error if there is none.
 ///
-/// Several values are an error: a service reads one of them, and it is not known which. A key of all of them would be
-/// another one for each value that a client adds.
+/// Several values are an error: the service reads one of them, and this crate does not know which. If all of them
+/// formed the key, each value that a client adds would give it a new key.
 fn only<V>(part: impl fmt::Display, mut values: impl Iterator<Item = V>) -> Result<V, Error> {
     match (values.next(), values.next()) {
         (Some(value), None) => Ok(value),
@@ -213,12 +214,12 @@ pub(super) fn split(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..at], &bytes[at + 1..]))
 }
 
-/// Uses the subject of the bearer token (RFC 6750) in the field `Authorization` as the key. The closure gets the token and
-/// returns the subject. The closure, or a layer outside of this one, **must verify the token**.
+/// Uses the subject of the bearer token (RFC 6750) in the field `Authorization` as the key. The closure gets the token
+/// and returns the subject. The closure, or a layer outside of this one, **must verify the token**.
 ///
 /// A request without a bearer token [is refused](crate::RefusalKind::MissingPart), unless the token is
-/// [`optional`](Extractor::optional), as are requests with several such fields, and those for which the closure returns an
-/// [`Error`]. A request for which the closure returns `None` passes.
+/// [`optional`](Extractor::optional). A request with several such fields is refused, and so is one for which the
+/// closure returns an [`Error`]. A request for which the closure returns `None` passes.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::bearer};

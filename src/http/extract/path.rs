@@ -1,4 +1,4 @@
-//! Keys from the path of a request, and from its extensions, where the original path may be.
+//! Keys from the path of a request, and from its extensions, which may contain the original path.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,9 +9,10 @@ use http::{Extensions, Request, Uri};
 use percent_encoding::percent_decode_str;
 
 use crate::error::Error;
+use crate::key::IntoKey;
 use crate::key::Key;
 use crate::layers::extract::Extractor;
-use crate::layers::key::{Extracted, IntoKey, KeyExtractor};
+use crate::layers::key::{Extracted, KeyExtractor};
 
 type ReadUri = Arc<dyn Fn(&Extensions) -> Option<&Uri> + Send + Sync>;
 
@@ -20,8 +21,8 @@ type ReadUri = Arc<dyn Fn(&Extensions) -> Option<&Uri> + Send + Sync>;
 /// Percent-encoded characters are decoded, except `/` and `%`. Empty and `.` segments are removed, and `..` removes the
 /// segment before it. So `/document/42`, `/document/%34%32` and `//document/./42/` have one key.
 ///
-/// A nested axum router sees the path without its prefix. With the feature `axum` this extractor uses the whole path;
-/// without the feature, say where the whole URI is with [`uri`](Extractor::uri).
+/// A nested axum router sees the path without its prefix. With the feature `axum`, this extractor uses the whole path;
+/// without the feature, set where the whole URI is with [`uri`](Extractor::uri).
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::path};
@@ -39,8 +40,8 @@ pub fn path() -> Extractor<Path> {
 
 /// Uses the path and the query as the key, as they were sent. [`shared_get`](fn@super::shared_get) uses it.
 ///
-/// In a nested axum router it uses the whole path with the feature `axum`. Without the feature, say where the whole URI is
-/// with [`uri`](Extractor::uri); otherwise `/v1/prices` and `/v2/prices` share a key.
+/// In a nested axum router it uses the whole path with the feature `axum`. Without the feature, set where the whole URI
+/// is with [`uri`](Extractor::uri); otherwise `/v1/prices` and `/v2/prices` share a key.
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::path_and_query};
@@ -59,7 +60,7 @@ pub fn path_and_query() -> Extractor<Path> {
 /// See [`path`] and [`path_and_query`].
 #[derive(Clone)]
 pub struct Path {
-    /// Reads the URI that the client has sent, where it is among the extensions.
+    /// Reads the URI that the client sent from the extensions, if it is there.
     uri: Option<ReadUri>,
     /// Without the query, and normalised.
     is_normalised: bool,
@@ -118,7 +119,7 @@ impl fmt::Debug for Path {
     }
 }
 
-/// Returns the one form of all spellings of a path.
+/// Returns the normal form of a path.
 fn normalised(path: &str) -> Key {
     let is_dotless = |rest: &str| rest.split('/').all(|part| !matches!(part, "" | "." | ".."));
     let is_normal = |rest: &str| rest.is_empty() || is_dotless(rest);
@@ -136,7 +137,7 @@ fn normalised(path: &str) -> Key {
     [b"/", &*segments.join(&b'/')].concat().into()
 }
 
-/// Decodes a segment, except for `/` and `%`, which would make it another path.
+/// Decodes a segment, except for `/` and `%`: decoding these would change the path.
 fn decoded(segment: &str) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(segment.len());
     for byte in percent_decode_str(segment) {
@@ -149,12 +150,12 @@ fn decoded(segment: &str) -> Vec<u8> {
     decoded
 }
 
-/// Uses what a closure makes of an extension of the request as the key: the user that a layer outside of this one has
+/// Uses the key that a closure returns for an extension of the request, such as the user that an outer layer has
 /// authenticated. If the closure returns `None`, the request passes without a limit.
 ///
-/// A request without the extension is refused with an error (500 over HTTP) that names its type: the layer that inserts the
-/// extension is missing, or inside of this one. If that layer inserts it for some requests only, such as those of users that
-/// are logged in, add `.or(client_ip())`, or make it [`optional`](Extractor::optional).
+/// A request without the extension is refused with an error (500 over HTTP) that names its type: the layer that inserts
+/// the extension is missing, or is inside this one. If that layer inserts the extension for some requests only, such as
+/// those of logged-in users, add `.or(client_ip())`, or make it [`optional`](Extractor::optional).
 ///
 /// ```
 /// use tower_distributed::extract::extension;

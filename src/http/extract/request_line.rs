@@ -23,23 +23,24 @@ pub fn method() -> Extractor<RequestLine> {
     Extractor(RequestLine(Part::Method))
 }
 
-/// Uses the host that a request asks as the key: that of the URI, which requests of clients and over HTTP/2 have, otherwise
-/// the header field `Host`, as over HTTP/1. A host has one key, however it is asked.
+/// Uses the host of a request as the key: the host of the URI, if the URI has one, as over HTTP/2 and around clients;
+/// otherwise the header field `Host`, as over HTTP/1. All spellings of a host have one key.
 ///
 /// | in | is |
 /// |---|---|
 /// | upper-case letters | in lower case |
 /// | a dot at the end | removed |
-/// | the ports 80 and 443, an empty port | removed, whatever the scheme is: over HTTP/1, a server does not know it |
+/// | the ports 80 and 443, an empty port | removed for every scheme: over HTTP/1, a server does not know the scheme |
 /// | another port | kept, without leading zeros |
 /// | an IPv6 address | in its shortest form, in brackets |
 /// | a name with letters that are not ASCII | as it was sent: clients send it in its ASCII form, `xn--…` |
 ///
 /// `X-Forwarded-Host` and the like are not read. If the URI has a host, `Host` is ignored (RFC 9112, 3.2.2).
 ///
-/// A request without a host [is refused](crate::RefusalKind::MissingPart), unless it is [`optional`](Extractor::optional),
-/// and one with several `Host` fields or a malformed one [is refused](crate::RefusalKind::BadRequest). A client can ask for
-/// any host, and each is another key: put the layer where only your own hosts arrive.
+/// A request without a host [is refused](crate::RefusalKind::MissingPart), unless it is
+/// [`optional`](Extractor::optional). A request with several `Host` fields or a malformed one [is
+/// refused](crate::RefusalKind::BadRequest). A client can send any host, and each host is a separate key: put the layer
+/// where only requests for your own hosts arrive.
 ///
 /// ```
 /// use http::Request;
@@ -55,8 +56,8 @@ pub fn host() -> Extractor<RequestLine> {
     Extractor(RequestLine(Part::Host))
 }
 
-/// Uses the service of a gRPC call as the key, such as `shop.Orders`. A request whose path is not that of a call
-/// [is refused](crate::RefusalKind::MissingPart).
+/// Uses the service of a gRPC call as the key, such as `shop.Orders`. A request whose path is not the path of a gRPC
+/// call [is refused](crate::RefusalKind::MissingPart).
 ///
 /// ```
 /// use tower_distributed::{KeyExtractor, extract::{grpc_method, grpc_service}};
@@ -70,18 +71,18 @@ pub fn grpc_service() -> Extractor<RequestLine> {
     Extractor(RequestLine(Part::GrpcService))
 }
 
-/// Uses the service and method of a gRPC call as the key, such as `shop.Orders/Place`. A request whose path is not that of
-/// a call [is refused](crate::RefusalKind::MissingPart). See [`grpc_service`] for an example.
+/// Uses the service and method of a gRPC call as the key, such as `shop.Orders/Place`. A request whose path is not the
+/// path of a gRPC call [is refused](crate::RefusalKind::MissingPart). See [`grpc_service`] for an example.
 #[must_use]
 pub fn grpc_method() -> Extractor<RequestLine> {
     Extractor(RequestLine(Part::GrpcMethod))
 }
 
-/// Uses the route that axum has matched as the key, such as `/document/{id}`. If axum has matched no route, which is so
-/// outside of a router and in its fallback, the key is empty: such requests are limited together.
+/// Uses the route that axum has matched as the key, such as `/document/{id}`. Outside of a router and in its fallback,
+/// axum has matched no route: the key is then empty, and such requests share one limit.
 ///
-/// axum matches a route before it calls the layers of `Router::layer` and `MethodRouter::layer`, but not those around the
-/// whole router.
+/// axum matches a route before it calls the layers of `Router::layer` and `MethodRouter::layer`, but not those around
+/// the whole router.
 ///
 /// ```
 /// use tower_distributed::{Quota, QuotaTable, Store, TokenBucket, web};
@@ -152,7 +153,7 @@ fn host_of<B>(request: &Request<B>) -> Result<Key, Error> {
     }
 }
 
-/// The one form of a host, with its port unless that is 80 or 443.
+/// The normal form of a host, with its port unless that is 80 or 443.
 fn normal_host(text: &str) -> Result<Key, Error> {
     let (host, port) = match text.rfind(']') {
         Some(end) => text.split_at(end + 1),

@@ -49,8 +49,8 @@ const REWRITES: [&str; 27] = [
     "x-url-scheme",
 ];
 
-/// The header fields that are known to say nothing about a user that a response could depend on, apart from what the response
-/// says in `Vary`: what browsers, clients of HTTP, proxies, CDNs and tracing send with any request.
+/// Header fields that identify no user on whom a response could depend, except as its `Vary` states: the fields that
+/// browsers, HTTP clients, proxies, CDNs and tracing send with any request.
 #[rustfmt::skip]
 const HARMLESS: [&str; 149] = [
     "accept", "accept-charset", "accept-encoding", "accept-language", "access-control-request-headers",
@@ -84,7 +84,7 @@ const HARMLESS: [&str; 149] = [
     "x-wap-profile",
 ];
 
-/// The beginnings of the names of such fields.
+/// The prefixes of the names of such fields.
 const HARMLESS_PREFIXES: [&str; 6] = [
     "cloudfront-is-",
     "cloudfront-viewer-",
@@ -94,7 +94,7 @@ const HARMLESS_PREFIXES: [&str; 6] = [
     "x-datadog-",
 ];
 
-/// Whether a field is one of these.
+/// Whether a field is in one of these lists.
 fn is_harmless(name: &str) -> bool {
     HARMLESS.binary_search(&name).is_ok()
         || HARMLESS_PREFIXES
@@ -107,7 +107,7 @@ fn is_harmless(name: &str) -> bool {
 enum Role {
     /// The response depends on more than the target, so the request is not shared.
     OfItsOwn,
-    /// Not known: it may name a user.
+    /// Unknown: it may identify a user.
     Unknown,
     Cookie,
     CacheControl,
@@ -147,27 +147,29 @@ impl Role {
 ///
 /// * it is not a GET or HEAD, or it has a body;
 /// * it may be private: it has `Authorization`, `Proxy-Authorization`, `Cookie` (except
-///   [ignored](SharedGet::ignore_cookies) ones), a user in the URI, a field that is not known to be harmless (below), or a
-///   field that you [named](SharedGet::private_if);
-/// * it asks for an individual response: it has `Range`, a condition (`If-None-Match`, `If-Match`,
-///   `If-Modified-Since`, `If-Unmodified-Since`, `If-Range`), `Upgrade`, or `Cache-Control: no-store` (`no-cache`
-///   too with [`allow_no_cache`](SharedGet::allow_no_cache));
+///   [ignored](SharedGet::ignore_cookies) ones), a user in the URI, a field that is not known to be harmless (below),
+///   or a field that you [named](SharedGet::private_if);
+/// * it requests an individual response: it has `Range`, a condition (`If-None-Match`, `If-Match`, `If-Modified-Since`,
+///   `If-Unmodified-Since`, `If-Range`), `Upgrade`, or `Cache-Control: no-store` (`no-cache` too with
+///   [`allow_no_cache`](SharedGet::allow_no_cache));
 /// * it has several `Host` fields, or a host with spaces.
 ///
 /// # Fields that are harmless
 ///
-/// A list of the fields that name a user would never end. So **any field beyond those that are known to be harmless makes a
-/// request private**: `X-Token`, `X-Tenant-Id`, a field of your own. Known are what browsers, clients of HTTP, proxies, CDNs
-/// and tracing add to any request: `Accept` and the like, `User-Agent`, `Referer`, `Origin`, `DNT`, `Priority`, `Sec-Fetch-*`,
-/// `Sec-CH-*` and other client hints, `Content-Type`, `X-Requested-With`; `Via`, `X-Forwarded-For`, `X-Real-IP`, the `CF-*`,
-/// `CloudFront-*`, `Fastly-*`, `Fly-*` and `X-Vercel-*` fields of addresses, places and requests; `traceparent`, `B3`,
-/// `X-Request-ID` and the like. All requests of browsers without cookies, of curl and of the usual libraries are shared,
-/// also behind a CDN: the test `usual_requests_are_shared` has them.
+/// No list of the fields that identify a user can be complete. So **any field that is not known to be harmless makes a
+/// request private**: `X-Token`, `X-Tenant-Id`, a field of your own. The harmless fields are those that browsers, HTTP
+/// clients, proxies, CDNs and tracing add to any request: `Accept` and the like, `User-Agent`, `Referer`, `Origin`,
+/// `DNT`, `Priority`, `Sec-Fetch-*`, `Sec-CH-*` and other client hints, `Content-Type`, `X-Requested-With`; `Via`,
+/// `X-Forwarded-For`, `X-Real-IP`, the `CF-*`, `CloudFront-*`, `Fastly-*`, `Fly-*` and `X-Vercel-*` fields of
+/// addresses, places and requests; `traceparent`, `B3`, `X-Request-ID` and the like. All requests of browsers without
+/// cookies, of curl and of the usual libraries are shared, also behind a CDN: the test `usual_requests_are_shared`
+/// covers them.
 ///
-/// Name a field of your own that no response depends on, such as a version of your app, with
-/// [`ignore_field`](SharedGet::ignore_field); also one that is part of the key by [`new`](SharedGet::new). If your service
-/// answers by an address or a place without a `Vary`, name that field with [`private_if`](SharedGet::private_if). Client
-/// certificates and addresses of connections cannot be seen.
+/// If no response depends on a field of your own, such as a version of your app, name it with
+/// [`ignore_field`](SharedGet::ignore_field). Also name a field that is part of the key by [`new`](SharedGet::new). If
+/// responses of your service depend on an address or a place without a `Vary`, name that field with
+/// [`private_if`](SharedGet::private_if). Client certificates and addresses of connections are not visible to the
+/// extractor.
 ///
 /// # The key
 ///
@@ -200,8 +202,8 @@ pub fn shared_get() -> SharedGet {
     SharedGet::new(path_and_query())
 }
 
-/// The extractor that [`shared_get`] returns. To combine it with others, add them by [`new`](SharedGet::new), or make an
-/// [`Extractor`] of it with [`by`](crate::extract::by).
+/// The extractor that [`shared_get`] returns. To combine it with other extractors, add them with
+/// [`new`](SharedGet::new), or convert it to an [`Extractor`] with [`by`](crate::extract::by).
 #[derive(Clone)]
 pub struct SharedGet<K = Extractor<Path>> {
     key: K,
@@ -216,9 +218,9 @@ debug!(SharedGet<K>, private_if, ignored_fields, ignored_cookies);
 impl<K> SharedGet<K> {
     /// Creates an extractor that adds the key of another extractor: `SharedGet::new((path_and_query(), tenant))`. A
     /// request for which the other extractor returns `None` is not shared. A request without a part of that key is
-    /// refused, unless the part is [`optional`](Extractor::optional). A field that the other extractor reads and that is not
-    /// [known to be harmless](shared_get#fields-that-are-harmless) makes a request private nevertheless: name it with
-    /// [`ignore_field`](Self::ignore_field) as well.
+    /// refused, unless the part is [`optional`](Extractor::optional). A field that the other extractor reads and that
+    /// is not [known to be harmless](shared_get#fields-that-are-harmless) makes a request private nevertheless: name it
+    /// with [`ignore_field`](Self::ignore_field) as well.
     ///
     /// ```
     /// use http::Request;
@@ -241,8 +243,8 @@ impl<K> SharedGet<K> {
         }
     }
 
-    /// Handles requests with this header field alone, because they are private, although the field is
-    /// [known to be harmless](shared_get#fields-that-are-harmless) elsewhere.
+    /// Handles requests with this header field alone, because they are private, although the field is [known to be
+    /// harmless](shared_get#fields-that-are-harmless) in general.
     ///
     /// # Errors
     ///
@@ -252,9 +254,9 @@ impl<K> SharedGet<K> {
         Ok(self)
     }
 
-    /// Shares requests that have this field, although it is not
-    /// [known to be harmless](shared_get#fields-that-are-harmless). No response may depend on it, unless the field is part of
-    /// the key, or of `Vary` in the responses.
+    /// Shares requests that have this field, although it is not [known to be
+    /// harmless](shared_get#fields-that-are-harmless). No response may depend on it, unless the field is part of the
+    /// key, or the responses name it in `Vary`.
     ///
     /// ```
     /// use http::Request;
@@ -268,8 +270,8 @@ impl<K> SharedGet<K> {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if `field` is not a valid field name, or one that can never be ignored, such as
-    /// `Authorization`, `Range`, `Host` and `X-Forwarded-Host`. For `Cookie` there is
+    /// [`is_invalid`](Error::is_invalid) if `field` is not a valid field name, or one that can never be ignored, such
+    /// as `Authorization`, `Range`, `Host` and `X-Forwarded-Host`. For `Cookie` there is
     /// [`ignore_cookies`](Self::ignore_cookies).
     pub fn ignore_field(mut self, field: &str) -> Result<Self, Error> {
         let field = field_name(field)?;
@@ -330,7 +332,7 @@ impl<K> SharedGet<K> {
         }
     }
 
-    /// Returns whether a `Cache-Control` field asks for an individual response.
+    /// Returns whether a `Cache-Control` field requests an individual response.
     fn asks_alone(&self, value: &HeaderValue) -> bool {
         let has = |directive| arguments(value, directive).next().is_some();
         has("no-store") || self.allows_no_cache && has("no-cache")

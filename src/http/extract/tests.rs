@@ -135,7 +135,7 @@ fn combinators_keep_the_error_of_a_missing_part() {
     ] {
         assert_eq!(error, "the header field x-tenant is missing");
     }
-    // What a closure lets pass, passes.
+    // A request passes if a closure returns `None`.
     assert_eq!(
         key(&by(|_: &Request<()>| None::<Key>).and(tenant()), ""),
         None
@@ -159,7 +159,7 @@ fn an_alternative_is_used_where_a_part_is_missing() {
     ] {
         assert_eq!(key, Some(Key::of(["or 2", "GET"])));
     }
-    // Of an address that the server does not tell, nothing else takes the place.
+    // If the server does not insert the address, no other value replaces it.
     let extracted = client_ip()
         .or(method())
         .extract(&request("x-forwarded-for: 1.1.1.1"));
@@ -173,7 +173,7 @@ fn an_alternative_is_used_where_a_part_is_missing() {
     );
 }
 
-/// For those who are not logged in, as the documentation of [`extension`] says.
+/// For users who are not logged in, as in the documentation of [`extension`].
 #[test]
 fn the_address_is_used_where_there_is_no_user() {
     let by = extension(|user: &u64| *user).or(client_ip());
@@ -186,7 +186,7 @@ fn the_address_is_used_where_there_is_no_user() {
     assert_eq!(by.extract(&request), Some(Key::of(["or 1", "7"])));
 }
 
-/// Whatever a client sends, its key is not that of those who send nothing.
+/// No value that a client sends has the key of the clients that send nothing.
 #[test]
 fn optional_parts_have_a_value_of_their_own() {
     let part = || header("a").unwrap().plain().optional();
@@ -305,7 +305,7 @@ async fn keys_that_are_looked_up_combine_with_others() {
     assert!(ann.is_some() && nobody.is_some() && ann != nobody);
     let broken = extract("session: broken").await.unwrap_err();
     assert!(broken.is_bad_request(), "{broken}");
-    // As if it had not been looked up.
+    // Like a key that is not looked up.
     let at_once = header("session")
         .unwrap()
         .plain()
@@ -420,7 +420,7 @@ fn a_malformed_host_is_a_bad_request() {
     }
 }
 
-/// What `host` extracts, or the text of its error.
+/// The key of `host`, or the text of its error.
 fn host_key(request: http::request::Builder) -> Result<Option<Key>, String> {
     match host().extract(&request.body(()).unwrap()) {
         Extracted::Ready(key) => key.map_err(|error| {

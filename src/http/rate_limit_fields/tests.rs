@@ -71,7 +71,7 @@ async fn they_are_as_set_in_admitted_and_refused_responses() {
     let by_key = RateLimitFields::default().partition_key(true);
     for (layer, policy) in [
         (hourly(), "\"default\";q=1;w=3600"),
-        // The unit is said where it is not requests.
+        // The unit is written if it is not requests.
         (costly(), "\"default\";q=7;w=3600;qu=\"tokens\""),
         (
             costly().fields(bytes),
@@ -143,7 +143,7 @@ async fn calendar_quotas_say_when_the_next_window_starts() {
     let clock = ManualClock::at(end - 10_000_000);
     let bucket = TokenBucket::new(&clock.store(), "fields", Quota::per_calendar_month(2)).unwrap();
     let layer: Layered = web::rate_limit(bucket, |_: &Request<()>| "ann");
-    // What is left, the days of the window, the seconds until the next, and the status.
+    // The remaining tokens, the days of the window, the seconds until the next, and the status.
     for (now, left, days, until, status) in [
         (end - 10_000_000, 1, 31, 10, 200),
         (end - 10_000_000, 0, 31, 10, 200),
@@ -230,7 +230,7 @@ async fn only_the_quota_that_refused_is_no_later_than_retry_after() {
     }
 }
 
-/// Nobody knows when a closed limit is opened.
+/// It is unknown when a closed limit is opened.
 #[tokio::test]
 async fn a_closed_limit_has_a_policy_of_zero_and_no_time() {
     let response = ask(&limit(Quota::per_hour(0))).await;
@@ -288,7 +288,7 @@ async fn the_older_fields_are_of_the_limit_with_the_fewest_tokens() {
     );
     let legacy = RateLimitFields::legacy();
     let both = RateLimitFields::default().and_legacy();
-    // The limit, what remains, and whether there is a reset and a policy.
+    // The limit, the remaining tokens, and whether there is a reset and a policy.
     for (fields, quota, used, [limit, left], [reset, policy]) in [
         (legacy, Quota::per_hour(10), 5, [10, 5], [true, false]),
         (legacy, Quota::per_hour(7), 1, [10, 5], [true, false]),

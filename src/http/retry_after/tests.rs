@@ -6,7 +6,7 @@ use super::*;
 
 const DATE: &str = "date: Fri, 27 Nov 2026 00:00:00 GMT";
 
-/// What a response says with these fields, one a line.
+/// The block for a response with these fields, one per line.
 fn read(status: u16, fields: &str) -> Block {
     let mut response = Response::builder().status(status);
     for (name, value) in fields.lines().map(|field| field.split_once(": ").unwrap()) {
@@ -120,7 +120,7 @@ fn a_stored_refusal_has_lost_its_age() {
         (Some(70), Some(0), Some(0))
     );
     assert_eq!(wait("Fri, 27 Nov 2026 00:01:30 GMT", "20"), Some(70));
-    // What is subtracted from is not what is believed.
+    // The age is subtracted before the maximum is applied.
     assert_eq!(wait("150", "100"), Some(50));
     let broken = read(429, "retry-after: 90\nage: old");
     assert_eq!(

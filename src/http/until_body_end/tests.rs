@@ -28,7 +28,8 @@ async fn is_released(mutex: &Mutex, key: &str) {
     eventually("the end of the lease", Duration::from_secs(20), is_free).await;
 }
 
-/// The scheduler is not told of a lease if it looks before. It must be told again once it has looked, and found none.
+/// The scheduler misses a lease if it looks too early. The lease must be reported again after the scheduler has found
+/// none.
 #[tokio::test]
 async fn leases_end_that_come_while_the_scheduler_sleeps_and_after() {
     let (mutex, timers) = (Mutex::new(&Store::in_memory(), "m").unwrap(), timers());
@@ -69,7 +70,7 @@ async fn timers_follow_a_clock_that_was_paused_meanwhile() {
     );
 }
 
-/// Also those of other threads, of which the scheduler was told before, and with no body that comes after.
+/// This includes the leases of other threads that were reported to the scheduler before, with no later body.
 #[tokio::test]
 async fn timers_go_on_after_a_panic() {
     struct Panics;
@@ -89,7 +90,7 @@ async fn timers_go_on_after_a_panic() {
         idle_timeout: Some(ms(1)),
         ..Limits::default()
     };
-    let lease = Lease::from(mutex.try_lock("now").await.unwrap()).beside(Panics);
+    let lease = Lease::from(mutex.try_lock("now").await.unwrap()).with_guard(Panics);
     let panics = TimedLease::new(lease, limits, &stripes[0]);
     is_released(&mutex, "now").await;
     is_released(&mutex, "later").await;

@@ -41,7 +41,7 @@ fn spans_have_units() {
         ("3ns", 3),
         ("1.000000001s", SECOND + 1),
         ("0.05s", 50_000_000),
-        // What is less than a nanosecond is cut.
+        // Fractions of a nanosecond are cut off.
         ("1.23456789999999s", 1_234_567_899),
         ("0.9999ns", 0),
     ] {

@@ -26,7 +26,7 @@ use crate::lease::handle::LeaseHandle;
 use crate::lease::watch::Watch;
 use crate::store::detach::{AFTER_CALLER, Detach};
 
-/// A [`DedupeLayer`] that handles a request to its end, even if the client leaves: what [`DedupeLayer::go_on`] returns.
+/// A [`DedupeLayer`] that handles a request to its end, even if the client leaves. [`DedupeLayer::go_on`] returns it.
 #[derive_where(Clone)]
 pub struct GoOnLayer<Req, Res, E, R = AsError> {
     layer: Arc<DedupeLayer<Req, Res, E, R>>,
@@ -34,15 +34,16 @@ pub struct GoOnLayer<Req, Res, E, R = AsError> {
 }
 
 impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
-    /// Handles a request to its end in a task of its own, even if the client leaves. Call it last.
+    /// Handles a request to its end in a separate task, even if the client leaves. Call it last.
     ///
-    /// Senders of webhooks give up after some seconds, and send the message again. Without this, such a request is dropped
-    /// when the client leaves, its claim is released, and the next attempt begins anew: a handler that takes longer than the
-    /// sender waits is begun each time, and never ends. With this, it ends, and the next attempt is a duplicate. A request
-    /// whose body is still being received when the client leaves fails, as its body does.
+    /// Senders of webhooks give up after some seconds, and send the message again. Without this setting, such a request
+    /// is dropped when the client leaves, and its claim is released. The next attempt starts the handler again: a
+    /// handler that takes longer than the sender waits never completes. With this setting, the handler completes, and
+    /// the next attempt is a duplicate. If the client leaves while its request body is still being received, the body
+    /// fails, and the request fails with it.
     ///
-    /// A request goes on for [5 min](GoOnLayer::max_detached) at most. [`Store::shutdown`](crate::Store::shutdown) waits for
-    /// it. Outside of a tokio runtime, requests do not go on.
+    /// A request goes on for [5 min](GoOnLayer::max_detached) at most. [`Store::shutdown`](crate::Store::shutdown)
+    /// waits for it. Outside of a tokio runtime, requests do not go on.
     ///
     /// ```
     /// use std::time::Duration;

@@ -18,22 +18,22 @@ use crate::layers::{Middleware, take_ready};
 use crate::lease::handle::LeaseHandle;
 use crate::lease::watch::Watch;
 
-/// What a request has while it is handled.
+/// The types of a request's lease while the request is handled.
 ///
-/// It does not depend on the request type: otherwise, whether a [`ResponseFuture`] is `Send` would not be found out in an
-/// async block if requests have a lifetime.
+/// It does not depend on the request type: otherwise the compiler cannot prove in an async block that a
+/// [`ResponseFuture`] is `Send` if requests have a lifetime.
 pub trait Holds {
-    /// What a request acquires.
+    /// The result of the acquire.
     type Granted;
-    /// What is held while the inner service handles the request.
+    /// The lease while the inner service handles the request.
     type Guard;
-    /// What is left of that once the inner service has answered.
+    /// The lease after the inner service has returned, unless the handler took it.
     type Held;
-    /// The work after the inner service.
+    /// The work that remains after the inner service has returned.
     type Finishing;
 }
 
-/// What happens before and after the inner service handles a request.
+/// The steps before and after the inner service handles a request.
 pub trait Lifecycle<Req, Res, E>: Holds + Sized {
     /// The response of the layer's service.
     type Response;
@@ -45,14 +45,14 @@ pub trait Lifecycle<Req, Res, E>: Holds + Sized {
         request: &Req,
     ) -> Acquiring<Self::Granted>;
 
-    /// Decides what to do with a request by what it has acquired.
+    /// Decides what to do with a request that has acquired.
     fn admit<R>(
         layer: &LeaseLayer<Req, Self, R>,
         granted: Self::Granted,
         request: Req,
     ) -> Next<Self::Granted, Self::Guard, Req, Self::Response>;
 
-    /// What to do next with a request that has acquired, or has not.
+    /// Decides what to do with a request after its acquire has succeeded, passed without a lease, or failed.
     fn next<R>(
         layer: &LeaseLayer<Req, Self, R>,
         acquired: Acquired<Self::Granted>,
@@ -70,10 +70,10 @@ pub trait Lifecycle<Req, Res, E>: Holds + Sized {
         false
     }
 
-    /// Keeps the inner service from taking anything, before its future is dropped.
+    /// Prevents the inner service from taking the lease, before its future is dropped.
     fn close(guard: Self::Guard) -> Option<Self::Held>;
 
-    /// Takes in the outcome of the inner service. `held` is `None` for a request that passed.
+    /// Processes the outcome of the inner service. `held` is `None` for a request that passed.
     fn finish<R>(
         layer: &LeaseLayer<Req, Self, R>,
         held: Option<Self::Held>,
@@ -86,15 +86,16 @@ pub trait Lifecycle<Req, Res, E>: Holds + Sized {
     ) -> Poll<Result<Self::Response, E>>;
 }
 
-/// What is done next with a request.
+/// The next step for a request.
 #[expect(
     missing_debug_implementations,
     reason = "it has futures, and cannot be named outside of the crate"
 )]
 pub enum Next<G, Guard, Req, Res> {
-    /// Call the inner service, with the lease if there is one; and what watches it, if the call ends with it.
+    /// Call the inner service, with the lease if there is one. The handle watches the lease, if the loss of the lease
+    /// ends the call.
     Call(Option<(Guard, Option<LeaseHandle>)>, Req),
-    /// Acquire something else first.
+    /// Run another acquire first.
     Acquire(BoxFuture<'static, Acquired<G>>, Req),
     Answer(Res),
     Refuse(Error),
@@ -121,7 +122,7 @@ pin_project! {
     }
 }
 
-/// How far the acquire of a request is.
+/// The progress of a request's acquire.
 enum Waiting<G> {
     /// `None` once the lease is acquired with it.
     Key(Option<Extracted>),
@@ -129,7 +130,7 @@ enum Waiting<G> {
 }
 
 impl<G> Waiting<G> {
-    /// Begins to acquire at the first poll. Also returns whether the lease was there at once.
+    /// Starts the acquire at the first poll. Also returns whether the lease was acquired at that poll.
     fn poll<P, Req, Res, E, R>(
         &mut self,
         layer: &LeaseLayer<Req, P, R>,

@@ -1,10 +1,11 @@
-//! What a rate limit layer does with a request: finds its key and quotas, asks for a decision, counts it, and calls the hooks
-//! before and after the inner service.
+//! How a rate limit layer handles a request: it finds its key and quotas, requests a decision, counts it, and calls the
+//! hooks before and after the inner service.
 
 use std::sync::Arc;
 
 use tower::Service;
 
+use crate::bucket::chosen::ChosenQuotas;
 use crate::bucket::decision::Decision;
 use crate::bucket::quotas::Quotas;
 use crate::error::Error;
@@ -12,11 +13,11 @@ use crate::key::Key;
 use crate::layers::key::Extracted;
 use crate::layers::rate_limit::future::{Passing, ResponseFuture, State};
 use crate::layers::rate_limit::hooks::Block;
-use crate::layers::rate_limit::quotas::{ChosenQuotas, Rows};
+use crate::layers::rate_limit::quotas::Rows;
 use crate::layers::rate_limit::{RateLimitLayer, Settings};
 use crate::layers::refusal::{Refusal, Reject, refused};
-use crate::layers::{Middleware, give_up_ready, take_ready};
-use crate::store::failure::Away;
+use crate::layers::{Middleware, discard_ready, take_ready};
+use crate::store::failure::StoreFailurePolicy;
 use crate::telemetry::Outcome;
 use crate::token_bucket::limiter::{Begun, Limiter};
 
@@ -50,14 +51,14 @@ where
 }
 
 impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
-    /// Decides a request, or starts to.
+    /// Decides a request, or returns the state in which its decision is pending.
     fn begin<S: Service<Req> + Clone>(&self, inner: &mut S, mut request: Req) -> State<S, Req> {
         let settings = &self.settings;
         let cost = self.cost_of(&request);
         if cost == 0 {
             return State::unlimited(inner, request);
         }
-        let rows = match self.rows_of(&request) {
+        let rows = match Rows::of(&self.quotas, &request) {
             Ok(rows) => rows,
             Err(error) => return self.undecided(inner, request, error),
         };
@@ -67,15 +68,13 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             Extracted::Ready(Err(error)) => return self.undecided(inner, request, error),
             pending => {
                 let limiter = settings.limiter.clone();
-                let quotas = self.quotas_of(&request, rows);
+                let quotas = rows.quotas(&self.quotas, &request);
                 let found = look_up(limiter, pending, cost, quotas);
                 return State::looking_up(Box::pin(found), cost, inner, request);
             }
         };
-        let quotas = match settings
-            .limiter
-            .learned_or(&key, cost, self.quotas_of(&request, rows))
-        {
+        let chosen = rows.quotas(&self.quotas, &request);
+        let quotas = match settings.limiter.learned_or(&key, cost, chosen) {
             ChosenQuotas::Ready(Ok(quotas)) => quotas,
             ChosenQuotas::Ready(Err(error)) => return self.undecided(inner, request, error),
             pending => {
@@ -83,7 +82,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 return State::looking_up(Box::pin(found), cost, inner, request);
             }
         };
-        let is_read = !self.hooks.are_unread();
+        let is_read = !self.hooks.needs_no_decision();
         let (decided, key) = match settings.limiter.begin(quotas.as_ref(), key, cost, is_read) {
             Begun::Admitted => {
                 settings.limiter.decisions().count(Outcome::Admitted);
@@ -99,7 +98,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                 passing,
             },
             Err(refusal) => {
-                give_up_ready(inner);
+                discard_ready(inner);
                 State::Refused {
                     refusal: Some(refusal),
                 }
@@ -107,7 +106,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         }
     }
 
-    /// What becomes of a request whose key or quotas cannot be had.
+    /// Handles a request whose key or quotas are not available.
     fn undecided<S: Service<Req> + Clone>(
         &self,
         inner: &mut S,
@@ -117,7 +116,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         if self.settings.passes_undecided(&error) {
             return State::unlimited(inner, request);
         }
-        give_up_ready(inner);
+        discard_ready(inner);
         State::Refused {
             refusal: Some(error.into()),
         }
@@ -148,7 +147,7 @@ impl Settings {
         }
     }
 
-    /// Counts a request whose key or quotas cannot be had. Returns whether it passes.
+    /// Counts a request whose key or quotas are not available. Returns whether it passes.
     pub(super) fn passes_undecided(&self, error: &Error) -> bool {
         let decisions = self.limiter.decisions();
         decisions.tell_unextracted(error);
@@ -223,7 +222,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         };
         if decision.is_admitted() {
             count(true);
-            if self.hooks.are_unread() {
+            if self.hooks.needs_no_decision() {
                 return Ok(Passing::Unlimited);
             }
             decision.key = Some(key);
@@ -263,7 +262,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         }
     }
 
-    /// Calls the hooks for a response, and charges or blocks its key as they say.
+    /// Calls the hooks for a response, and charges or blocks its key as they return.
     pub(super) fn answered(&self, passing: &Passing, response: &mut Res) {
         let settings = &self.settings;
         let hooks = &self.hooks;
@@ -284,7 +283,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                     .iter()
                     .map(|hook| hook.cost(response));
                 let limiter = match &settings.on_store_failure {
-                    Away::LocalShare(local) if *by_share => local,
+                    StoreFailurePolicy::LocalShare(local) if *by_share => local,
                     _ => &settings.limiter,
                 };
                 limiter.charge(decision, tokens.fold(0, u32::saturating_add));
@@ -315,7 +314,7 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
         settings.limiter.first().upstream_ignored(blocks.ignored);
         if let (Some(duration), Some(key)) = (blocks.duration.filter(|block| !block.is_zero()), key)
         {
-            if let Away::LocalShare(local) = &settings.on_store_failure {
+            if let StoreFailurePolicy::LocalShare(local) = &settings.on_store_failure {
                 local.block(key, duration);
             }
             settings.limiter.block(key, duration);

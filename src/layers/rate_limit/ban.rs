@@ -19,8 +19,8 @@ use crate::token_bucket::TokenBucket;
 /// When a key is banned, and for how long.
 ///
 /// A ban is a [block](TokenBucket::block_for) of the key's bucket, in all processes. Refusals during a ban do not
-/// count, nor do those by a quota of 0. Refusals are counted in the same store, in the background, so some more requests may be refused before
-/// the ban starts.
+/// count, nor do refusals by a quota of 0. Refusals are counted in the same store, in the background, so some more
+/// requests may be refused before the ban starts.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,8 +45,8 @@ pub struct Ban {
 impl Ban {
     /// Bans a key for `span` after `refusals` refusals within `span`.
     ///
-    /// `refusals` is at least 1, and `span` is at least 1 µs. One refusal is forgotten in each `span`, so a key
-    /// that is refused only now and then is not banned.
+    /// `refusals` is at least 1, and `span` is at least 1 µs. The count falls by one in each `span`, so a key that is
+    /// refused only occasionally is not banned.
     #[must_use]
     pub fn after(refusals: u32, span: Duration) -> Self {
         Self {
@@ -56,8 +56,8 @@ impl Ban {
         }
     }
 
-    /// Makes each ban twice as long as the previous one, up to `longest`, which is at least the `span`. Default:
-    /// all bans are equally long. One ban is forgotten in each period of twice `longest`.
+    /// Makes each ban twice as long as the previous one, up to `longest`, which is at least the `span`. Default: all
+    /// bans are equally long. The count of bans falls by one in each period of twice `longest`.
     #[must_use]
     pub fn growing_up_to(self, longest: Duration) -> Self {
         Self { longest, ..self }
@@ -69,7 +69,7 @@ impl Ban {
 const MOST_COUNTED: usize = 32;
 const PLACES: usize = 64;
 
-/// The bans of a layer, and the buckets that count.
+/// The bans of a layer, and the buckets that count refusals and bans.
 #[derive(Clone, Debug)]
 pub(super) struct Bans {
     ban: Ban,

@@ -17,7 +17,7 @@ use crate::key::Key;
 use crate::layers::rate_limit::{RateLimitLayer, Settings};
 use crate::layers::refusal::{Refusal, Reject};
 use crate::layers::take_ready;
-use crate::store::failure::Away;
+use crate::store::failure::StoreFailurePolicy;
 use crate::telemetry::Outcome;
 use crate::token_bucket::limiter::Acquire;
 
@@ -28,7 +28,7 @@ pin_project! {
     where
         S: Service<Req>,
     {
-        // `None`: all that is left to do is to call the inner service.
+        // `None`: only the call of the inner service is left.
         pub(super) layer: Option<Arc<RateLimitLayer<Req, S::Response, R>>>,
         #[pin]
         pub(super) state: State<S, Req>,
@@ -37,19 +37,19 @@ pin_project! {
 
 /// How a request passes.
 pub(super) enum Passing {
-    /// Without a limit, or nobody asks how.
+    /// Without a limit, or no hook reads the decision.
     Unlimited,
     /// Without a decision.
     Undecided(Key),
-    /// The decision has the key. `by_share`: this process decided with its local share. In a box, since most layers need
-    /// none.
+    /// The decision has the key. `by_share`: the local share of this process decided. Boxed, because most layers do not
+    /// need it.
     Admitted {
         decision: Box<Decision>,
         by_share: bool,
     },
 }
 
-/// The lookup of a key and its quotas. `None`: the request passes without a limit.
+/// The future that looks up a key and its quotas. `None`: the request passes without a limit.
 pub(super) type LookedUp = BoxFuture<'static, Result<Option<(Key, Option<Quotas>)>, Error>>;
 
 /// The state while the store decides. It is boxed, so that requests with an immediate decision need no space for
@@ -121,8 +121,8 @@ impl<S: Service<Req>, Req> State<S, Req> {
 }
 
 impl<S, Req> Asking<S, Req> {
-    /// Polls the decision: that of the store, or that of the local share after an outage. `None`: the request passes without
-    /// one.
+    /// Polls the decision of the store, or of the local share after an outage. `None`: the request passes without a
+    /// decision.
     fn poll_decision(
         &mut self,
         settings: &Settings,
@@ -144,8 +144,10 @@ impl<S, Req> Asking<S, Req> {
             return Poll::Ready(match (&settings.on_store_failure, self.outage.take()) {
                 // The burst of the local share is below the cost.
                 (_, Some(outage)) if !error.is_overloaded() => (Err(outage), Outcome::FailedClosed),
-                (Away::FailOpen, None) if error.is_away() => (Ok(None), Outcome::FailedOpen),
-                (Away::LocalShare(local), None) if error.is_away() => {
+                (StoreFailurePolicy::FailOpen, None) if error.is_away() => {
+                    (Ok(None), Outcome::FailedOpen)
+                }
+                (StoreFailurePolicy::LocalShare(local), None) if error.is_away() => {
                     self.acquire.ask_share(local);
                     self.outage = Some(error);
                     continue;

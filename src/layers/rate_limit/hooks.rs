@@ -1,4 +1,4 @@
-//! The hooks of a rate limit layer, and what a response asks of them.
+//! The hooks of a rate limit layer, and the blocks that responses request.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::macros::in_range;
     note = "pass a closure with a typed argument that returns `Option<Duration>`, or `response::RetryAfter`"
 )]
 pub trait BlockOnResponse<Res> {
-    /// Returns what the response asks for.
+    /// Returns the block that the response requests.
     fn block_on_response(&self, response: &Res) -> Block;
 }
 
@@ -34,7 +34,7 @@ where
     }
 }
 
-/// How long a response asks to block its key.
+/// How long a response requests its key to be blocked.
 ///
 /// ```
 /// use std::time::Duration;
@@ -50,10 +50,10 @@ pub struct Block {
 }
 
 impl Block {
-    /// The longest time that is believed by default.
+    /// The default maximum for a time to wait that a response requests.
     pub(crate) const LONGEST: Duration = Duration::from_secs(300);
 
-    /// Checks the longest time that is believed.
+    /// Checks that a maximum is in its range.
     pub(crate) fn longest(longest: Duration) -> Result<Duration, Error> {
         const RANGE: RangeInclusive<Duration> =
             Duration::from_secs(1)..=Duration::from_secs(366 * 86_400);
@@ -92,7 +92,7 @@ impl From<Option<Duration>> for Block {
 type OnAdmit<Req> = Arc<dyn Fn(&Decision, &mut Req) + Send + Sync>;
 type OnRefused<Req> = Arc<dyn Fn(&Req, &Key, &Decision) + Send + Sync>;
 type OnResponse<Res> = Arc<dyn Fn(&Decision, &mut Res) + Send + Sync>;
-/// Also gets whether the requests of the layer cost different numbers of tokens.
+/// A hook that writes header fields. The flag is whether the requests of the layer cost different numbers of tokens.
 type Fields<Res> = Arc<dyn Fn(&Decision, bool, &mut Res) + Send + Sync>;
 
 /// The hooks of a layer. Hooks of one kind are called in the order in which they were set.
@@ -110,7 +110,7 @@ pub(super) struct Hooks<Req, Res> {
 
 impl<Req, Res> Hooks<Req, Res> {
     /// Whether no hook reads how a request was admitted.
-    pub(super) fn are_unread(&self) -> bool {
+    pub(super) fn needs_no_decision(&self) -> bool {
         self.fields.is_none()
             && self.on_admit.is_empty()
             && self.on_response.is_empty()

@@ -16,7 +16,7 @@ use crate::token_bucket::limits::Keys;
     note = "pass a tuple with a key extractor for each limit, in their order: `(|r: &Request| .., |r: &Request| ..)`"
 )]
 pub trait KeyExtractors<Req, const N: usize> {
-    /// Returns the extractors, in the order of the limits. A limit whose key is `None` is not asked.
+    /// Returns the extractors, in the order of the limits. A limit whose key is `None` is skipped.
     fn into_extractors(self) -> [Arc<dyn KeyExtractor<Req> + Send + Sync>; N];
 }
 

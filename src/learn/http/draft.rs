@@ -11,14 +11,14 @@ use sfv::{BareItemFromInput, KeyRef, Parser};
 
 use crate::learn::{Learned, Policy};
 
-/// A longer field is not read, nor are more items.
+/// The maximum length of a field. Longer fields, and further items, are not parsed.
 const LONGEST: usize = 4096;
 const MOST_ITEMS: usize = 16;
 
 /// Reads both fields.
 pub(super) fn read(headers: &HeaderMap, learned: &mut Learned) {
     for item in items(headers, "ratelimit-policy", learned) {
-        // Without a quota it is no policy.
+        // A policy needs a quota.
         let (Some(name), Some(limit)) = (&item.name, item.number(b'q')) else {
             learned.ignored += 1;
             continue;
@@ -42,7 +42,7 @@ pub(super) fn read(headers: &HeaderMap, learned: &mut Learned) {
             continue;
         };
         learned.ignored += u64::from(item.told(b't') == Some(None));
-        // The level of a policy that is not told tells nothing of its unit.
+        // The level of a policy that is not reported has no unit.
         let name = Policy::named(name).name;
         let of_policy = |policy: &&mut Policy| {
             policy.name == name && policy.remaining.is_none() && policy.partition == item.partition
@@ -58,7 +58,7 @@ pub(super) fn read(headers: &HeaderMap, learned: &mut Learned) {
 #[derive(Default)]
 struct Item {
     name: Option<String>,
-    /// The parameters that are numbers, by their names of one letter. The last of one name counts.
+    /// The numeric parameters, by their names of one letter. The last one of a name counts.
     numbers: Vec<(u8, Option<u64>)>,
     unit: Option<String>,
     partition: Option<Vec<u8>>,
@@ -69,7 +69,7 @@ impl Item {
         self.told(name)?
     }
 
-    /// `Some(None)`: it is there, but is no number that can be.
+    /// Returns a numeric parameter. `Some(None)`: it is present, but not a valid number.
     fn told(&self, name: u8) -> Option<Option<u64>> {
         self.numbers
             .iter()
@@ -79,7 +79,7 @@ impl Item {
     }
 }
 
-/// The items of a field in all of its lines. A field that is not a list of structured items is ignored as a whole.
+/// Returns the items of all lines of a field. A field that is not a list of structured items is ignored as a whole.
 fn items(headers: &HeaderMap, name: &str, learned: &mut Learned) -> Vec<Item> {
     let mut field = Vec::new();
     for value in headers.get_all(name) {
@@ -131,7 +131,7 @@ impl<'de> EntryVisitor<'de> for Parameters<'_> {
     }
 
     fn inner_list(self) -> Result<impl InnerListVisitor<'de>, Infallible> {
-        // It has no name.
+        // An inner list has no name.
         Ok(Ignored)
     }
 }

@@ -11,7 +11,7 @@ use crate::learn::{LearnFromResponse as _, Learned, Policy};
 const DATE: &str = "Fri, 27 Nov 2026 00:00:00 GMT";
 const MIDNIGHT: u64 = 1_795_737_600;
 
-/// One field a line.
+/// Parses one field per line.
 fn headers(fields: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for field in fields
@@ -32,8 +32,8 @@ fn read(limits: UpstreamLimits, fields: &str) -> Learned {
     limits.read(StatusCode::OK, &headers(fields))
 }
 
-/// Each policy: name, limit/window, remaining, reset; 0: not told, and `-` for what remains. Then, behind `!`, how much was
-/// ignored.
+/// Returns each policy: name, limit/window, remaining, reset; 0: not reported, and `-` for the remaining requests.
+/// Then, after `!`, the number of ignored fields.
 fn told(learned: &Learned) -> String {
     let seconds = |span: Option<Duration>| span.unwrap_or_default().as_secs();
     let policies = learned.policies.iter().map(|policy| {
@@ -55,7 +55,7 @@ fn told(learned: &Learned) -> String {
     }
 }
 
-/// What is learned as nothing is set.
+/// The limits that are learned with the default settings.
 fn learned(fields: &str) -> Learned {
     read(UpstreamLimits::default(), fields)
 }
@@ -69,7 +69,7 @@ fn the_fields_of_the_draft() {
     let both = r#"ratelimit-policy: "default";q=100;w=60
         ratelimit: "default";r=50;t=30"#;
     assert_eq!(default(both), "default 100/60 50 30");
-    // Several policies, on one line or on two, with a partition key and parameters of others.
+    // Several policies, on one line or on two, with a partition key and unknown parameters.
     let several = r#"ratelimit-policy: "burst";q=100;w=60;x=?1, "daily";q=1000;w=86400;pk=:YWJj:
         ratelimit-policy: "total";q=7
         ratelimit: "daily";r=9;t=5;pk=:YWJj:, "unknown";r=0"#;
@@ -82,7 +82,7 @@ fn the_fields_of_the_draft() {
         learned.policies[1].partition.as_deref(),
         Some(b"abc" as &[u8])
     );
-    // Policies of another unit are for others.
+    // Policies of another unit are not used.
     let units = r#"ratelimit-policy: "a";q=1;w=1;qu="content-bytes", "b";q=2;w=1;qu="requests""#;
     assert_eq!(default(units), "b 2/1 - 0");
     assert_eq!(
@@ -110,7 +110,7 @@ fn names_are_those_that_a_quota_can_have() {
     assert_eq!((named(""), named(" \" ")), (None, None));
 }
 
-/// How a response becomes a quota can be set.
+/// The settings determine which limits are read.
 #[test]
 fn limits_are_read_as_they_are_set() {
     let fields = r#"ratelimit-policy: "a";q=100;w=6000, "b";q=100;w=1;qu="bytes"
@@ -145,7 +145,7 @@ fn limits_are_read_as_they_are_set() {
     assert_eq!(closure.learn(&7).ignored(), 7);
 }
 
-/// A policy has a shorter name than the upstream gives it, but what remains is of this policy.
+/// The name of a policy is shortened, but its remaining requests are still found.
 #[test]
 fn what_remains_of_a_policy_with_any_name_is_read() {
     for name in [&"n".repeat(40), " n ", "n\\\"n", ""] {
@@ -163,7 +163,7 @@ fn what_remains_of_a_policy_with_any_name_is_read() {
     }
 }
 
-/// The reset of a window that ends soon is as near as that of a short window.
+/// Near its end, the reset of a window is as near as that of a shorter window.
 #[test]
 fn a_guessed_window_is_never_shortened() {
     let read = |limit: &str, reset: &str| {
@@ -246,7 +246,7 @@ fn the_fields_of_vendors() {
     let tokens = read(UpstreamLimits::default().unit("tokens"), openai);
     assert_eq!(told(&tokens), "tokens 150000/86400 149984 360");
     assert_eq!(Plan::of(&tokens, None).quotas.unwrap().max_cost(), 150_000);
-    // Halfway between a minute and a day, by their ratio.
+    // The boundary is the geometric mean of a minute and a day.
     for (unit, limit, remaining, reset, window) in [
         ("requests", 1, 0, "37m57s", 60),
         ("requests", 1, 0, "37m58s", 86_400),
@@ -298,7 +298,7 @@ fn refusals_say_how_long_to_wait() {
         (403, USED_UP, Some(40)),
         (200, USED_UP, None),
         (403, "retry-after: 86400", Some(300)),
-        // Something is left, or the reset is when all tokens are back.
+        // Tokens are left, or the reset is the time until all tokens are refilled.
         (
             429,
             "x-ratelimit-limit: 5\nx-ratelimit-remaining: 1\nx-ratelimit-reset: 40s",
@@ -313,7 +313,7 @@ fn refusals_say_how_long_to_wait() {
     }
 }
 
-/// It tells what was.
+/// A stored response reports past values.
 #[test]
 fn a_stored_response_tells_the_policy_only() {
     let until = MIDNIGHT + 50;
@@ -336,7 +336,7 @@ fn a_stored_response_tells_the_policy_only() {
         );
         let learned = refused(429, &fields);
         let told = told(&learned);
-        // Both policies, behind their names.
+        // Both policies, after their names.
         let told: Vec<_> = told
             .split(", ")
             .map(|policy| policy.split_once(' ').unwrap().1)
@@ -348,7 +348,7 @@ fn a_stored_response_tells_the_policy_only() {
             "{more}"
         );
     }
-    // Without another sign, nothing remains until the reset, so the refusal asks to wait for it.
+    // Without another sign, nothing remains until the reset, so the refusal means to wait until then.
     let wait = |more: &str| refused(403, &format!("{USED_UP}{more}")).retry_after();
     assert_eq!(
         (wait(""), wait("age: 20")),
@@ -356,7 +356,7 @@ fn a_stored_response_tells_the_policy_only() {
     );
 }
 
-/// Each value that is read, whatever it is for.
+/// Each value that is read counts separately.
 #[test]
 fn what_cannot_be_read_of_a_refusal_is_counted() {
     let ignored = |fields| refused(429, fields).ignored();
@@ -369,7 +369,7 @@ fn what_cannot_be_read_of_a_refusal_is_counted() {
     assert_eq!(ignored("x-ratelimit-limit: 5\nage: old\ndate: today"), 2);
 }
 
-/// Each is ignored and counted, and keeps nothing else from being read.
+/// Each malformed field is ignored and counted, and the other fields are still read.
 #[test]
 fn what_is_broken_is_ignored_and_counted() {
     let long = "9".repeat(60_000);
@@ -448,7 +448,7 @@ const VALID: &str = r#"ratelimit-policy: "burst";q=100;w=60, "daily";q=1000;w=86
     retry-after: 7
     retry-after-ms: 1500"#;
 
-/// Whatever an upstream sends: no panic, and what is learned is in range.
+/// Whatever an upstream sends: no panic, and the learned quotas are in range.
 #[test]
 fn random_and_mutated_fields_do_no_harm() {
     let mut rng = StdRng::seed_from_u64(support::seed());

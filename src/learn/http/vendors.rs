@@ -1,4 +1,4 @@
-//! Header fields that many services have in use, and those of a few large ones.
+//! Header fields in common use, and those of a few large services.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,17 +13,17 @@ struct Family {
     remaining: &'static str,
     reset: &'static str,
     unit: &'static str,
-    /// What else is known of the limit.
+    /// The kind of window of the limit.
     kind: Kind,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// A window whose length is not told.
+    /// A window whose length is not reported.
     Window,
     /// A limit per minute that refills token by token.
     PerMinute,
-    /// A limit per minute or per day that refills token by token. The time until it is full tells which.
+    /// A limit per minute or per day that refills token by token. The time until it is full determines which.
     PerMinuteOrDay,
 }
 
@@ -95,7 +95,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Windows in common use. A limit whose window is not told has the shortest of them that is not over yet.
+/// Windows in common use. A limit whose window is not reported has the shortest of them that contains its reset.
 static USUAL: [Duration; 8] = [
     Duration::from_secs(1),
     Duration::from_secs(10),
@@ -107,10 +107,10 @@ static USUAL: [Duration; 8] = [
     Duration::from_secs(31 * 86_400),
 ];
 
-/// Each window, however long it is, has a reset of less at its end.
+/// A window of any length has a reset below this at its end.
 const END: Duration = Duration::from_secs(10);
 
-/// Reads the fields of all families. `window`: what the user says of limits whose window is not told.
+/// Reads the fields of all families. `window`: the window that the user has set for limits that do not report it.
 pub(super) fn read(
     headers: &HeaderMap,
     now: SystemTime,
@@ -118,7 +118,7 @@ pub(super) fn read(
     learned: &mut Learned,
 ) {
     for family in &FAMILIES {
-        // Most responses have none.
+        // Most responses have none of these fields.
         let mut read = |name| {
             let value = value(headers, name)?;
             value.is_none().then(|| learned.ignored += 1);
@@ -178,7 +178,7 @@ pub(super) fn read(
     }
 }
 
-/// `until` is when the missing tokens are back.
+/// `until` is the time until the missing tokens are refilled.
 fn minute_or_day(limit: Option<u64>, remaining: Option<u64>, until: Option<Duration>) -> Duration {
     let window = || {
         let missing = limit?
@@ -186,7 +186,7 @@ fn minute_or_day(limit: Option<u64>, remaining: Option<u64>, until: Option<Durat
             .filter(|missing| *missing > 0)?;
         Some(until?.as_secs_f64() * limit? as f64 / missing as f64)
     };
-    // Halfway between both, by their ratio.
+    // The geometric mean of both, in seconds.
     if window().is_some_and(|window| window > 2277.0) {
         DAY
     } else {

@@ -16,7 +16,7 @@ fn remembered(quotas: &str) -> Remembered {
     }
 }
 
-/// A limit per second, as a response tells it.
+/// A limit per second, as a response reports it.
 fn told(limit: u64) -> Learned {
     let policy = Policy {
         limit: Some(limit),
@@ -33,7 +33,7 @@ fn quotas(limit: u64) -> Quotas {
     Plan::of(&told(limit), None).quotas.unwrap()
 }
 
-/// What a process without a store knows of a key, whose requests are decided under what was learned.
+/// A process without a store, whose requests are decided under the learned quotas.
 struct Process {
     learned: LearnedQuotas,
     bucket: TokenBucket,
@@ -57,7 +57,7 @@ impl Process {
         lock(&self.learned.0.known).get(&self.key).unwrap().clone()
     }
 
-    /// Learns from the response to a request that was decided at a time of the store.
+    /// Learns from the response to a request that was decided at this time of the store.
     async fn learns(&self, learned: &Learned, now: i64) {
         let mut decision = self.bucket.allow("another").await.unwrap();
         decision.state.now = now;
@@ -113,7 +113,7 @@ fn in_an_outage_what_is_known_stays_and_nobody_waits_again() {
     );
 }
 
-/// One call per key that learns is in flight at a time, and one that reads.
+/// Only one call per key that learns, and one that reads, is in flight at a time.
 #[test]
 fn calls_are_bounded() {
     for may_begin in [Known::may_read, Known::may_learn] {
@@ -147,8 +147,8 @@ fn keys_that_were_not_read_for_a_minute_make_room() {
 #[tokio::test]
 async fn another_limit_is_learned_once_in_a_second() {
     let now = clock::micros();
-    // The change that was just sent is of the future, as this machine may be slow.
-    // Of a store that is slower than the upstream, the read that began with the request is still in flight.
+    // The change that was just sent has a time in the future, because this machine may be slow. With a store that is
+    // slower than the upstream, the read that was sent with the request is still in flight.
     for (changed_at, reading_since, changes) in [
         (0, None, true),
         (now + 60_000_000, None, false),
@@ -247,7 +247,7 @@ async fn what_is_told_again_is_confirmed_until_another_process_changes_it() {
 
 #[tokio::test]
 async fn the_store_is_asked_again_after_two_seconds() {
-    // What was just read is of the future, as this machine may be slow.
+    // The time of a read that was just done is in the future, because this machine may be slow.
     for (age, asks) in [(-60_000_000, false), (READ_AFTER + 1, true)] {
         let before = Known {
             read_at: clock::micros() - age,
@@ -262,7 +262,7 @@ async fn the_store_is_asked_again_after_two_seconds() {
     }
 }
 
-/// An older response that another process got late changes what is remembered, but not for long.
+/// An older response that another process received late replaces the stored quotas, but not for long.
 #[tokio::test]
 async fn what_is_confirmed_is_told_to_the_store_again() {
     let server = RedisServer::start().await;

@@ -1,4 +1,4 @@
-//! What follows from the answer to an acquire, and how a lease that was acquired at once ends.
+//! The results of an acquire, and the end of a lease that was acquired without waiting.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,36 +29,36 @@ fn leases() -> Leases<Exclusive> {
     leases_with(LeaseOptions::default())
 }
 
-fn ask(wait: Option<Wait>, early: Option<u32>) -> Ask {
-    Ask {
+fn ask(wait: Option<Patience>, early: Option<u32>) -> AcquireRequest {
+    AcquireRequest {
         early,
-        ..Ask::new((), Subject::Lock, Suffix::default(), 0, wait)
+        ..AcquireRequest::new((), Subject::Lock, Suffix::default(), 0, wait)
     }
 }
 
-/// Acquires at once.
+/// Acquires without waiting.
 async fn acquire(leases: &Leases<Exclusive>) -> Result<Lease, Error> {
     leases.acquire("k".into(), ask(None, None)).await
 }
 
-/// By how long leases were held of late, and how many waiters are served before it.
+/// The estimate depends on the recent hold times, and on the number of waiters ahead.
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_would_take_too_long_is_refused_at_once() {
     let (leases, ms) = (leases(), Duration::from_millis);
     let refused = |early, before, twice, deadline: Option<u64>| {
-        let answer = Answer::acquired(0, Standing::Queued { soonest: 0, before }, None, twice);
+        let answer = Answer::acquired(0, Position::Queued { soonest: 0, before }, None, twice);
         let deadline = deadline.map(|after| Instant::now() + ms(after));
         let refusal =
             leases
-                .admission
-                .too_late(&ask(Some(Wait::FOR_EVER), early), &answer, deadline)?;
+                .namespace
+                .too_late(&ask(Some(Patience::FOR_EVER), early), &answer, deadline)?;
         refusal.retry_after()
     };
-    // Nothing is known.
+    // No hold time is known.
     assert_eq!(refused(Some(2), 5, false, Some(0)), None);
-    leases.admission.hold_time.note(ms(1000));
+    leases.namespace.hold_time.note(ms(1000));
     for (early, before, twice, deadline, retry_after) in [
-        // Six turns, of which two are at once.
+        // Six turns, of which two run at the same time.
         (Some(2), 5, false, Some(3001), None),
         (Some(2), 5, false, Some(3000), Some(500)),
         (Some(2), 5, false, Some(2600), Some(500)),
@@ -76,7 +76,7 @@ async fn a_wait_that_would_take_too_long_is_refused_at_once() {
             "{early:?} {before} {twice} {deadline:?}"
         );
     }
-    // Without a release, one in a second waits all the same, to find out whether that is still so.
+    // Without a release, one waiter per second waits anyway, to measure a new hold time.
     tokio::time::advance(ms(1000)).await;
     let told = [(); 2].map(|()| refused(Some(2), 5, false, Some(2600)));
     assert_eq!(told, [None, Some(ms(500))]);
@@ -87,9 +87,9 @@ async fn a_wait_that_would_take_too_long_is_refused_at_once() {
 fn an_acquire_is_withdrawn_for_as_long_as_it_may_hold() {
     let leases = leases();
     let (key, token) = (&"k".into(), &"token".into());
-    let (admission, options, is_armed) = (&leases.admission, leases.options(), false);
-    let undo = Undo {
-        admission,
+    let (namespace, options, is_armed) = (&leases.namespace, leases.options(), false);
+    let undo = WithdrawOnDrop {
+        namespace,
         options,
         key,
         token,
@@ -100,34 +100,37 @@ fn an_acquire_is_withdrawn_for_as_long_as_it_may_hold() {
     assert!(releases[0].withdrawn && !releases[1].withdrawn);
 }
 
-/// Whether leases that were looked at are to be renewed.
+/// Whether any lease has a planned renewal.
 fn is_renewed(leases: &Leases<Exclusive>) -> bool {
-    lock(&leases.admission.tokens).tokens.due().is_some()
+    lock(&leases.namespace.tokens).tokens.due().is_some()
 }
 
-/// A lease that was acquired at once, and another one that was looked at since.
+/// A lease that was acquired without waiting, and another one that was moved to the tokens since.
 async fn both() -> [(Leases<Exclusive>, Lease); 2] {
-    let [young, old] = [leases(), leases()];
-    let (lease, other) = (acquire(&young).await.unwrap(), acquire(&old).await.unwrap());
-    old.admission.grow_up(other.state.grant.id);
-    assert!(young.admission.due().is_some() && is_renewed(&old));
-    [(young, lease), (old, other)]
+    let [new_leases, old] = [leases(), leases()];
+    let (lease, other) = (
+        acquire(&new_leases).await.unwrap(),
+        acquire(&old).await.unwrap(),
+    );
+    old.namespace.move_to_process(other.state.grant.id);
+    assert!(new_leases.namespace.due().is_some() && is_renewed(&old));
+    [(new_leases, lease), (old, other)]
 }
 
 #[tokio::test]
 async fn a_handle_that_is_kept_does_not_keep_its_namespace() {
     for (leases, lease) in both().await {
-        let (namespace, handle) = (Arc::downgrade(&leases.admission), lease.handle());
+        let (namespace, handle) = (Arc::downgrade(&leases.namespace), lease.handle());
         drop(leases);
         assert!(namespace.upgrade().is_some() && lease.release().await.unwrap());
-        // The scheduler has it for the time in which it plans.
+        // The scheduler holds a reference while it plans.
         let is_gone = async || namespace.strong_count() == 0;
         support::eventually("the namespace to be gone", Duration::from_secs(20), is_gone).await;
         assert!(!handle.is_held());
     }
 }
 
-/// It is kept in the stripe of the thread that acquired it.
+/// The lease is kept in the stripe of the thread that acquired it.
 #[tokio::test]
 async fn a_lease_of_another_thread_is_renewed_and_released_here() {
     let leases = leases();
@@ -136,9 +139,9 @@ async fn a_lease_of_another_thread_is_renewed_and_released_here() {
         let there = leases.clone();
         let lease = std::thread::spawn(move || acquire(&there).now_or_never().unwrap().unwrap());
         let lease = lease.join().unwrap();
-        assert!(leases.admission.due().is_some());
+        assert!(leases.namespace.due().is_some());
         if acquired.len() % 2 == 1 {
-            leases.admission.grow_up(lease.state.grant.id);
+            leases.namespace.move_to_process(lease.state.grant.id);
         }
         acquired.push(lease.handle());
         assert!(lease.is_held() && lease.release().await.unwrap());
@@ -147,8 +150,8 @@ async fn a_lease_of_another_thread_is_renewed_and_released_here() {
         assert!(!lease.is_held() && lease.until() > now);
     }
     assert!(!is_renewed(&leases));
-    for young in leases.admission.young.iter() {
-        assert!(lock(young).grown_up(None).is_empty());
+    for new_leases in leases.namespace.new_leases.iter() {
+        assert!(lock(new_leases).take_due(None).is_empty());
     }
 }
 
@@ -159,8 +162,8 @@ async fn a_lease_that_the_store_has_released_is_over() {
         let handle = lease.handle();
         lease.settled();
         assert!(!handle.is_held());
-        assert!(leases.admission.hold_time.average() > Some(Duration::from_nanos(1)));
-        leases.admission.handle(Event::Signal(Signal::Due));
+        assert!(leases.namespace.hold_time.average() > Some(Duration::from_nanos(1)));
+        leases.namespace.handle(Event::Signal(Signal::Due));
         assert!(!is_renewed(&leases));
     }
 }
@@ -172,12 +175,12 @@ async fn a_lease_that_is_left_to_others_stays_held() {
         let (_, token) = lease.into_token();
         assert!(!handle.is_held() && acquire(&leases).await.is_err());
         let release = Release::new(&"k".into(), &token, false, leases.options().ttl, ALIVE);
-        leases.admission.release_later(release);
+        leases.namespace.release_later(release);
         assert!(acquire(&leases).await.is_ok());
     }
 }
 
-/// Others get a lease that is held for longer than its holder needs it only later. One that was lost is held by nobody.
+/// During the minimum hold time, no other holder gets a lease that its holder has released. A lost lease has no holder.
 #[tokio::test]
 async fn a_lease_is_held_at_least_as_long_as_the_settings_say() {
     let long = Duration::from_secs(20);
@@ -197,13 +200,13 @@ async fn a_lease_is_held_at_least_as_long_as_the_settings_say() {
             lease.state.lose();
         }
         lease.release().await.unwrap();
-        leases.admission.handle(Event::Signal(Signal::ShutDown));
+        leases.namespace.handle(Event::Signal(Signal::ShutDown));
         assert_eq!(acquire(&leases).await.is_ok(), is_lost);
     }
 }
 
-/// A lease is extended for its whole ttl from now on. One that has ended here never revives, whatever the store says. Nothing
-/// ran under one that is declined.
+/// A lease is extended for its whole ttl from now on. One that has ended here never revives, whatever the store
+/// replies. No work ran under a declined lease.
 #[tokio::test]
 async fn a_lease_that_was_lost_cannot_be_extended() {
     for (_leases, lease) in both().await {
@@ -216,11 +219,11 @@ async fn a_lease_that_was_lost_cannot_be_extended() {
     lease.state.lose();
     assert!(lease.extend().await.unwrap_err().is_lost());
     let release = lease.state.release(ALIVE, clock::now());
-    leases.admission.release_token(&release).await.unwrap();
+    leases.namespace.release_token(&release).await.unwrap();
     assert!(lease.release_checked().await.unwrap_err().is_lost());
     let leases = self::leases();
     acquire(&leases).await.unwrap().decline();
-    assert_eq!(leases.admission.hold_time.average(), None);
+    assert_eq!(leases.namespace.hold_time.average(), None);
     assert!(acquire(&leases).await.is_ok());
 }
 
@@ -231,10 +234,10 @@ async fn a_waiter_that_goes_away_leaves_the_others_in_line() {
             cohorts,
             ..LeaseOptions::default()
         });
-        let waiting = async || leases.admission.look("k".into()).await.unwrap().waiting;
+        let waiting = async || leases.namespace.look("k".into()).await.unwrap().waiting;
         let held = acquire(&leases).await.unwrap();
-        let mut waits =
-            [(); 3].map(|()| Box::pin(leases.acquire("k".into(), ask(Some(Wait::FOR_EVER), None))));
+        let mut waits = [(); 3]
+            .map(|()| Box::pin(leases.acquire("k".into(), ask(Some(Patience::FOR_EVER), None))));
         for wait in &mut waits {
             assert!(futures::poll!(wait).is_pending());
         }

@@ -17,7 +17,7 @@ use crate::lease::agreement::{
     LATE_IDS, SPANS, Side, States, TTLS, Tried as _, random_step, tokens, virtual_time,
 };
 use crate::lease::holders::Exclusive;
-use crate::lease::key_state::Terms;
+use crate::lease::key_state::AcquireTerms;
 use crate::lease::token::Token;
 use crate::store::Store;
 use crate::store::client::{Client, Namespace};
@@ -90,7 +90,7 @@ async fn leases_of_several_keys_agree() {
             let now = time.now;
             if rng.random_bool(0.6) {
                 let key = rng.random_range(0..KEYS);
-                let terms = Terms {
+                let terms = AcquireTerms {
                     ttl,
                     max_waiters: 1000,
                     rank: 0,
@@ -114,7 +114,7 @@ async fn leases_of_several_keys_agree() {
                     ttl,
                     tokens: chosen.iter().map(of_key).collect(),
                 };
-                // Also a call that is sent twice, perhaps with others between the copies.
+                // Sometimes a call is sent twice, perhaps with other calls between the copies.
                 let again = last.take().filter(|_| rng.random_bool(0.4));
                 let (chosen, acquire) = again.unwrap_or((chosen, acquire));
                 last = Some((chosen.clone(), acquire.clone()));
@@ -149,7 +149,7 @@ async fn leases_of_several_keys_agree() {
     );
 }
 
-/// A key of another type refuses the call, and nothing is taken.
+/// A call with a key of another type fails, and acquires nothing.
 #[tokio::test]
 async fn a_key_of_another_type_takes_nothing() {
     let server = RedisServer::start().await;

@@ -1,5 +1,5 @@
-//! Waiters that wait behind all others, since a grant of their process has lapsed: on Redis and in memory, each comes back to the
-//! line of its rank.
+//! Waiters that are put behind all others, because a grant of their process has expired: on Redis and in memory, each
+//! of them returns to the line of its rank.
 
 use crate::lease::agreement::busy::{Pair, SECOND};
 use crate::lease::agreement::{Step, Tried};
@@ -8,11 +8,12 @@ use crate::lease::token::Token;
 use crate::rw_lock::holders::ReadWrite;
 use crate::wait_group::permits::Permits;
 
-/// Of one process, the first one is granted a lease, which lapses, while these wait behind it: each with its suffix and rank.
+/// The first waiter of a process is granted a lease, which expires, while these wait behind it: each with its suffix
+/// and rank.
 struct Paused<K: Tried> {
     pair: Pair<K>,
     waiters: Vec<Token>,
-    /// Holds since then, of another process.
+    /// Has held since then, in another process.
     held: Token,
 }
 
@@ -46,11 +47,11 @@ impl<K: Tried> Paused<K> {
         }
     }
 
-    /// Releases what is held, and returns who is served then, until nobody is.
+    /// Releases the lease and returns the next waiter that is served, until there is none.
     async fn served(mut self) -> Vec<usize> {
         let mut served = Vec::new();
         loop {
-            // Who waits until nothing is held holds nothing.
+            // A waiter that waits until no permit is held holds nothing.
             self.pair
                 .call(&self.held, Verb::Release { withdraws: false }, 0)
                 .await;
@@ -107,7 +108,7 @@ async fn each_comes_back_to_the_line_of_its_rank() {
     come_back::<ReadWrite>(&writers_first, &[1, 2, 0], &[2, 0, 1]).await;
 }
 
-/// Those that never come back are forgotten, also if the clock was set back meanwhile.
+/// Waiters that never come back are forgotten, even if the clock was set back meanwhile.
 #[tokio::test]
 async fn who_never_comes_back_is_forgotten() {
     for by in [8 * SECOND, -3600 * SECOND] {

@@ -1,4 +1,4 @@
-//! Keys that are in use for longer than any of their times to live, with steps that are as seldom as possible: on Redis
+//! Keys that are in use for longer than any of their times to live, with steps that are as rare as possible: on Redis
 //! and in memory, nothing is forgotten.
 
 use std::collections::VecDeque;
@@ -13,9 +13,9 @@ use crate::dedupe::filter::FilterClaims;
 use crate::lease::agreement::virtual_time::Time;
 use crate::lease::agreement::{Side, States, Step, Tried, virtual_time};
 use crate::lease::holders::Exclusive;
-use crate::lease::key_state::{Terms, Was};
-use crate::lease::operations::{Verb, VerbOf, What};
-use crate::lease::settings::{Rules, Told};
+use crate::lease::key_state::{AcquireTerms, TokenState};
+use crate::lease::operations::{ReplyKind, Verb, VerbOf};
+use crate::lease::settings::{CallerSettings, Rules};
 use crate::lease::token::Token;
 use crate::rw_lock::holders::ReadWrite;
 use crate::single_flight::answer::Flight;
@@ -41,7 +41,7 @@ pub(super) struct Pair<K: Tried> {
 }
 
 impl<K: Tried> Pair<K> {
-    /// `ttl`: how long leases last. `drops`: whether the state in memory is dropped when it is idle.
+    /// `ttl`: how long leases last. `drops`: whether idle state in memory is dropped.
     pub(super) async fn new(ttl: i64, drops: bool) -> Self {
         let server = RedisServer::start().await;
         let in_process = Arc::new(AtomicI64::new(0));
@@ -80,7 +80,7 @@ impl<K: Tried> Pair<K> {
         lua
     }
 
-    /// The first call of several is sent at once. That is one on another key, so that those of `step` leave together.
+    /// The first of several calls is sent at once. It is one on another key, so that those of `step` are sent together.
     pub(super) async fn take_in_one_call(&mut self, first: Step<K>, step: Step<K>) -> String {
         let (other, key) = (K::key(1), K::key(0));
         self.server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
@@ -99,7 +99,7 @@ impl<K: Tried> Pair<K> {
     }
 
     pub(super) async fn call(&mut self, token: &Token, verb: VerbOf<K>, rank: i64) -> String {
-        let terms = Terms {
+        let terms = AcquireTerms {
             ttl: self.ttl,
             max_waiters: 1000,
             rank,
@@ -127,7 +127,7 @@ impl<K: Tried> Pair<K> {
             .call(token, Verb::Release { withdraws: false }, rank)
             .await;
         assert!(
-            answer.contains(&format!("{:?}", What::Released(Was::Held))),
+            answer.contains(&format!("{:?}", ReplyKind::Released(TokenState::Held))),
             "{answer}"
         );
     }
@@ -137,7 +137,7 @@ impl<K: Tried> Pair<K> {
         assert!(answer.contains("Acquired(Held {"), "{answer}");
     }
 
-    /// The ids of the waiters that were told something, on both sides.
+    /// Returns the ids of the waiters that got messages, on both sides.
     pub(super) fn told(&mut self) -> Vec<String> {
         let lua = self.lua.told(&self.stores[0], self.time.published());
         assert_eq!(lua, self.rust.told(&self.stores[1], Vec::new()));
@@ -149,7 +149,7 @@ impl<K: Tried> Pair<K> {
     }
 }
 
-/// Three waiters stand in line for 200 s, and each waits for a second, so none sends a heartbeat: nobody is refused, and
+/// Three waiters wait in line for 200 s, and each waits for a second, so none sends a heartbeat: none is refused, and
 /// they are served in the order of arrival.
 async fn line<K: Tried>(places: usize, rank: i64, suffix: impl Fn(u64) -> String) {
     for drops in [true, false] {
@@ -199,13 +199,12 @@ async fn lines_are_kept() {
     line::<ExactClaims>(1, 0, |_| String::new()).await;
 }
 
-/// The same where the newest is served first: the first three wait, and say so by heartbeats. Once they stop, they are
-/// dropped.
+/// The same with the newest served first: the first three wait, and send heartbeats. Once they stop, they are dropped.
 #[tokio::test]
 async fn a_line_that_is_served_newest_first_is_kept() {
     for drops in [true, false] {
         let mut pair = Pair::<Permits>::new(30 * SECOND, drops).await;
-        let query = Told {
+        let query = CallerSettings {
             limit: None,
             rules: Rules {
                 version: 1,
@@ -251,7 +250,7 @@ async fn a_line_that_is_served_newest_first_is_kept() {
     }
 }
 
-/// For nine days there is always a holder. Its lease is renewed, or that of the next one begins before.
+/// For nine days there is always a holder. Its lease is renewed, or the lease of the next holder begins before.
 async fn held<K: Tried>(renews: bool, rank: i64, suffix: &str) {
     for drops in [true, false] {
         let mut pair = Pair::<K>::new(DAY, drops).await;

@@ -1,4 +1,4 @@
-//! What calls on free keys cost the server: few commands, in few calls.
+//! The cost of calls on free keys for the server: few commands, in few calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::bloom_filter::BloomFilter;
 use crate::dedupe::{Claimed, Dedupe};
 use crate::lease::agreement::{Side, TTLS};
 use crate::lease::holders::Exclusive;
-use crate::lease::key_state::{Standing, Terms};
-use crate::lease::operations::{AcquireRelease, Verb, What};
+use crate::lease::key_state::{AcquireTerms, Position};
+use crate::lease::operations::{AcquireRelease, ReplyKind, Verb};
 use crate::mutex::Mutex;
 use crate::rw_lock::RwLock;
 use crate::single_flight::SingleFlight;
@@ -22,7 +22,7 @@ use crate::wait_group::WaitGroup;
 const SOON: Duration = Duration::from_secs(10);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Runs calls twice, first to load the library, and returns how many commands the second run cost the server.
+/// Runs calls twice, first to load the library, and returns the number of commands of the second run on the server.
 async fn cost(server: &RedisServer, calls: impl AsyncFn()) -> u64 {
     calls().await;
     server.query::<()>(&["FLUSHALL"]).unwrap();
@@ -31,7 +31,7 @@ async fn cost(server: &RedisServer, calls: impl AsyncFn()) -> u64 {
     commands(server)
 }
 
-/// How many commands operations have cost the server since its statistics were reset.
+/// Returns the number of commands of operations since the server's statistics were reset.
 fn commands(server: &RedisServer) -> u64 {
     let others = ["fcall", "info", "config|resetstat", "keys"];
     server
@@ -94,7 +94,7 @@ async fn cost_of_items(dedupe: impl Fn(&Store) -> Dedupe) -> u64 {
         };
         assert!(claim.confirm().await.unwrap());
     };
-    // The first one begins the slice, or the generation.
+    // The first call begins the slice, or the generation.
     handle("a").await;
     server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
     handle("b").await;
@@ -103,7 +103,7 @@ async fn cost_of_items(dedupe: impl Fn(&Store) -> Dedupe) -> u64 {
         panic!("it is new")
     };
     assert!(claim.release().await.unwrap());
-    // What was handled is known.
+    // Items that were handled are known.
     for item in ["a", "b"] {
         assert!(
             matches!(dedupe.try_claim(item).await.unwrap(), Claimed::Duplicate),
@@ -116,7 +116,7 @@ async fn cost_of_items(dedupe: impl Fn(&Store) -> Dedupe) -> u64 {
 
 #[tokio::test]
 async fn items() {
-    // All items are of one bucket.
+    // All items are in one bucket.
     let exact = |store: &Store| {
         Dedupe::exact(store, "d")
             .capacity(100)
@@ -178,9 +178,9 @@ async fn releases_leave_with_acquires_of_any_terms() {
     let server = RedisServer::start().await;
     let lua = Side::<Exclusive>::new(&patient!(server.url()), None, false);
     let run = async |key: &'static str, id: u8, verb, terms| {
-        let scene = Arc::clone(&lua.scenes[0]);
+        let context = Arc::clone(&lua.scenes[0]);
         let call = AcquireRelease {
-            scene,
+            context,
             token: format!("aaaaaaaaaaaaaaaa-{id}").into(),
             verb,
             terms,
@@ -192,14 +192,14 @@ async fn releases_leave_with_acquires_of_any_terms() {
         bypass: false,
     };
     let release = || Verb::Release { withdraws: false };
-    let usual = Terms::usual(TTLS[1]);
-    let at_once = Terms {
+    let usual = AcquireTerms::usual(TTLS[1]);
+    let at_once = AcquireTerms {
         max_waiters: 0,
         ..usual
     };
     run("k", 1, acquire(), usual).await;
     server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
-    // The first leaves at once, the others together.
+    // The first is sent at once, the others together.
     tokio::join!(
         run("a", 2, acquire(), usual),
         run("k", 1, release(), usual),
@@ -207,7 +207,7 @@ async fn releases_leave_with_acquires_of_any_terms() {
     );
     assert_eq!(server.calls_of("fcall"), 2);
 
-    // A release is sent before the acquire that comes after it, whatever comes before both.
+    // A release is sent before a later acquire, whatever comes before both.
     run("k", 1, acquire(), usual).await;
     let (_, _, _, next) = tokio::join!(
         run("c", 4, acquire(), usual),
@@ -216,12 +216,12 @@ async fn releases_leave_with_acquires_of_any_terms() {
         run("k", 6, acquire(), at_once),
     );
     assert!(
-        matches!(next.what, What::Acquired(Standing::Held { .. })),
+        matches!(next.what, ReplyKind::Acquired(Position::Held { .. })),
         "{next:?}"
     );
 }
 
-/// If a server refuses writes, `try_lock` of a lock that another holds is refused, and does not fail.
+/// If a server refuses writes, `try_lock` of a lock that another holder has is refused, and does not fail.
 #[tokio::test]
 async fn a_full_server_refuses_no_answer() {
     let server = RedisServer::start().await;

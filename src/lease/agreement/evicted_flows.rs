@@ -1,10 +1,10 @@
-//! Flows whose tags and numbers were evicted alone, and tickets and numbers at their end. The order is that of the step, which
-//! loses nothing.
+//! Flows whose tags and numbers alone were evicted, and tickets and numbers at their maximum. The order is that of the
+//! step in Rust, which loses nothing.
 
 use crate::lease::agreement::busy::{Pair, SECOND};
 use crate::lease::agreement::{Step, Tried as _};
-use crate::lease::key_state::{Terms, Was};
-use crate::lease::operations::{Verb, What};
+use crate::lease::key_state::{AcquireTerms, TokenState};
+use crate::lease::operations::{ReplyKind, Verb};
 use crate::lease::token::Token;
 use crate::wait_group::permits::Permits;
 
@@ -14,7 +14,7 @@ const BEATS: &str = "td:{agreement:sequence 0}:permits:beats";
 const HEADS: i64 = 1 << 47;
 const LINES: i64 = 1 << 48;
 
-/// The only permit is held, and two flows wait: of each the first one, and some behind it.
+/// The only permit is held, and two flows wait: the first waiter of each, and some behind it.
 struct Crowd {
     pair: Pair<Permits>,
     held: Token,
@@ -57,7 +57,7 @@ impl Crowd {
             .unwrap();
     }
 
-    /// Releases, and returns the position of the waiter that holds then.
+    /// Releases, and returns the position of the waiter that holds next.
     async fn next(&mut self) -> usize {
         self.pair.release(&self.held.clone(), 0).await;
         let told = self.pair.told();
@@ -79,13 +79,13 @@ impl Crowd {
         all
     }
 
-    /// The place of a waiter.
+    /// Returns the place of a waiter.
     fn place(&mut self, waiter: usize) -> Option<i64> {
         let token = self.waiters[waiter].text();
         self.score(QUEUE, &token)
     }
 
-    /// A waiter goes away.
+    /// A waiter leaves.
     async fn leaves(&mut self, waiter: usize) -> String {
         let token = self.waiters[waiter].clone();
         self.pair
@@ -107,7 +107,7 @@ fn tag(flow: i64) -> String {
     format!("0:{flow:x}")
 }
 
-/// Also if a first waiter goes away.
+/// Also if a first waiter leaves.
 #[tokio::test]
 async fn tags_come_back_where_a_waiter_goes_away() {
     for leaves in [0, 3] {
@@ -115,10 +115,10 @@ async fn tags_come_back_where_a_waiter_goes_away() {
         crowd.run(&["DEL", FLOWS]);
         let answer = crowd.leaves(leaves).await;
         assert!(
-            answer.contains(&format!("{:?}", What::Released(Was::Waiting))),
+            answer.contains(&format!("{:?}", ReplyKind::Released(TokenState::Waiting))),
             "{answer}"
         );
-        // The one behind it has its turn, which is before that of the other flow by their tokens.
+        // The waiter behind it is served, before the other flow because of their tokens.
         assert_eq!(
             crowd.all(3).await,
             if leaves == 0 { [1, 3, 2] } else { [0, 1, 2] }
@@ -126,7 +126,7 @@ async fn tags_come_back_where_a_waiter_goes_away() {
     }
 }
 
-/// A flow that comes while the tags are gone is not before all others; nor where one went away meanwhile.
+/// A flow that arrives while the tags are gone is not before all others; nor if one has left meanwhile.
 #[tokio::test]
 async fn new_flows_come_after_those_whose_tags_are_gone() {
     for between in 0..2 {
@@ -150,7 +150,7 @@ async fn new_flows_come_after_those_whose_tags_are_gone() {
     }
 }
 
-/// A flow whose first waiter kept its turn has no second one.
+/// A flow whose first waiter kept its turn does not get a second one.
 #[tokio::test]
 async fn a_flow_whose_tag_is_gone_has_one_turn() {
     for serves in [false, true] {
@@ -168,7 +168,7 @@ async fn a_flow_whose_tag_is_gone_has_one_turn() {
     }
 }
 
-/// The last ticket of a line is taken: those behind the first waiter get new ones.
+/// The last ticket of a line is used: the waiters behind the first one get new tickets.
 #[tokio::test]
 async fn tickets_begin_again() {
     let mut crowd = Crowd::new(&[1, 1, 1]).await;
@@ -186,7 +186,7 @@ async fn tickets_begin_again() {
     assert_eq!(crowd.all(5).await, [0, 1, 2, 3, 4]);
 }
 
-/// Tags are near their end: all are lowered, and the turns stay, whether a waiter is served, comes or goes away.
+/// Tags are near their maximum: all are lowered, and the order stays, whether a waiter is served, arrives or leaves.
 #[tokio::test]
 async fn tags_begin_again() {
     for what in 0..3 {
@@ -225,7 +225,7 @@ async fn tags_begin_again() {
     }
 }
 
-/// The last number is taken: all flows get new ones, and keep their lines.
+/// The last number is used: all flows get new numbers, and keep their lines.
 #[tokio::test]
 async fn numbers_begin_again() {
     let mut crowd = Crowd::new(&[1, 1, 2, 2, 3]).await;
@@ -241,7 +241,7 @@ async fn numbers_begin_again() {
     assert_eq!(crowd.all(9).await.len(), 9);
 }
 
-/// The tags of thousands of flows come back at once.
+/// The tags of thousands of flows are restored at once.
 #[tokio::test]
 async fn the_tags_of_thousands_of_flows_come_back() {
     let mut crowd = Crowd::new(&[1]).await;
@@ -264,9 +264,9 @@ async fn the_tags_of_thousands_of_flows_come_back() {
         crowd.run(&command.iter().map(String::as_str).collect::<Vec<_>>());
     }
     crowd.run(&["DEL", FLOWS]);
-    // The step knows nothing of these waiters.
+    // The step in Rust does not know these waiters.
     let release = Step::Calls(
-        Terms::usual(SECOND),
+        AcquireTerms::usual(SECOND),
         vec![(first, Verb::Release { withdraws: false })],
     );
     crowd.pair.lua.take(Permits::key(0), release, 0).await;

@@ -1,4 +1,4 @@
-//! Pushes find their waiters, however many tokens a process has created.
+//! Pushes reach their waiters, however many tokens a process has created.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use support::redis_server::RedisServer;
 use support::{eventually, patient};
 
 use crate::store::Store;
-use crate::store::notifier::{Link, News};
+use crate::store::notifier::{Link, PushKind};
 use crate::wait_group::WaitGroup;
 
 const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_push_finds_its_waiter_after_many_tokens() {
-    // The last one is the last id of all, and the next one is the first id again.
+    // The last one is the last of all ids, and the next one is the first id again.
     for nth in [1 << 32, (1 << 33) + 1, (1 << 43) + 3, (1 << 44) - 1] {
         let server = RedisServer::start().await;
         let [holder, waiter] = [(); 2].map(|()| patient!(server.url()));
@@ -41,12 +41,12 @@ async fn a_push_finds_its_waiter_after_many_tokens() {
             eventually("the waiter to stand in the queue", SOON, stands).await;
             assert!(held.done().await.unwrap());
             assert!(waits.await.unwrap().unwrap().done().await.unwrap());
-            // The reply to a question may tell the waiter of its grant before the message does.
+            // The reply to a heartbeat may grant the lease to the waiter before the message arrives.
             let heard = async || waiter.notifier().was_delivered();
             eventually("the message of the grant", SOON, heard).await;
             let pushes = waiter.notifier().take_delivered();
             let id = ((nth + n) << 20) | 1;
-            let is_grant = |news: &News| matches!(news, News::Granted { .. });
+            let is_grant = |news: &PushKind| matches!(news, PushKind::Granted { .. });
             assert!(
                 pushes.len() == 1 && pushes[0].ids == [id] && is_grant(&pushes[0].news),
                 "{pushes:?}"

@@ -1,15 +1,15 @@
-//! Checks that every key outlives what it stores: after each step, its ttl is at least what is left of every lease,
-//! tombstone and heartbeat in it, and the time until the next touch. It is at most what *Guarantees* states.
+//! Checks that every key outlives its contents: after each step, its ttl is at least the remaining time of every lease,
+//! tombstone and heartbeat in it, and the time until the next access. It is at most the time that *Guarantees* states.
 //!
-//! The checks read Redis alone, so that they do not repeat a mistake that Lua and Rust have in common.
+//! The checks read only Redis, so that they do not repeat a mistake that Lua and Rust share.
 
 use crate::lease::agreement::virtual_time::Time;
 use crate::lease::agreement::{States, Tried};
 use crate::lease::kind::Holders as _;
 use crate::sync::lock;
 
-/// ARGV: the latest time so far; by how much the clock was set back (µs); the length of a slice of exact claims (µs), and
-/// the number of their buckets.
+/// ARGV: the latest time so far; by how much the clock was set back (µs); the length of a slice of exact claims (µs),
+/// and the number of their buckets.
 const CHECK: &str = "
 local lift, day, second = 4503599627370496, 24 * 3600 * 1000000, 1000000
 local now = tonumber(redis.call('GET', 'clock'))
@@ -21,7 +21,7 @@ local function beside(part)
   return (string.gsub(key, '[^:]*$', part, 1))
 end
 
--- What was written before the clock was set back lasts longer than it was asked for.
+-- ReplyKind was written before the clock was set back lasts longer than it was asked for.
 local function least(what, time)
   if ends >= time - back then return end
   problems[#problems + 1] = string.format('%s: expires %d us before %s', key, time - ends, what)

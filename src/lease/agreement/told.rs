@@ -1,12 +1,12 @@
-//! What callers tell of the limit: on Redis and in memory, waiters are judged by it at the same time.
+//! The limits that callers send: on Redis and in memory, they apply to waiters at the same time.
 
 use std::sync::Arc;
 
 use crate::lease::agreement::Step;
 use crate::lease::agreement::busy::{Pair, SECOND};
-use crate::lease::key_state::Terms;
+use crate::lease::key_state::AcquireTerms;
 use crate::lease::operations::{Verb, VerbOf};
-use crate::lease::settings::{KeyLimit, Source, Told};
+use crate::lease::settings::{CallerSettings, KeyLimit, Source};
 use crate::lease::token::Token;
 use crate::wait_group::permits::Permits;
 
@@ -24,7 +24,7 @@ fn acquire(token: &Token, version: Option<i64>) -> (Token, VerbOf<Permits>) {
             limit: Some(1),
         },
     };
-    let query = Some(Told {
+    let query = Some(CallerSettings {
         limit: Some(limit),
         rules: Arc::default(),
     });
@@ -37,13 +37,13 @@ fn acquire(token: &Token, version: Option<i64>) -> (Token, VerbOf<Permits>) {
     )
 }
 
-/// The queue is empty once the first waiter was granted what is free. By what the next one tells, its own limit of 0 counts
-/// from then on, so it makes way for the one after it, of the same call.
+/// The queue is empty once the first waiter was granted the free permits. The next caller undoes the limit, so its own
+/// limit of 0 applies, and it makes way for the caller after it, of the same call.
 #[tokio::test]
 async fn who_lines_up_alone_by_a_limit_that_it_undoes_makes_way() {
     let mut pair = Pair::<Permits>::new(SECOND, false).await;
     let tokens = ["/4/3", "/1/3", "/1/0", "/3/3"].map(|suffix| pair.token(suffix));
-    let terms = Terms {
+    let terms = AcquireTerms {
         ttl: SECOND,
         max_waiters: 1000,
         rank: 0,

@@ -70,7 +70,7 @@ for i = 1, #ends, 2 do
 end
 ";
 
-/// A store on the server, with this clock. It waits for a machine that is busy.
+/// A store on the server, with this clock. Its timeouts are long enough for a busy machine.
 pub(super) fn store(server: &RedisServer) -> Store {
     let patience = Duration::from_secs(30);
     let builder = StoreBuilder::default()
@@ -145,7 +145,7 @@ impl Time {
             .evict();
     }
 
-    /// Returns what was published since the last call.
+    /// Returns the messages that were published since the last call.
     pub(super) fn published(&mut self) -> Vec<Vec<u8>> {
         let published = self
             .server
@@ -157,7 +157,7 @@ impl Time {
         published
     }
 
-    /// Drops what has expired on both sides, then sets the clock back. Returns how many leases that cuts.
+    /// Drops expired state on both sides, then sets the clock back. Returns how many leases that cuts.
     pub(super) async fn set_back<K: Tried>(
         &mut self,
         by: i64,

@@ -1,4 +1,4 @@
-//! What acquires, releases, renewals and heartbeats answer, by the time.
+//! The replies to acquires, releases, renewals and heartbeats, at different times.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,32 +27,32 @@ fn permit(id: u64, suffix: &str) -> Token {
     format!("{}/{suffix}", token(id)).into()
 }
 
-fn ask<H: Holders>(state: &mut KeyState<H>, token: &Token, max_waiters: i64, now: i64) -> Standing {
-    let terms = Terms {
+fn ask<H: Holders>(state: &mut KeyState<H>, token: &Token, max_waiters: i64, now: i64) -> Position {
+    let terms = AcquireTerms {
         max_waiters,
-        ..Terms::usual(TTL)
+        ..AcquireTerms::usual(TTL)
     };
     state.acquire(token, terms, None, None, now, SPANS)
 }
 
-fn release<H: Holders>(state: &mut KeyState<H>, token: &Token, now: i64) -> Was {
+fn release<H: Holders>(state: &mut KeyState<H>, token: &Token, now: i64) -> TokenState {
     state.release(token, false, now, SPANS)
 }
 
-const HELD: Standing = Standing::Held {
+const HELD: Position = Position::Held {
     expiry: START + TTL,
     fence: START,
 };
 
-const fn queued(before: i64) -> Standing {
-    Standing::Queued {
+const fn queued(before: i64) -> Position {
+    Position::Queued {
         soonest: START + TTL,
         before,
     }
 }
 
-const fn refused(before: i64) -> Standing {
-    Standing::Refused {
+const fn refused(before: i64) -> Position {
+    Position::Refused {
         soonest: START + TTL,
         before,
     }
@@ -70,13 +70,13 @@ fn crowd() -> (Locked, [Token; 4]) {
 /// The ids of the waiters that were granted the lease, until when, and their fences.
 fn grants<H: Holders>(state: &mut KeyState<H>) -> Vec<(u64, i64, i64)> {
     let grant = |push: Push| match push.news {
-        News::Granted { expiry, fence } => (push.ids[0], expiry, fence),
+        PushKind::Granted { expiry, fence } => (push.ids[0], expiry, fence),
         other => panic!("{other:?}"),
     };
     state.pushes().into_iter().map(grant).collect()
 }
 
-/// A key that is always in use again keeps no memory of a crowd for ever.
+/// A key that is always used again does not keep the memory of a crowd forever.
 #[test]
 fn a_state_that_is_used_again_has_no_memory_of_a_crowd() {
     let spans = Spans {
@@ -112,7 +112,7 @@ fn terms_that_differ_have_different_numbers() {
             (1, true),
             (8, true),
         ] {
-            let terms = Terms {
+            let terms = AcquireTerms {
                 ttl,
                 max_waiters,
                 rank,
@@ -121,7 +121,7 @@ fn terms_that_differ_have_different_numbers() {
             assert!(numbers.insert(terms.number()), "{terms:?}");
         }
     }
-    let terms = Terms {
+    let terms = AcquireTerms {
         ttl: 1001,
         max_waiters: 2,
         rank: 3,
@@ -130,7 +130,7 @@ fn terms_that_differ_have_different_numbers() {
     assert_eq!(terms.written(), [1001, 2, 83]);
 }
 
-/// Who stopped sending heartbeats counts until its turn comes, or the queue is full.
+/// A waiter that stopped sending heartbeats counts until it reaches the front, or the queue is full.
 #[test]
 fn as_many_wait_as_the_terms_say() {
     let (state, [a, b, _, d]) = crowd();
@@ -147,12 +147,12 @@ fn as_many_wait_as_the_terms_say() {
         let standing = ask(&mut state.clone(), token, max_waiters, now);
         assert_eq!(standing, expected, "{token} {max_waiters}");
     }
-    // Who waits until no permit is held takes nobody's place in the queue.
+    // A waiter that waits until no permit is held does not count in the bound of the queue.
     let mut state = KeyState::<PermitHolders>::default();
     ask(&mut state, &permit(1, "1/1"), 9, START);
-    let idle = Terms {
+    let idle = AcquireTerms {
         rank: 8,
-        ..Terms::usual(TTL)
+        ..AcquireTerms::usual(TTL)
     };
     let standing = state.acquire(&permit(2, "idle"), idle, None, None, START, SPANS);
     assert_eq!(standing, queued(0));
@@ -168,12 +168,12 @@ fn a_renewal_never_makes_a_lease_shorter_and_revives_none() {
         assert_eq!(state.renew(&a, ttl, 0, now), Some(until));
     }
     assert_eq!(state.renew(&a, TTL + 1000, 0, now), Some(until + 1000));
-    // The next fence is higher than this one. A lower one says nothing.
+    // The next fence is higher than this one. A lower one has no effect.
     let fence = START + 900 * SECOND;
     for fence in [fence, START, fence] {
         assert_eq!(state.renew(&a, 0, fence, now), Some(until + 1000));
     }
-    assert_eq!(release(&mut state, &c, now), Was::Waiting);
+    assert_eq!(release(&mut state, &c, now), TokenState::Waiting);
     state.heartbeat(&[b], None, until, SPANS);
     assert_eq!(state.renew(&a, TTL, 0, until + 1000), None);
     state.heartbeat(&[], None, until + 1000, SPANS);
@@ -183,7 +183,8 @@ fn a_renewal_never_makes_a_lease_shorter_and_revives_none() {
     );
 }
 
-/// The places of a process that has not renewed a grant are passed, until its next heartbeat. So they cost one grant.
+/// The places of a process that has not renewed a grant are skipped until its next heartbeat. So they cost only one
+/// grant.
 #[test]
 fn a_process_that_lets_a_grant_expire_counts_as_dead() {
     for beats in [false, true] {
@@ -204,16 +205,16 @@ fn a_process_that_lets_a_grant_expire_counts_as_dead() {
         }
         assert_eq!(state.holders.held(&other, now).is_some(), !beats);
         assert_eq!(state.holders.held(&permit(3, "1/1"), now).is_some(), beats);
-        // Those that wait behind leave their room to others.
+        // Waiters that are put behind all others do not count in the bound of the queue.
         assert!(
             beats
                 || matches!(
                     ask(&mut state, &next, 1, now),
-                    Standing::Queued { before: 0, .. }
+                    Position::Queued { before: 0, .. }
                 )
         );
     }
-    // What was renewed, and ends later, says nothing of its process.
+    // A grant that was renewed, and ends later, is not evidence against its process.
     let mut state = KeyState::<PermitHolders>::default();
     for id in 1..=3 {
         ask(&mut state, &permit(id, "1/1"), 9, START);

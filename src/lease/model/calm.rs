@@ -1,5 +1,5 @@
-//! No waiter waits for ever. Whatever went wrong before: once no message is under way and nothing more goes wrong,
-//! every waiter is served within a bounded time. No new arrival is needed for that.
+//! No waiter waits forever. Whatever failed before: once no message is in flight and nothing more fails, every waiter
+//! is served within a bounded time. No new arrival is needed for that.
 
 use crate::lease::model::Modelled;
 use crate::lease::model::server::Verb;
@@ -49,7 +49,7 @@ impl<H: Modelled> World<H> {
         false
     }
 
-    /// Lets all lines send their calls and receive the answers, until nothing more follows.
+    /// Lets all lines send their calls and receive the replies, until there are no more effects.
     fn serve(mut self, keeps: bool) -> Self {
         let mut asked = 0_u32;
         for _ in 0..200 {

@@ -1,11 +1,11 @@
-//! When two worlds are equal: times are relative to now, fences count by their order, and lines without a
-//! difference can be swapped. So the clocks may run for ever, and the number of states is finite.
+//! When two worlds are equal: times are relative to now, fences count by their order, and lines without a difference
+//! can be swapped. So clocks may run without bound, and the number of states is finite.
 
 use std::hash::{Hash, Hasher};
 
 use tokio::time::Instant;
 
-use crate::lease::key_state::Standing;
+use crate::lease::key_state::Position;
 use crate::lease::model::Modelled;
 use crate::lease::model::client::Client;
 use crate::lease::model::properties::NOTED;
@@ -14,7 +14,7 @@ use crate::lease::model::server::Verb;
 use crate::lease::model::world::{Message, What, World, in_ticks};
 use crate::lease::process::entry::Stage;
 use crate::lease::queue::{BEHIND, Queue};
-use crate::store::notifier::News;
+use crate::store::notifier::PushKind;
 use crate::store::validity::Anchor;
 
 /// A state in numbers.
@@ -32,7 +32,7 @@ impl<H: Modelled> PartialEq for World<H> {
     }
 }
 
-/// Numbers that are too large are equal, such as what is left of a tombstone that never ends.
+/// Numbers that are too large are equal, such as the remaining time of a tombstone that never ends.
 fn number(number: i64) -> i16 {
     i16::try_from(number).unwrap_or(i16::MAX)
 }
@@ -102,7 +102,7 @@ impl<H: Modelled> World<H> {
         )
     }
 
-    /// Returns all fences that may still be seen, in order.
+    /// Returns all fences that may still be observed, in order.
     fn fences(&self) -> Vec<i64> {
         if !H::FENCED {
             return Vec::new();
@@ -117,10 +117,10 @@ impl<H: Modelled> World<H> {
         for Message { what, .. } in &self.messages {
             match what {
                 What::Reply {
-                    standing: Standing::Held { fence, .. },
+                    standing: Position::Held { fence, .. },
                     ..
                 }
-                | What::Push(News::Granted { fence, .. }) => fences.push(*fence),
+                | What::Push(PushKind::Granted { fence, .. }) => fences.push(*fence),
                 _ => {}
             }
         }
@@ -289,7 +289,7 @@ impl<H: Modelled> World<H> {
             } => {
                 form.extend([10 + *verb as i16, i16::from(*twice)]);
                 match standing {
-                    Standing::Held { expiry, fence } => {
+                    Position::Held { expiry, fence } => {
                         let left = in_ticks(expiry - anchor.now);
                         let ttl = self.rules.of(message.token).ttl;
                         let cut = if self.rules.has(Flaw::BeliefIsNotCut) {
@@ -303,8 +303,8 @@ impl<H: Modelled> World<H> {
                             form.push(number(left));
                         }
                     }
-                    Standing::Queued { .. } => form.push(self.anchor(*anchor)),
-                    Standing::Refused { .. } | Standing::Withdrawn | Standing::Done => {
+                    Position::Queued { .. } => form.push(self.anchor(*anchor)),
+                    Position::Refused { .. } | Position::Withdrawn | Position::Done => {
                         form.push(1000)
                     }
                 }
@@ -314,14 +314,14 @@ impl<H: Modelled> World<H> {
         form.push(-5);
     }
 
-    fn news(&self, news: &News, fences: &[i64]) -> i16 {
+    fn news(&self, news: &PushKind, fences: &[i64]) -> i16 {
         match news {
             // An expired lease does not change any more.
-            News::Granted { expiry, fence } => {
+            PushKind::Granted { expiry, fence } => {
                 let left = in_ticks(expiry - self.server.now).max(-self.rules.longest());
                 number(left) * 16 + self.rank(fences, *fence)
             }
-            News::Gone | News::Told(_) | News::Refused(_) => 1000,
+            PushKind::Gone | PushKind::Told(_) | PushKind::Refused(_) => 1000,
         }
     }
 

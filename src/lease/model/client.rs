@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::error::reasons::Cause;
-use crate::lease::key_state::Standing;
+use crate::lease::key_state::Position;
 use crate::lease::model::Modelled;
 use crate::lease::model::properties::{FAIR, FENCES, GOOD, PROMPT};
 use crate::lease::model::rules::{Flaw, Rules, TICK, ticks};
@@ -17,10 +17,10 @@ use crate::lease::options::Holding;
 use crate::lease::process::Tokens;
 use crate::lease::process::entry::{Entry, Stage};
 use crate::lease::process::event::{
-    Effect, Effects, Event, Grant, Notice, Now, Party, Release, Renewed, Told,
+    Effect, Effects, Event, Grant, Host, Now, PushEvent, Release, Renewed, WaiterOutcome,
 };
 use crate::lease::token::Token;
-use crate::store::notifier::{Link, News};
+use crate::store::notifier::{Link, PushKind};
 use crate::store::scheduler::Signal;
 use crate::store::validity::{Anchor, Drift, Validity};
 
@@ -65,19 +65,19 @@ pub(crate) struct Held {
     pub(super) seat: usize,
     pub(super) validity: Validity,
     pub(super) fence: i64,
-    /// The fence that tells it from others with its token.
+    /// The fence that distinguishes it from other leases with its token.
     number: i64,
     pub(super) twice: bool,
     /// Whether its waiter has not accepted it.
     pub(super) is_offered: bool,
-    /// Whether a pushed message said that it is held.
+    /// Whether it was granted by a pushed message.
     pub(super) by_push: bool,
 }
 
 /// The tokens for which an acquire was sent, as a set of bits.
 pub(super) type Sent = u32;
 
-impl Party for Names {
+impl Host for Names {
     type Waiter = Seated;
     type Lease = Held;
     type Found = ();
@@ -139,14 +139,14 @@ impl Client {
         Some((usize::try_from(*id).unwrap_or(usize::MAX), entry))
     }
 
-    /// Whether the acquire of a token is not answered.
+    /// Whether the acquire of a token has no reply yet.
     pub(super) fn is_acquiring(&self, token: usize) -> bool {
         self.entry().is_some_and(|(own, entry)| {
             own == token && matches!(entry.stage, Stage::Acquiring { .. })
         })
     }
 
-    /// Whether its acquire is under way: in the background, or by the future of a waiter.
+    /// Whether its acquire is in flight: in the background, or by the future of a waiter.
     pub(super) fn asks(&self, background: bool) -> bool {
         self.entry().is_some_and(|(_, entry)| match entry.stage {
             Stage::Acquiring { in_background, .. } => in_background == background,
@@ -154,7 +154,7 @@ impl Client {
         })
     }
 
-    /// The token that has a place in the queue, and the call by which that is known.
+    /// The token that has a place in the queue, and the call whose reply confirmed that.
     fn queued(&self) -> Option<(usize, Anchor)> {
         let (own, entry) = self.entry()?;
         match entry.stage {
@@ -246,7 +246,7 @@ impl<H: Modelled> World<H> {
                 if self.rules.has(Flaw::AnchorAtArrival) {
                     anchor.sent = self.local;
                 }
-                if let Standing::Held { .. } = standing
+                if let Position::Held { .. } = standing
                     && self.rules.has(Flaw::ReplyValidFromArrival)
                 {
                     anchor.sent = self.local;
@@ -261,7 +261,7 @@ impl<H: Modelled> World<H> {
                 match verb {
                     Verb::Acquire => {
                         let twice = twice && !self.rules.has(Flaw::TwiceForgotten);
-                        let found = (standing == Standing::Done).then_some(());
+                        let found = (standing == Position::Done).then_some(());
                         let answer = Answer::acquired(now, standing, found, twice);
                         let asker = self.clients[line]
                             .asker
@@ -282,7 +282,7 @@ impl<H: Modelled> World<H> {
                             scheduled: false,
                         }
                     }
-                    Verb::Heartbeat => Event::Stands {
+                    Verb::Heartbeat => Event::Positions {
                         sent,
                         now,
                         soonest: 0,
@@ -293,7 +293,7 @@ impl<H: Modelled> World<H> {
             }
             What::Call { .. } => return,
         };
-        // A process that takes expired leases looks at its clock too early.
+        // A process with the flaw that takes expired leases reads its clock too early.
         let late = if self.rules.has(Flaw::LateGrantIsTaken) {
             ticks(4)
         } else {
@@ -316,8 +316,8 @@ impl<H: Modelled> World<H> {
         }
     }
 
-    fn answer(&self, token: usize, anchor: Anchor, standing: Standing) -> Renewed {
-        let Standing::Held { expiry, .. } = standing else {
+    fn answer(&self, token: usize, anchor: Anchor, standing: Position) -> Renewed {
+        let Position::Held { expiry, .. } = standing else {
             return Renewed::Gone;
         };
         let until = anchor.until(
@@ -331,9 +331,9 @@ impl<H: Modelled> World<H> {
         }
     }
 
-    fn notice(&self, line: usize, token: usize, news: News) -> Notice<()> {
+    fn notice(&self, line: usize, token: usize, news: PushKind) -> PushEvent<()> {
         match news {
-            News::Granted { mut expiry, fence } => {
+            PushKind::Granted { mut expiry, fence } => {
                 if self.rules.has(Flaw::PushValidFromArrival) {
                     expiry = self.server.now + 8 * TICK;
                 }
@@ -342,17 +342,17 @@ impl<H: Modelled> World<H> {
                 {
                     expiry = expiry.min(anchor.now + self.rules.of(token).ttl * TICK);
                 }
-                Notice::Granted { expiry, fence }
+                PushEvent::Granted { expiry, fence }
             }
-            News::Gone => Notice::Gone,
-            News::Told(_) => Notice::Found(()),
-            News::Refused(why) => Notice::Refused(why),
+            PushKind::Gone => PushEvent::Gone,
+            PushKind::Told(_) => PushEvent::Found(()),
+            PushKind::Refused(why) => PushEvent::Refused(why),
         }
     }
 
     /// Returns whether a push is a grant that was made just now, and the waiter's last call took no time.
-    fn is_prompt(&self, line: usize, token: usize, news: &News) -> bool {
-        let News::Granted { expiry, .. } = news else {
+    fn is_prompt(&self, line: usize, token: usize, news: &PushKind) -> bool {
+        let PushKind::Granted { expiry, .. } = news else {
             return false;
         };
         let Some((own, anchor)) = self.clients[line].queued() else {
@@ -365,7 +365,7 @@ impl<H: Modelled> World<H> {
         granted_now && !jumped && server == self.local.duration_since(anchor.sent)
     }
 
-    /// Lets the line look at what is due, as if its time had come.
+    /// Makes everything of the line due, and handles it.
     pub(super) fn due(&mut self, line: usize) {
         let at = self.local;
         self.clients[line].tokens.make_due(at);
@@ -442,8 +442,9 @@ impl<H: Modelled> World<H> {
         self.send_off(token, Verb::ending(release.withdrawn));
     }
 
-    fn told(&mut self, line: usize, seat: usize, outcome: &Told<()>) {
-        let again = matches!(outcome, Told::Again) && !self.is_stalled(seat) && self.again > 0;
+    fn told(&mut self, line: usize, seat: usize, outcome: &WaiterOutcome<()>) {
+        let again =
+            matches!(outcome, WaiterOutcome::Again) && !self.is_stalled(seat) && self.again > 0;
         if again && self.clients[line].tokens.party.asks < self.rules.asks {
             self.again -= 1;
             return self.arrives(seat);
@@ -534,7 +535,7 @@ impl<H: Modelled> World<H> {
         );
     }
 
-    /// The holder gives up its lease.
+    /// The holder releases its lease.
     pub(super) fn ends(&mut self, line: usize) {
         let Some(mut held) = self.clients[line].held.take() else {
             return;
@@ -565,7 +566,7 @@ impl<H: Modelled> World<H> {
         );
     }
 
-    /// The holder enters an outcome, and the store releases its lease.
+    /// The holder stores an outcome, and the store releases its lease.
     pub(super) fn completes(&mut self, line: usize) {
         let Some(held) = self.clients[line].held.take() else {
             return;
@@ -576,7 +577,7 @@ impl<H: Modelled> World<H> {
         self.follow(line, Event::Forgotten { id, fence });
     }
 
-    /// Returns the lease that a line counts on.
+    /// Returns the lease of a line that is valid by its own clock.
     pub(super) fn believed(&self, line: usize) -> Option<(&Held, &Validity)> {
         let held = self.clients[line].held.as_ref()?;
         held.validity
@@ -585,7 +586,7 @@ impl<H: Modelled> World<H> {
             .then_some((held, &held.validity))
     }
 
-    /// Returns the leases that lines count on.
+    /// Returns the leases that are valid by the clocks of their lines.
     pub(super) fn beliefs(&self) -> impl Iterator<Item = (&Held, &Validity)> {
         (0..self.clients.len()).filter_map(|line| self.believed(line))
     }
@@ -595,7 +596,7 @@ impl<H: Modelled> World<H> {
         !held.is_offered || self.rules.has(Flaw::OfferIsRenewed)
     }
 
-    /// Returns whether an offered lease is taken back: after half its ttl, but not before the next tick.
+    /// Returns whether an offered lease is withdrawn: after half its ttl, but not before the next tick.
     pub(super) fn is_due_back(&self, line: usize) -> bool {
         let Some(held) = &self.clients[line].held else {
             return false;

@@ -1,17 +1,15 @@
-//! Rules that are broken on purpose. Each flaw is found, by a violation of the property that its test names.
+//! Rules that are deliberately broken. Each flaw is found, by a violation of the property that its test names.
 //!
 //! The model cannot find these flaws:
 //!
 //! * Two names that share a part of their state: the model has one key. The names of keys have their own tests.
-//! * A hand-over of a lease that is about to end: a line hands on for 2 ms after a grant, which is less than a
-//!   tick.
-//! * Renewals that shorten a lease, alone: no lease outlives its ttl, so there is nothing to shorten. It takes
+//! * A hand-over of a lease that is about to end: a line hands on for 2 ms after a grant, which is less than a tick.
+//! * Renewals that shorten a lease, alone: no lease outlives its ttl, so there is nothing to shorten. This flaw needs
 //!   longer grants as well.
 //! * A grant that outlives the ttl of its waiter, alone: the waiter cuts it to its ttl.
-//! * Beliefs that ignore an earlier end, and renewals whose answers arrive in another order than they were sent: the end
-//!   that the server returns only grows. `store::validity` has tests of both.
-//! * A place that is given away while its waiter is between two tokens: the waiter asks again, at the end of the
-//!   queue.
+//! * Processes that ignore an earlier end, and renewals whose replies arrive in another order than they were sent: the
+//!   end that the server returns only grows. `store::validity` has tests of both.
+//! * A place that is lost while its waiter is between two tokens: the waiter acquires again, at the end of the queue.
 
 use super::properties::*;
 use super::rules::Flaw::*;

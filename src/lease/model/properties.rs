@@ -1,5 +1,5 @@
-//! The properties that must always hold, and the states that must be reachable. The latter show that the former do
-//! not hold just because nothing happens.
+//! The properties that must always hold, and the states that must be reachable. The latter show that the former do not
+//! hold only because nothing happens.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(super) const SERVED: &str = "without further faults, every waiter is served"
 pub(super) const BESIDE: &str =
     "without further faults, every waiter that fits is served beside the holders";
 
-/// The properties of which it is noted, as soon as that happens, that they are broken.
+/// The properties whose violation is recorded as soon as it happens.
 pub(super) const NOTED: [&str; 10] = [
     FENCES, ORDER, SHARES, CLASSES, AGED, PLACES, FAIR, GOOD, PROMPT, DONE,
 ];
@@ -148,19 +148,19 @@ impl<H: Modelled> World<H> {
         self.server.state.queue.contains(self.rules.name(token))
     }
 
-    /// Returns whether nothing was noted against a property.
+    /// Returns whether no violation of a property was recorded.
     pub(super) fn keeps(&self, property: &str) -> bool {
         !self.seen.broken.0.contains(property) && !self.server.seen.broken.0.contains(property)
     }
 
-    /// Returns what lines hold, whether they believe in it or not.
+    /// Returns the leases of all lines, whether valid by their clocks or not.
     fn held(&self) -> impl Iterator<Item = &Held> {
         self.clients
             .iter()
             .filter_map(|client| client.held.as_ref())
     }
 
-    /// Returns the weight of all holders that believe in their leases.
+    /// Returns the weight of all holders whose leases are valid by their clocks.
     fn believed_weight(&self) -> i64 {
         self.beliefs()
             .map(|(held, _)| self.rules.seats[held.seat].weight)

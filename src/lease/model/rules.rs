@@ -1,21 +1,21 @@
-//! The rules of a model: the waiters and what they want, how long things last, the faults that may happen, and the
-//! rules that are broken on purpose.
+//! The rules of a model: the waiters and their requests, the time spans, the faults that may happen, and the rules that
+//! are deliberately broken.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::lease::key_state::{Spans, Terms};
+use crate::lease::key_state::{AcquireTerms, Spans};
 use crate::lease::model::client::DRIFT;
 use crate::lease::options::{Holding, LeaseOptions};
-use crate::lease::settings::Told;
+use crate::lease::settings::CallerSettings;
 use crate::lease::token::Token;
 use crate::lease::{options, settings};
 use crate::telemetry::leases::Leases;
 
-/// All times are whole ticks. A tick is much longer than the grain of [`Drift`](super::super::validity::Drift), so
-/// the grain that is subtracted from a span makes no difference in ticks.
+/// All times are whole ticks. A tick is much longer than the grain of [`Drift`](super::super::validity::Drift), so that
+/// subtracting the grain makes no difference in ticks.
 pub(super) const TICK: i64 = 10_000;
 
 /// A number of ticks that never passes.
@@ -25,7 +25,7 @@ pub(super) fn ticks(count: i64) -> Duration {
     Duration::from_micros((count * TICK).unsigned_abs())
 }
 
-/// A waiter that wants a lease, once.
+/// A waiter for a lease. It arrives only once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seat {
     /// The line that it waits in. Each line belongs to one process.
@@ -48,7 +48,7 @@ pub(super) const SEAT: Seat = Seat {
     flow: 0,
 };
 
-/// Seats of one process each. `set`: what is not usual, by their numbers.
+/// Seats of one process each. `set` changes some of them, by their numbers.
 pub(super) fn one_each(seats: usize, set: impl Fn(usize, &mut Seat)) -> Vec<Seat> {
     let seat = |line| {
         let mut seat = Seat {
@@ -73,13 +73,14 @@ pub(super) struct Rules {
     pub(super) alive: i64,
     /// How long waiters may be passed by lower ranks, in ticks; 0: for any time.
     pub(super) aging: i64,
-    /// For how long there must have been waiters, so that the newest is served first, in ticks; 0: in the order of arrival.
+    /// For how long there must have been waiters, so that the newest is served first, in ticks; 0: in the order of
+    /// arrival.
     pub(super) newest: i64,
     /// How long a tombstone lasts, in ticks.
     pub(super) tombstone: i64,
     /// How long after it was sent a call may run, in ticks. After that it is lost. `None`: it may run at any time.
     pub(super) late: Option<i64>,
-    /// How often lines ask again, in total.
+    /// How often lines acquire again, in total.
     pub(super) again: u8,
     pub(super) tokens: Tokens,
     pub(super) faults: Faults,
@@ -101,11 +102,12 @@ pub(super) enum Tokens {
     ReadWrite,
 }
 
-/// The faults that may happen. Late messages are always possible. A number is the most times a fault happens.
+/// The faults that may happen. Late messages are always possible. A number is the maximum number of times that a fault
+/// happens.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Faults {
     pub(super) crashes: u8,
-    /// All messages under way are lost.
+    /// All messages in flight are lost.
     pub(super) losses: bool,
     /// The transport sends a call again, and both copies may run.
     pub(super) resends: bool,
@@ -123,14 +125,14 @@ pub(super) struct Faults {
     pub(super) completes: bool,
 }
 
-/// A rule that is broken on purpose.
+/// A rule that is deliberately broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flaw {
     /// A grant lasts longer than its waiter's ttl.
     LongGrant,
     /// A renewal may shorten a lease.
     RenewalShortens,
-    /// A belief is not cut to the ttl of its lease.
+    /// The validity of a lease is not cut to its ttl.
     BeliefIsNotCut,
     /// The ttl of a pushed grant counts from the call before it.
     PushCutAtAnchor,
@@ -142,7 +144,7 @@ pub(super) enum Flaw {
     PushValidFromArrival,
     /// The validity of a push is computed from the arrival of the earlier reply, not from when its call was sent.
     AnchorAtArrival,
-    /// A holder answers a push with a release, since it is not waiting.
+    /// A holder responds to a push with a release, since it is not waiting.
     HolderAnswersPush,
     /// A lease that expired before its grant arrived is handed to its waiter.
     LateGrantIsTaken,
@@ -150,7 +152,7 @@ pub(super) enum Flaw {
     HandOnSameFence,
     /// A lease is renewed before its waiter accepts it.
     OfferIsRenewed,
-    /// Who comes and fits is served, whoever waits.
+    /// A waiter that fits is served at once, even before others.
     SmallGoesFirst,
     /// The fence of a grant is the clock alone.
     FenceIsTheClock,
@@ -168,7 +170,7 @@ pub(super) enum Flaw {
     HeartbeatGrantsNothing,
     /// A heartbeat does not notice that a place is gone.
     EvictionUnnoticed,
-    /// A completion does not tell the waiters to ask again.
+    /// A completion does not make the waiters acquire again.
     NobodyDismissed,
 }
 
@@ -253,7 +255,7 @@ impl Rules {
         let names = (0..self.seats.len() * self.asks).map(name).collect();
         let cohorts = self.tokens == Tokens::Mutex;
         let holding = |seat: &Seat| {
-            // A process that takes a lease for longer than it is does not cut it.
+            // With this flaw, a process assumes a longer ttl, so that it does not cut the lease.
             let ttl = ticks(if self.has(Flaw::BeliefIsNotCut) {
                 seat.ttl + 8
             } else {
@@ -340,16 +342,16 @@ impl Rules {
         }
     }
 
-    pub(super) fn terms(&self, token: usize) -> Terms {
+    pub(super) fn terms(&self, token: usize) -> AcquireTerms {
         let Seat { ttl, rank, .. } = self.of(token);
-        Terms {
+        AcquireTerms {
             rank,
-            ..Terms::usual(ttl * TICK)
+            ..AcquireTerms::usual(ttl * TICK)
         }
     }
 
-    /// What each acquire tells.
-    pub(super) fn told(&self) -> Told {
+    /// The settings that each acquire sends.
+    pub(super) fn told(&self) -> CallerSettings {
         let aging = if self.has(Flaw::ClassesDoNotAge) {
             ALWAYS
         } else {
@@ -360,7 +362,7 @@ impl Rules {
         } else {
             self.newest * TICK
         };
-        Told {
+        CallerSettings {
             limit: None,
             rules: settings::Rules {
                 aging,

@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use crate::lease::key_state::{KeyState, Standing};
+use crate::lease::key_state::{KeyState, Position};
 use crate::lease::kind::{Completing, Entered, Holders};
 use crate::lease::model::properties::{DONE, FENCES, ORDER, PLACES};
 use crate::lease::model::rules::{Flaw, Rules, TICK};
@@ -42,7 +42,7 @@ pub(super) struct Server<H> {
     pub(super) released: u32,
     /// The fence of the last grant.
     pub(super) fence: i64,
-    /// Whether an outcome was entered. After that no token may hold.
+    /// Whether an outcome was stored. After that no token may hold.
     pub(super) entered: bool,
     pub(super) seen: Turns,
 }
@@ -59,11 +59,11 @@ impl<H: Holders> Server<H> {
         }
     }
 
-    /// What has expired is dropped at once.
+    /// Expired state is dropped at once.
     pub(super) fn tick(&mut self, rules: &Rules, ticks: i64) {
         self.now += ticks * TICK;
         let places = self.places(rules);
-        // Renews nothing, and sweeps.
+        // Renews nothing, but sweeps.
         self.state.renew(&"".into(), 0, 0, self.now);
         self.state.tombstones.retain(|_, until| *until > self.now);
         let (now, after) = (self.now, self.places(rules));
@@ -97,13 +97,13 @@ impl<H: Holders> Server<H> {
         rules.tokens().filter_map(place).collect()
     }
 
-    /// Runs a call. Returns the state of the token, and what is pushed.
+    /// Runs a call. Returns the state of the token, and the pushed messages.
     pub(super) fn execute(
         &mut self,
         rules: &Rules,
         token: usize,
         verb: Verb,
-    ) -> (Standing, Vec<Push>) {
+    ) -> (Position, Vec<Push>) {
         let held: Vec<_> = rules
             .tokens()
             .filter(|token| self.is_held(rules, *token))
@@ -147,7 +147,7 @@ impl<H: Holders> Server<H> {
         (standing, self.state.pushes())
     }
 
-    fn step(&mut self, rules: &Rules, token: usize, verb: Verb) -> Standing {
+    fn step(&mut self, rules: &Rules, token: usize, verb: Verb) -> Position {
         let (state, now, spans, name) =
             (&mut self.state, self.now, rules.spans(), rules.name(token));
         match verb {
@@ -161,7 +161,7 @@ impl<H: Holders> Server<H> {
                     };
                     let standing =
                         alone.acquire(name, rules.terms(token), Some(&told), done, now, spans);
-                    if let Standing::Held { .. } = standing {
+                    if let Position::Held { .. } = standing {
                         state.holders = alone.holders;
                         return standing;
                     }
@@ -198,10 +198,10 @@ impl<H: Holders> Server<H> {
                 self.released |= 1 << token;
             }
         }
-        Standing::Done
+        Position::Done
     }
 
-    fn renew(&mut self, rules: &Rules, token: usize) -> Standing {
+    fn renew(&mut self, rules: &Rules, token: usize) -> Position {
         let (state, now, name, ttl) = (
             &mut self.state,
             self.now,
@@ -214,27 +214,27 @@ impl<H: Holders> Server<H> {
             expiry = Some(now + ttl);
         }
         match expiry {
-            Some(expiry) => Standing::Held { expiry, fence: 0 },
-            None => Standing::Done,
+            Some(expiry) => Position::Held { expiry, fence: 0 },
+            None => Position::Done,
         }
     }
 
-    fn heartbeat(&mut self, rules: &Rules, token: usize) -> Standing {
+    fn heartbeat(&mut self, rules: &Rules, token: usize) -> Position {
         let (state, now, spans, name) =
             (&mut self.state, self.now, rules.spans(), rules.name(token));
         if rules.has(Flaw::HeartbeatGrantsNothing) || rules.has(Flaw::EvictionUnnoticed) {
             state.queue.heartbeat(name, now + spans.alive);
             if rules.has(Flaw::EvictionUnnoticed) {
-                // Releases nothing, and grants.
+                // Releases nothing, but grants.
                 state.release(&"".into(), false, now, spans);
             }
             return match state.holders.held(name, now) {
-                Some((expiry, fence)) => Standing::Held { expiry, fence },
-                None if state.queue.contains(name) => Standing::Queued {
+                Some((expiry, fence)) => Position::Held { expiry, fence },
+                None if state.queue.contains(name) => Position::Queued {
                     soonest: 0,
                     before: 0,
                 },
-                None => Standing::Refused {
+                None => Position::Refused {
                     soonest: 0,
                     before: 0,
                 },

@@ -47,12 +47,12 @@ pub(super) fn line() -> Rules {
     Rules::new(vec![SEAT, SEAT], Tokens::Mutex).asks(2)
 }
 
-/// Two waiters in a line of one process. The second one wants a longer lease.
+/// Two waiters in a line of one process. The second one requests a longer lease.
 fn two_values() -> Rules {
     Rules::new(vec![SEAT, Seat { ttl: 3, ..SEAT }], Tokens::Mutex).asks(2)
 }
 
-/// Two waiters that want one of two permits each, and one that wants both.
+/// Two waiters for one of two permits each, and one for both.
 pub(super) fn weighted() -> Rules {
     one_wants_both(permits())
 }
@@ -62,7 +62,7 @@ fn one_wants_both(mut rules: Rules) -> Rules {
     rules.asks(1)
 }
 
-/// Three waiters that want one of two permits each.
+/// Three waiters for one of two permits each.
 pub(super) fn permits() -> Rules {
     Rules {
         capacity: 2,
@@ -71,7 +71,7 @@ pub(super) fn permits() -> Rules {
     .asks(1)
 }
 
-/// Waiters that want the only permit, each of a flow.
+/// Waiters for the only permit, each of a flow.
 fn fair(flows: &[i64]) -> Rules {
     let seats = one_each(flows.len(), |line, seat| {
         (seat.ttl, seat.flow) = (1, flows[line])
@@ -79,7 +79,7 @@ fn fair(flows: &[i64]) -> Rules {
     Rules::new(seats, Tokens::Permits)
 }
 
-/// Waiters that want the only permit, each of a class. After a tick, a class goes before those above it.
+/// Waiters for the only permit, each of a class. After a tick, a class is served before those above it.
 pub(super) fn classes(ranks: &[i64]) -> Rules {
     let seats = one_each(ranks.len(), |line, seat| {
         (seat.ttl, seat.rank) = (1, ranks[line])
@@ -91,7 +91,8 @@ pub(super) fn classes(ranks: &[i64]) -> Rules {
     }
 }
 
-/// Waiters that want the only permit, one after the other or, once there have been waiters for a tick, the newest first.
+/// Waiters that want the only permit, one after the other or, once there have been waiters for a tick, the newest
+/// first.
 pub(super) fn newest(seats: usize) -> Rules {
     Rules {
         newest: 1,
@@ -113,7 +114,7 @@ fn read_write() -> Rules {
     .asks(1)
 }
 
-/// All want short leases, where there are many states.
+/// All leases are short, for settings with many states.
 fn brief(mut rules: Rules) -> Rules {
     rules.seats.iter_mut().for_each(|seat| seat.ttl = 1);
     let asks = rules.asks;
@@ -163,18 +164,19 @@ explore! {
 
     a_clock_that_is_set_back = Holder, Rules::mutex(2).faults(SET_BACK);
     a_clock_that_is_set_back_beside_others = PermitHolders, brief(permits()).faults(SET_BACK);
-    /// Two may believe that they hold then. The fence tells them apart.
+    /// In this case two processes may treat their lease as valid. The fence distinguishes them.
     a_clock_that_is_set_forward = Holder,
         Rules::mutex(2).faults(Faults { jump: 4, ..NONE }).but(&[EXCLUSION, COVERED]);
 
     readers_and_a_writer = RwHolders, read_write();
     weights = PermitHolders, weighted();
-    /// One flow comes twice, the other one once.
+    /// One flow has two waiters, the other one has one.
     flows = PermitHolders, fair(&[1, 1, 2]);
     flows_and_faults = PermitHolders, fair(&[1, 2]).faults(SOME);
-    /// Most of the waiters know of no flows, and come twice: one of them is served while the flow waits, and then the flow.
+    /// Most of the waiters have no flow, and arrive twice: one of them is served while the flow waits, and then the
+    /// flow.
     a_flow_beside_waiters_without_one = PermitHolders, fair(&[0, 0, 1]).asks(2).but(&[ORDER]);
-    /// One flow wants one of two permits at a time, another one wants both at once.
+    /// One flow requests one of two permits at a time, another one requests both.
     flows_of_different_weights = PermitHolders, one_wants_both(fair(&[1, 1, 2])).but(&[ORDER]);
     waiters_of_different_classes = PermitHolders, classes(&[0, 0, 1]);
     classes_and_faults = PermitHolders, classes(&[0, 1]).faults(SOME);

@@ -1,17 +1,17 @@
-//! What is observed of flows and classes, and of the newest waiters.
+//! Observations of flows and classes, and of the newest waiters.
 
 use crate::lease::model::properties::{AGED, Broken, CLASSES, SHARES};
 use crate::lease::model::rules::{Rules, TICK};
 use crate::lease::model::server::Place;
 
-/// What was observed of the waiters for permits.
+/// Observations of the waiters for permits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turns {
     /// The flows that have passed each waiter since it became the first of its own: a set of bits.
     pub(super) passed: Vec<u8>,
-    /// Since when each waiter is the first of its class and none of that is served, µs.
+    /// Since when each waiter has been the first of its class, and no waiter of that class was served, µs.
     pub(super) since: Vec<Option<i64>>,
-    /// What the server has broken.
+    /// The properties that the server has violated.
     pub(super) broken: Broken,
     /// Whether a waiter of a lower class was served first because it had waited for too long.
     pub(super) aged: bool,
@@ -30,7 +30,7 @@ impl Turns {
                 .is_some_and(|since| now - since >= rules.newest * TICK)
     }
 
-    /// Takes in the waiters `before` and `after` a step.
+    /// Records the waiters `before` and `after` a step.
     pub(super) fn waited(&mut self, before: &[Place], after: &[Place], now: i64) {
         let stays = |(token, ..): &Place| after.iter().any(|(other, ..)| other == token);
         if !before.iter().any(stays) {
@@ -38,7 +38,7 @@ impl Turns {
         }
     }
 
-    /// Takes in a grant to a token. `places`: before the step.
+    /// Records a grant to a token. `places`: before the step.
     pub(super) fn granted(&mut self, rules: &Rules, places: &[Place], new: usize, now: i64) {
         let mine = rules.of(new);
         let place = |token: usize| {
@@ -87,13 +87,13 @@ impl Turns {
         }
     }
 
-    /// Which flows have passed a waiter, and since when it waits for its class.
+    /// Returns the flows that have passed a waiter, and since when it waits for its class.
     pub(super) fn of(&self, token: usize) -> (i64, Option<i64>) {
         let passed = self.passed.get(token).copied().unwrap_or(0);
         (passed.into(), self.since.get(token).copied().flatten())
     }
 
-    /// Forgets what was observed of tokens that do not wait any more. `places`: after the step.
+    /// Forgets the observations of tokens that no longer wait. `places`: after the step.
     pub(super) fn keep(&mut self, rules: &Rules, places: &[Place], now: i64) {
         self.passed.resize(rules.tokens().end, 0);
         self.since.resize(rules.tokens().end, None);

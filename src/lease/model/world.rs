@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::lease::key_state::Standing;
+use crate::lease::key_state::Position;
 use crate::lease::model::client::Client;
 use crate::lease::model::properties::Broken;
 use crate::lease::model::rules::{Flaw, Rules, TICK, ticks};
 use crate::lease::model::server::{Server, Verb};
 use crate::lease::process::entry::Stage;
-use crate::store::notifier::News;
+use crate::store::notifier::PushKind;
 use crate::store::validity::Anchor;
 
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(super) struct World<H> {
     pub(super) rules: Arc<Rules>,
     pub(super) server: Server<H>,
     pub(super) clients: Vec<Client>,
-    /// All messages under way.
+    /// All messages in flight.
     pub(super) messages: Vec<Message>,
     /// The clock of all processes.
     pub(super) local: Instant,
@@ -36,7 +36,7 @@ pub(super) struct World<H> {
     pub(super) jumps: bool,
 }
 
-/// What was observed so far.
+/// Observations so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// The highest fence that a holder has had.
@@ -52,8 +52,8 @@ pub(super) struct Message {
 
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum What {
-    /// To the server. `sent`: when it was sent, if its answer is awaited. `twice`: a copy of it was sent too.
-    /// `latest`: when it may still run, if its time is limited.
+    /// To the server. `sent`: when it was sent, if its reply is awaited. `twice`: a copy of it was sent too.
+    /// `latest`: until when it may still run, if its time is limited.
     Call {
         verb: Verb,
         sent: Option<Instant>,
@@ -63,10 +63,10 @@ pub(super) enum What {
     Reply {
         verb: Verb,
         anchor: Anchor,
-        standing: Standing,
+        standing: Position,
         twice: bool,
     },
-    Push(News),
+    Push(PushKind),
 }
 
 impl What {
@@ -96,21 +96,21 @@ pub(super) enum Event {
     Fails(usize),
     Heartbeats(usize),
     Renews(usize),
-    /// The holder releases, also because it notices that its lease has ended.
+    /// The holder releases, also when it notices that its lease has ended.
     Ends(usize),
     Completes(usize),
     /// A waiter gives up.
     Leaves(usize),
     /// A waiter is no longer polled.
     Stalls(usize),
-    /// The line looks at what is due: an offered lease is taken back, or it notices that the future that sends its call is
-    /// not polled.
+    /// The line handles everything that is due: an offered lease is withdrawn, or the line notices that the future that
+    /// sends its call is not polled.
     Due(usize),
     Crashes(usize),
     /// The server's clock jumps.
     Jumps,
     Evicts,
-    /// All messages under way are lost.
+    /// All messages in flight are lost.
     LosesAll,
 }
 
@@ -175,7 +175,7 @@ impl<H: super::Modelled> World<H> {
                 verb, sent, twice, ..
             } => {
                 events.push(Event::Executes(at, *verb));
-                // A token is never used again, so any number of its releases has the same effect as one.
+                // A token is never used again, so several of its releases have the same effect as one.
                 if self.rules.faults.resends && *verb == Verb::Acquire && sent.is_some() && !twice {
                     events.push(Event::Resends(at));
                 }
@@ -314,22 +314,22 @@ impl<H: super::Modelled> World<H> {
         }
     }
 
-    /// Sends a call whose answer is awaited.
+    /// Sends a call whose reply is awaited.
     pub(super) fn call(&mut self, token: usize, verb: Verb) {
         self.send(token, What::call(verb, Some(self.local), self.latest()));
     }
 
-    /// Sends a call whose answer is not awaited.
+    /// Sends a call whose reply is not awaited.
     pub(super) fn send_off(&mut self, token: usize, verb: Verb) {
         self.send(token, What::call(verb, None, self.latest()));
     }
 
-    /// When a call that is sent now may still run, if its time is limited.
+    /// Until when a call that is sent now may still run, if its time is limited.
     fn latest(&self) -> Option<Instant> {
         self.rules.late.map(|late| self.local + ticks(late))
     }
 
-    /// The same message twice is equal to one: it arrives at any time, if at all.
+    /// A second copy of a message adds nothing: a message arrives at any time, if at all.
     fn send(&mut self, token: usize, what: What) {
         let message = Message { token, what };
         if !self.messages.contains(&message) {
@@ -337,7 +337,7 @@ impl<H: super::Modelled> World<H> {
         }
     }
 
-    /// Returns whether the answer to an acquire is awaited.
+    /// Returns whether the reply to an acquire is awaited.
     fn is_awaited(&self, token: usize) -> bool {
         let is = |message: &Message| match message.what {
             What::Call { verb, sent, .. } => verb == Verb::Acquire && sent.is_some(),
@@ -350,7 +350,7 @@ impl<H: super::Modelled> World<H> {
             .any(is)
     }
 
-    /// Stops waiting for the answers to a token's calls. The calls are not recalled: they may still run.
+    /// Stops waiting for the replies to a token's calls. The calls may still run.
     pub(super) fn forget_calls(&mut self, token: usize) {
         let mut late = Vec::new();
         self.messages.retain(|message| {

@@ -1,4 +1,4 @@
-//! How the operations are sent, and what their replies say.
+//! How the operations are sent, and how their replies are parsed.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,16 +18,16 @@ fn call(verb: VerbOf<Flight>) -> AcquireRelease<Flight> {
         alive: 2,
         tombstone: 3,
     };
-    let scene = Arc::new(Scene {
+    let context = Arc::new(ScriptContext {
         channels: "channels".into(),
         spans,
         scope: "text/1+".into(),
     });
     AcquireRelease {
-        scene,
+        context,
         token: "token".into(),
         verb,
-        terms: Terms::usual(1000),
+        terms: AcquireTerms::usual(1000),
     }
 }
 
@@ -43,7 +43,7 @@ fn complete(again: bool) -> VerbOf<Flight> {
     }
 }
 
-/// What ends a lease has a place where acquires are refused, and leaves with any other call.
+/// Operations that end a lease are accepted when acquires are refused, and are sent with any other call.
 #[test]
 fn what_ends_a_lease_has_places_of_its_own() {
     let acquire = call(Verb::Acquire {
@@ -81,13 +81,13 @@ fn the_scripts_have_the_same_spans() {
 #[test]
 fn a_lease_that_a_copy_released_was_held() {
     for (again, twice, status, level, completed) in [
-        (false, false, 1, 7, Some(What::Completed(true, 7))),
-        (false, false, 0, 7, Some(What::Completed(false, 7))),
-        (true, false, 0, 7, Some(What::Completed(true, 7))),
-        (false, true, 0, 7, Some(What::Completed(true, 7))),
-        (true, true, 2, 7, Some(What::Completed(false, 7))),
-        (true, false, 1, 7, Some(What::Completed(true, 7))),
-        (true, false, 1, -7, Some(What::Completed(true, 0))),
+        (false, false, 1, 7, Some(ReplyKind::Completed(true, 7))),
+        (false, false, 0, 7, Some(ReplyKind::Completed(false, 7))),
+        (true, false, 0, 7, Some(ReplyKind::Completed(true, 7))),
+        (false, true, 0, 7, Some(ReplyKind::Completed(true, 7))),
+        (true, true, 2, 7, Some(ReplyKind::Completed(false, 7))),
+        (true, false, 1, 7, Some(ReplyKind::Completed(true, 7))),
+        (true, false, 1, -7, Some(ReplyKind::Completed(true, 0))),
         (true, false, -1, 0, None),
     ] {
         let values = [status, level, 0, 0, 0, 0].map(Value::Int);

@@ -1,4 +1,4 @@
-//! Who is served how often, whoever comes, waits and goes away.
+//! How often each waiter is served, whichever waiters arrive, wait and leave.
 
 #![allow(clippy::unwrap_used)]
 
@@ -63,7 +63,7 @@ impl Line {
     }
 }
 
-/// What is left of a heavy waiter's turn is not before the turns that have begun meanwhile.
+/// The remaining cost of a heavy waiter's flow is not before the turns that have begun meanwhile.
 #[test]
 fn who_follows_one_that_goes_away_comes_before_nobody_whose_turn_it_is() {
     let mut line = Line::default();
@@ -97,8 +97,8 @@ fn who_goes_away_from_behind_changes_no_turn() {
     );
 }
 
-/// Of 3000 turns, how many one flow gets beside new flows with a heavy waiter each. `light`: the cost of a waiter that comes
-/// before it, and goes away.
+/// Returns how many of 3000 turns one flow gets beside new flows with a heavy waiter each. `light`: the cost of a
+/// waiter that arrives before it, and leaves.
 fn turns_beside_new_flows(light: Option<i64>) -> usize {
     let (mut line, mut turns) = (Line::default(), 0);
     (0..3).for_each(|_| drop(line.comes(0, COST)));
@@ -114,7 +114,7 @@ fn turns_beside_new_flows(light: Option<i64>) -> usize {
     turns
 }
 
-/// Light waiters that go away do not pay for heavy ones behind them.
+/// Light waiters that leave do not pay for heavy ones behind them.
 #[test]
 fn new_flows_gain_nothing_by_who_goes_away() {
     let turns = turns_beside_new_flows(None);
@@ -124,7 +124,7 @@ fn new_flows_gain_nothing_by_who_goes_away() {
     );
 }
 
-/// Nor does one that goes away after a heavy one was served make that undone.
+/// A waiter that leaves after a heavy one was served does not refund its cost.
 #[test]
 fn what_was_served_is_owed_whoever_goes_away() {
     for weight in [2, 8, 256] {
@@ -158,7 +158,7 @@ fn flows_that_only_came_are_forgotten() {
         tokens.iter().for_each(|token| line.leaves(token));
     }
     assert_eq!(line.queue.known_flows(), 1);
-    // Each is served once while the first flow always waits, and goes away.
+    // Each is served once while the first flow always waits, and leaves.
     for number in 1..1000 {
         let (first, second) = (line.comes(number, 2 * COST), line.comes(number, COST));
         line.comes(0, COST);
@@ -175,8 +175,8 @@ fn flows_that_only_came_are_forgotten() {
     );
 }
 
-/// While a waiter is the first of its flow, each other flow passes it at most twice, if all cost the same: the second time only
-/// if both have the same tag.
+/// While a waiter is the first of its flow, each other flow passes it at most twice, if all cost the same: the second
+/// time only if both have the same tag.
 #[test]
 fn each_flow_passes_a_waiter_twice_at_most() {
     let seed = support::seed();
@@ -217,7 +217,8 @@ fn each_flow_passes_a_waiter_twice_at_most() {
     }
 }
 
-/// The waiters without a flow get half of the turns at most, however many other flows there are, and these get the other half.
+/// The waiters without a flow get half of the turns at most, however many other flows there are, and these get the
+/// other half.
 #[test]
 fn who_has_no_flow_gets_half_of_the_turns() {
     for flows in [1, 2, 7, 30] {
@@ -253,7 +254,7 @@ fn who_has_no_flow_gets_half_of_the_turns() {
     }
 }
 
-/// The share of a flow is that of its newest waiter, also for those before it.
+/// The share of a flow is that of its newest waiter, also for the waiters before it.
 #[test]
 fn a_share_that_is_changed_counts_at_once() {
     let turns = |last: i64| {

@@ -1,8 +1,9 @@
-//! One token of this process, and the line of waiters behind it. One place in the store's queue stands for the whole line.
+//! One token of this process, and the line of waiters behind it. One place in the store's queue stands for the whole
+//! line.
 //!
-//! The process hands a granted lease on to its own waiters, in the order of arrival, for a bounded time (lock
-//! cohorting: Dice, Marathe, Shavit, "Lock Cohorting", PPoPP 2012). After that the process that has waited longest
-//! has its turn.
+//! The process hands on a granted lease to its own waiters, in the order of arrival, for a bounded time (lock
+//! cohorting: Dice, Marathe, Shavit, "Lock Cohorting", PPoPP 2012). After that, the process that has waited longest is
+//! served.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,47 +13,47 @@ use tokio::time::Instant;
 
 use crate::key::Key;
 use crate::lease::options::{Holding, LeaseOptions};
-use crate::lease::process::event::{Grant, Party, Release};
+use crate::lease::process::event::{Grant, Host, Release};
 use crate::lease::token::Token;
 use crate::store::validity::{Anchor, Validity};
 
 /// How long a waiter has to accept an offered lease, or half the ttl if that is shorter.
 const ACCEPT: Duration = Duration::from_secs(1);
 
-/// The state of one token. The lease that it gets is for the first waiter in its line.
+/// The state of one token. Its lease goes to the first waiter in its line.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry<P: Party> {
+pub(crate) struct Entry<P: Host> {
     id: u64,
     pub(super) key: Key,
     pub(crate) token: Token,
-    /// The options that it acquires with.
+    /// The options of its acquire.
     pub(super) holding: Arc<Holding>,
     pub(crate) stage: Stage<P>,
-    /// The waiters, without the one that holds the lease.
+    /// The waiters in line, without the waiter that holds the lease.
     pub(crate) line: Line<P::Waiter>,
     /// Whether other waiters may join the line.
     pub(super) cohort: bool,
     /// Whether its acquire was sent twice. Then one copy may run after the release.
     pub(crate) twice: bool,
-    /// When it is due; `None` while a call is under way.
+    /// When it is due; `None` while a call is pending.
     pub(super) due: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Stage<P: Party> {
-    /// The acquire was sent, and not answered yet.
+pub(crate) enum Stage<P: Host> {
+    /// The acquire was sent, and has no reply yet.
     Acquiring {
-        /// Whether the call is sent in the background. Then it is sent again as long as the store is unavailable.
+        /// Whether the call is sent in the background. Then it is repeated as long as the store is unavailable.
         in_background: bool,
         /// Whether the call failed, and is to be sent again.
         failed: bool,
-        /// Whether a grant was announced before the answer.
+        /// Whether a message announced a grant before the reply.
         early: bool,
     },
-    /// It has a place in the queue. The anchor is the call whose answer said so last.
+    /// It has a place in the queue. The anchor is the call whose reply last confirmed that.
     Queued {
         anchor: Anchor,
-        /// Its place is gone, but the message with the outcome may still be on its way.
+        /// The place is gone, but a message with the outcome may still arrive.
         gone: bool,
     },
     Held(Held<P>),
@@ -60,34 +61,35 @@ pub(crate) enum Stage<P: Party> {
 
 /// A lease that is held, or offered to a waiter.
 #[derive(Clone, Debug)]
-pub(crate) struct Held<P: Party> {
+pub(crate) struct Held<P: Host> {
     pub(crate) lease: P::Lease,
     pub(super) validity: Validity,
     pub(crate) fence: i64,
-    /// Since when it is offered to a waiter that has not accepted it.
+    /// Since when the lease is offered to a waiter that has not accepted it yet.
     pub(crate) offered: Option<Instant>,
-    /// When its holder has held it for the longest time.
+    /// When the maximum hold time of its holder is over.
     pub(super) ends: Option<Instant>,
     /// When it is renewed.
     pub(super) renew: Option<Instant>,
     pub(super) is_renewing: bool,
-    /// What is done about a message that the lease is gone. It may be forged, or late: only the store ends a lease.
-    pub(super) doubt: Doubt,
+    /// How a message that the lease is gone is verified. The message may be forged or late: only the store ends a
+    /// lease.
+    pub(super) verification: Verification,
 }
 
-/// Whether a message said that a lease is gone.
+/// The state of the verification after a message that a lease is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) enum Doubt {
-    /// None did, or its renewal answers that.
+pub(super) enum Verification {
+    /// There was no such message, or a pending renewal verifies it.
     #[default]
     None,
-    /// The lease is looked up in the store, without a renewal: none is planned.
+    /// The lease is looked up in the store without a renewal, since no renewal is planned.
     Asks,
-    /// The renewal under way may have run before the message was sent: another one follows.
+    /// The pending renewal may have run before the message was sent: another one follows.
     Again,
 }
 
-impl<P: Party> Entry<P> {
+impl<P: Host> Entry<P> {
     pub(super) fn new(
         id: u64,
         key: Key,
@@ -112,12 +114,12 @@ impl<P: Party> Entry<P> {
         &self.holding.options
     }
 
-    /// Returns when the entry is due, given its stage and the time that was planned before.
+    /// Returns when the entry is due, from its stage and the time that was planned before.
     pub(super) fn stage_due(&self, planned: Option<Instant>) -> Option<Instant> {
         let Stage::Held(held) = &self.stage else {
             return planned;
         };
-        // The waiters behind a lease do not wait longer than it lasts. Its holder may keep it after its end.
+        // The waiters behind a lease wait only until it expires. Its holder may keep it for longer.
         let ends = (!self.line.is_empty()).then_some(held.validity.until());
         let next = match held.offered {
             Some(since) => Some(
@@ -140,7 +142,7 @@ impl<P: Party> Entry<P> {
         }
     }
 
-    /// Returns the lease with a fence, if it is the current one.
+    /// Returns the lease with this fence, if it is the current one.
     pub(super) fn held_mut(&mut self, fence: i64) -> Option<&mut Held<P>> {
         match &mut self.stage {
             Stage::Held(held) if held.fence == fence => Some(held),
@@ -148,14 +150,14 @@ impl<P: Party> Entry<P> {
         }
     }
 
-    /// Returns whether a waiter can get the lease of this token: it must want the same validity.
-    pub(super) fn suits(&self, waiter: &P::Waiter) -> bool {
+    /// Returns whether a waiter can get the lease of this token: its ttl and its drift must be the same.
+    pub(super) fn same_settings(&self, waiter: &P::Waiter) -> bool {
         let own = self.options();
         let other = &P::options(waiter).options;
         (own.ttl, own.drift) == (other.ttl, other.drift)
     }
 
-    /// Returns what a waiter gets. `offered`: it has to accept it first.
+    /// Returns the grant for a waiter. `offered`: the waiter has to accept it first.
     pub(super) fn grant(
         &self,
         fence: i64,
@@ -175,7 +177,7 @@ impl<P: Party> Entry<P> {
         }
     }
 
-    /// Returns what to release. `pending`: the acquire may reach the store after the release.
+    /// Returns the release of this token. `pending`: the acquire may reach the store after the release.
     pub(super) fn release(&self, pending: bool, alive: Duration, now: Instant) -> Release {
         let ttl = self.options().ttl;
         let lasts = self.held().map_or(ttl, |held| {
@@ -191,19 +193,19 @@ impl<P: Party> Entry<P> {
     }
 }
 
-impl<P: Party> Held<P> {
-    /// Makes the next renewal due, since a message says that the lease is gone.
+impl<P: Host> Held<P> {
+    /// Makes the next renewal due, since a message reported that the lease is gone.
     pub(super) fn is_doubted(&mut self, now: Instant) {
         if !self.validity.holds(now) {
             return;
         }
         if self.is_renewing {
-            self.doubt = Doubt::Again;
+            self.verification = Verification::Again;
             return;
         }
-        // A renewal that is planned is not left out: it may be the one that makes a grant a full lease.
+        // A planned renewal is kept: it may be the one that makes a grant a full lease.
         if self.renew.is_none() {
-            self.doubt = Doubt::Asks;
+            self.verification = Verification::Asks;
         }
         self.renew = Some(self.renew.map_or(now, |renew| renew.min(now)));
     }
@@ -219,7 +221,7 @@ pub(crate) const MOST_HANDOVERS: u32 = 31;
 /// How long a process may hand on one grant.
 pub(crate) const LONGEST_TURN: Duration = Duration::from_millis(2);
 
-/// The waiters, and the hand-overs since the last grant.
+/// The waiters, and the number of hand-overs since the last grant.
 #[derive(Clone, Debug)]
 pub(crate) struct Line<S> {
     waiters: VecDeque<S>,
@@ -266,28 +268,28 @@ impl<S> Line<S> {
     where
         S: PartialEq,
     {
-        // It is usually at the front.
+        // The waiter is usually at the front.
         if let Some(at) = self.waiters.iter().position(|other| other == waiter) {
             self.waiters.remove(at);
         }
     }
 
-    /// Removes and returns the first waiter, which gets the lease granted to the process now.
+    /// Removes and returns the first waiter, which gets the lease that was granted now.
     pub(crate) fn granted(&mut self, now: Instant) -> Option<S> {
         self.handed = 0;
         self.since = Some(now);
         self.waiters.pop_front()
     }
 
-    /// Removes and returns the waiter that gets a lease which the last waiter did not accept. The time limit starts
-    /// again, since that waiter did not use it.
+    /// Removes and returns the next waiter, after the previous one did not accept the lease. The time limit starts
+    /// again, since the previous waiter did not use it.
     pub(crate) fn passed_over(&mut self, now: Instant) -> Option<S> {
         self.since = Some(now);
         self.hand_over(now)
     }
 
-    /// Removes and returns the waiter that the lease is handed on to. Returns `None` if another process has its
-    /// turn, or if no waiter is in line.
+    /// Removes and returns the waiter that the lease is handed on to. Returns `None` if another process is to be
+    /// served, or if no waiter is in line.
     pub(crate) fn hand_over(&mut self, now: Instant) -> Option<S> {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= LONGEST_TURN;
         if self.handed >= MOST_HANDOVERS || self.since.is_none_or(is_over) {
@@ -312,7 +314,7 @@ mod tests {
         line
     }
 
-    /// A grant is handed on at most 31 times, in less than 2 ms. After that it is the turn of another process.
+    /// A grant is handed on at most 31 times, in less than 2 ms. After that another process is served.
     #[test]
     fn a_grant_is_handed_on_for_a_bounded_time() {
         let (mut line, now) = (line(), Instant::now());
@@ -327,7 +329,7 @@ mod tests {
         let mut line = self::line();
         line.granted(now);
         assert_eq!(line.hand_over(now + LONGEST_TURN), None);
-        // Who does not accept it uses none of that time.
+        // A waiter that does not accept the lease uses none of that time.
         assert_eq!(line.passed_over(now + LONGEST_TURN), Some(1));
         assert_eq!(line.hand_over(now + LONGEST_TURN), Some(2));
         assert_eq!(line.hand_over(now + 2 * LONGEST_TURN), None);

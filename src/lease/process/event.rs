@@ -1,4 +1,4 @@
-//! What can happen to the tokens of a process, and what follows from it.
+//! The events of the tokens of a process, and their effects.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::key::Key;
-use crate::lease::key_state::Standing;
+use crate::lease::key_state::Position;
 use crate::lease::operations::Answer;
 use crate::lease::options::{Holding, micros};
 use crate::lease::token::Token;
@@ -17,9 +17,9 @@ use crate::store::notifier::{Link, Refusal};
 use crate::store::scheduler::Signal;
 use crate::store::validity::{Anchor, Validity};
 
-/// The outside of [`Tokens`](super::Tokens): the waiters, the leases and the names of tokens. In the model
-/// these are plain numbers.
-pub(crate) trait Party {
+/// The environment of [`Tokens`](super::Tokens): the waiters, the leases and the names of tokens. In the model these
+/// are plain numbers.
+pub(crate) trait Host {
     /// A waiter. Clones are equal.
     type Waiter: Clone + PartialEq + fmt::Debug;
     /// The lease of one holder.
@@ -27,7 +27,7 @@ pub(crate) trait Party {
     /// The outcome of an earlier lease.
     type Found: Clone + fmt::Debug;
 
-    /// The options that a waiter acquires with.
+    /// Returns the options of the acquire of a waiter.
     fn options(waiter: &Self::Waiter) -> &Arc<Holding>;
 
     /// Whether a waiter stops waiting when the store is unavailable.
@@ -35,7 +35,8 @@ pub(crate) trait Party {
         false
     }
 
-    /// Whether a lease is to last even if this process ends: its holder is done, and others must not have it yet.
+    /// Whether a lease must outlast this process: no other holder may have it yet, although its holder is done, or
+    /// detached work may still run under it.
     fn outlasts(_lease: &Self::Lease) -> bool {
         false
     }
@@ -43,11 +44,11 @@ pub(crate) trait Party {
     /// Returns a new id, and the token that contains it.
     fn token(&mut self, waiter: &Self::Waiter) -> (u64, Token);
 
-    /// Makes the lease for a waiter.
+    /// Creates the lease for a waiter.
     fn lease(&mut self, waiter: &Self::Waiter, grant: Grant) -> Self::Lease;
 }
 
-/// What the store granted to a token.
+/// A lease that the store granted to a token.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     pub(crate) key: Key,
@@ -57,33 +58,33 @@ pub(crate) struct Grant {
     /// Whether the acquire may run again, after the release.
     pub(crate) twice: bool,
     pub(crate) validity: Validity,
-    /// When it was learned of.
+    /// When this process learned of the grant.
     pub(crate) at: Instant,
-    /// Whether its waiter has to accept it first.
+    /// Whether the waiter has to accept the lease first.
     pub(crate) offered: bool,
 }
 
-/// When something happens, and whether pushed messages arrive at that time.
+/// The time of an event, and whether pushed messages arrive at that time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Now {
-    /// By the [clock](crate::clock) of leases.
+    /// The time by the [clock](crate::clock) of leases.
     pub(crate) at: Instant,
     pub(crate) link: Link,
 }
 
-/// What happens to a token. The ids are those in tokens.
+/// An event of a token. The ids are those in tokens.
 #[derive(Debug)]
-pub(crate) enum Event<P: Party> {
-    /// A waiter comes.
+pub(crate) enum Event<P: Host> {
+    /// A waiter arrives.
     Arrives { key: Key, waiter: P::Waiter },
-    /// A waiter goes away. `id`: of its own acquire. `unanswered`: nothing receives the answer to that.
+    /// A waiter leaves. `id`: that of its own acquire. `unanswered`: no task receives the reply to that acquire.
     Leaves {
         key: Key,
         waiter: P::Waiter,
         id: Option<u64>,
         unanswered: bool,
     },
-    /// An acquire that was sent at `sent` was answered. `polled`: the waiter that receives the answer itself.
+    /// The reply to an acquire that was sent at `sent`. `polled`: the waiter that receives the reply itself.
     Answered {
         id: u64,
         sent: Now,
@@ -96,19 +97,19 @@ pub(crate) enum Event<P: Party> {
         error: Error,
         is_final: bool,
     },
-    /// A message came from the store.
-    Pushed { id: u64, news: Notice<P::Found> },
-    /// A heartbeat that was sent at `sent` was answered: for each waiter whether it holds or waits. The next lease ends
-    /// at `soonest`, by the server's clock.
-    Stands {
+    /// A message from the store.
+    Pushed { id: u64, news: PushEvent<P::Found> },
+    /// The reply to a heartbeat that was sent at `sent`: for each waiter, whether it holds or waits. The next lease
+    /// ends at `soonest`, by the server's clock.
+    Positions {
         sent: Now,
         now: i64,
         soonest: i64,
-        each: Vec<(u64, Standing)>,
+        each: Vec<(u64, Position)>,
     },
     /// A heartbeat failed.
     Unanswered { ids: Vec<u64>, error: Error },
-    /// A lease that was acquired at once has to be renewed, or to be ended: `renew` is when.
+    /// A lease that was acquired without waiting has to be renewed or ended. `renew`: when.
     Holds {
         grant: Grant,
         lease: P::Lease,
@@ -117,43 +118,44 @@ pub(crate) enum Event<P: Party> {
     },
     /// A waiter has accepted its lease.
     Accepted { id: u64, fence: i64 },
-    /// A renewal was answered. `scheduled`: it was an [`Effect::Renew`].
+    /// The reply to a renewal. `scheduled`: it was an [`Effect::Renew`].
     Renewed {
         id: u64,
         renewed: Renewed,
         scheduled: bool,
     },
-    /// A lease has ended here, whatever its renewals said.
+    /// A lease has ended in this process, whatever its renewals returned.
     Lost { id: u64, fence: i64 },
-    /// A holder gives up its lease. `detached`: nothing awaits the release.
+    /// A holder releases its lease. `detached`: no task awaits the release.
     Ends {
         release: Release,
         id: u64,
         fence: i64,
         detached: bool,
     },
-    /// The store does not hold the lease any more, or shall keep it without this process.
+    /// The store no longer holds the lease, or must keep it without this process.
     Forgotten { id: u64, fence: i64 },
     /// A token without an entry here is released.
     Releases(Release),
-    /// An acquire without an entry here, whose answer is not known or not wanted, may still run. It is withdrawn in its turn.
+    /// An acquire without an entry here may still run, and its result is unknown or unwanted. It is withdrawn once few
+    /// enough releases are pending.
     Withdraws(Release),
-    /// A release was answered.
+    /// The reply to a release.
     Released {
         owed: u64,
         result: Result<(), Error>,
     },
-    /// Something may be due, messages may have been missed, all releases are sent again now, or this process gives up all
-    /// its leases.
+    /// Something may be due, messages may have been missed, all releases are to be sent again now, or this process
+    /// releases all its leases.
     Signal(Signal),
 }
 
 /// The result of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
-    /// The call that was sent at `sent` made the lease valid until then.
+    /// The call that was sent at `sent` made the lease valid until `until`.
     Valid { sent: Instant, until: Instant },
-    /// The store says that the lease has ended.
+    /// The store replied that the lease has ended.
     Gone,
     /// The call failed.
     Unknown,
@@ -161,18 +163,18 @@ pub(crate) enum Renewed {
 
 /// A message to a waiter.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Notice<F> {
-    /// It holds until `expiry` (µs, by the server's clock).
+pub(crate) enum PushEvent<F> {
+    /// The waiter holds the lease until `expiry` (µs, by the server's clock).
     Granted { expiry: i64, fence: i64 },
-    /// It lost its place in the queue, or its lease, as is said.
+    /// The waiter lost its place in the queue, or its lease, according to the message.
     Gone,
-    /// An outcome leaves nothing to do.
+    /// An outcome makes the acquire unnecessary.
     Found(F),
-    /// It lost its place, and is refused.
+    /// The waiter lost its place, and is refused.
     Refused(Refusal),
 }
 
-/// A release of a lease, or of a place in the queue. Or the last renewal of a lease that is left to others.
+/// A release of a lease or of a place in the queue, or the last renewal of a lease that is detached.
 #[derive(Clone, Debug)]
 pub(crate) struct Release {
     pub(crate) key: Key,
@@ -206,17 +208,17 @@ impl Release {
     }
 }
 
-/// What has to be done. The order matters: a release is sent before the acquire that follows it.
+/// The effect of an event. The order matters: a release is sent before the acquire that follows it.
 #[derive(Clone, Debug)]
-pub(crate) enum Effect<P: Party> {
-    /// Send an acquire. Its waiter does so, if it has just arrived; otherwise it is sent in the background.
+pub(crate) enum Effect<P: Host> {
+    /// Send an acquire. A waiter that has just arrived sends it itself; otherwise it is sent in the background.
     Acquire {
         id: u64,
         key: Key,
         token: Token,
         options: Arc<Holding>,
     },
-    /// Send a release. `owed`: the number under which it must be answered, if it can fail.
+    /// Send a release. `owed`: the number for [`Event::Released`], if the release can fail.
     Release { release: Release, owed: Option<u64> },
     /// Send a heartbeat for waiters of a key.
     Heartbeat {
@@ -225,7 +227,7 @@ pub(crate) enum Effect<P: Party> {
     },
     /// Renew a lease. `extends`: for its full ttl; otherwise only look up whether it is held.
     Renew { lease: P::Lease, extends: bool },
-    /// A renewal that was sent at `sent` made a lease valid until then.
+    /// A renewal that was sent at `sent` made a lease valid until `until`.
     Valid {
         lease: P::Lease,
         sent: Instant,
@@ -239,23 +241,23 @@ pub(crate) enum Effect<P: Party> {
         lease: P::Lease,
         found: Option<P::Found>,
     },
-    /// Tell a waiter that it gets no lease by this acquire.
+    /// Give a waiter the outcome of an acquire that got no lease.
     Tell {
         waiter: P::Waiter,
-        outcome: Told<P::Found>,
+        outcome: WaiterOutcome<P::Found>,
     },
-    /// A lease has ended without its holder. `taken_back`: its waiter has not accepted it in time.
+    /// A lease has ended, not by its holder. `taken_back`: its waiter did not accept it in time.
     Lost { lease: P::Lease, taken_back: bool },
 }
 
 pub(crate) type Effects<P> = SmallVec<[Effect<P>; 2]>;
 
-/// What a waiter learns of its acquire, if it gets no lease.
+/// The outcome of an acquire that got no lease, for its waiter.
 #[derive(Clone, Debug)]
-pub(crate) enum Told<F> {
-    /// Its place is lost: it must acquire again.
+pub(crate) enum WaiterOutcome<F> {
+    /// The place in the queue is lost: the waiter must acquire again.
     Again,
-    /// There is nothing left to do.
+    /// An outcome makes the acquire unnecessary.
     Found(F),
     /// The queue is full. The next lease ends in `left` µs, and `before` waiters are ahead.
     Refused { left: i64, before: i64 },
@@ -265,12 +267,12 @@ pub(crate) enum Told<F> {
     Failed(Error),
 }
 
-/// Until when a grant is valid, and how it was learned of.
+/// How this process learned of a grant, which determines how long it is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
-    /// By the answer to an acquire: for the full ttl.
+pub(super) enum GrantedBy {
+    /// From the reply to an acquire: valid for the full ttl.
     Answer(Anchor),
-    /// By a release elsewhere, for a short time, within which it must be renewed: learned from a push (`None`), or from
-    /// a heartbeat.
+    /// From a release elsewhere: valid for a short time, within which it must be renewed. Learned from a pushed message
+    /// (`None`), or from a heartbeat.
     Grant(Option<Anchor>),
 }

@@ -1,4 +1,4 @@
-//! Tokens that hold a lease: how it is given to a waiter, renewed, handed on within the process, and released.
+//! Tokens that hold a lease: how the lease is given to a waiter, renewed, handed on within the process, and released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,22 @@ use crate::error::Error;
 use crate::error::reasons::Cause;
 use crate::lease::options::{Holding, LeaseOptions};
 use crate::lease::process::Tokens;
-use crate::lease::process::entry::{Doubt, Entry, Held, Stage, accept_within};
-use crate::lease::process::event::{By, Effect, Grant, Party, Release, Renewed, Told};
+use crate::lease::process::entry::{Entry, Held, Stage, Verification, accept_within};
+use crate::lease::process::event::{
+    Effect, Grant, GrantedBy, Host, Release, Renewed, WaiterOutcome,
+};
 use crate::store::validity::Validity;
 
-/// A renewal that failed is repeated after the ttl divided by this, or after [`SHORTEST_RETRY`].
+/// A failed renewal is repeated after the ttl divided by this, or after [`SHORTEST_RETRY`] if that is longer.
 const RETRIES_PER_TTL: u32 = 12;
 const SHORTEST_RETRY: Duration = Duration::from_millis(20);
 
-impl<P: Party> Tokens<P> {
+impl<P: Host> Tokens<P> {
     /// Handles a lease that the store granted to a token, with its expiry and fence.
     pub(super) fn granted(
         &mut self,
         id: u64,
-        by: By,
+        by: GrantedBy,
         (expiry, fence): (i64, i64),
         found: Option<P::Found>,
         polled: Option<P::Waiter>,
@@ -34,31 +36,40 @@ impl<P: Party> Tokens<P> {
         };
         let ttl = entry.options().ttl;
         let drift = entry.options().drift;
-        // A pushed grant counts from the server's time in the last answered call, never from its arrival.
+        // The validity of a pushed grant is counted from the server's time in the last reply, never from its arrival.
         let until = match (by, &entry.stage) {
-            (By::Grant(None), Stage::Queued { anchor, .. }) => {
+            (GrantedBy::Grant(None), Stage::Queued { anchor, .. }) => {
                 anchor.until_granted(expiry, self.rules.grant.min(ttl), at, drift)
             }
-            (By::Grant(None), _) => return,
-            (By::Answer(anchor) | By::Grant(Some(anchor)), _) => anchor.until(expiry, ttl, drift),
+            (GrantedBy::Grant(None), _) => return,
+            (GrantedBy::Answer(anchor) | GrantedBy::Grant(Some(anchor)), _) => {
+                anchor.until(expiry, ttl, drift)
+            }
         };
         let release = entry.release(false, self.rules.alive, at);
         let Some(validity) = Validity::granted(until, at) else {
             return self.too_late(id, by, release);
         };
-        let suits = entry.line.front().is_some_and(|front| entry.suits(front));
-        let waiter = if suits { entry.line.granted(at) } else { None };
+        let same_settings = entry
+            .line
+            .front()
+            .is_some_and(|front| entry.same_settings(front));
+        let waiter = if same_settings {
+            entry.line.granted(at)
+        } else {
+            None
+        };
         let Some(waiter) = waiter else {
             let left = until - at + self.rules.alive;
             return self.acquire_again(id, Some(Release { left, ..release }));
         };
-        // The future of the waiter that receives the answer is being polled.
+        // Not offered if the waiter receives the reply itself: its future is being polled.
         let offered = polled.as_ref() != Some(&waiter);
         let lease = self
             .party
             .lease(&waiter, entry.grant(fence, &validity, at, offered));
         // A grant lasts for a short time: the first renewal makes it a full lease.
-        let renews = P::options(&waiter).options.watchdog || matches!(by, By::Grant(_));
+        let renews = P::options(&waiter).options.watchdog || matches!(by, GrantedBy::Grant(_));
         let ends = P::options(&waiter).options.hold_ends(at);
         let renew = renews.then(|| self.renewal(at, until - at, ttl));
         if let Some(entry) = self.entries.get_mut(&id) {
@@ -70,7 +81,7 @@ impl<P: Party> Tokens<P> {
                 ends,
                 renew,
                 is_renewing: false,
-                doubt: Doubt::None,
+                verification: Verification::None,
             });
         }
         self.plan(id);
@@ -98,7 +109,7 @@ impl<P: Party> Tokens<P> {
             ends: options.options.hold_ends(grant.at),
             renew,
             is_renewing: false,
-            doubt: Doubt::None,
+            verification: Verification::None,
         };
         let id = grant.id;
         let stage = Stage::Held(held);
@@ -109,14 +120,16 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Handles a lease that expired before its grant arrived.
-    fn too_late(&mut self, id: u64, by: By, release: Release) {
+    fn too_late(&mut self, id: u64, by: GrantedBy, release: Release) {
         if self.entries.get(&id).is_some_and(|entry| entry.cohort) {
             return self.acquire_again(id, Some(release));
         }
         let text = "the lease was granted, but expired before the reply arrived";
         let outcome = match by {
-            By::Answer(_) => Told::Failed(Error::unavailable(Cause::TimedOut, text)),
-            By::Grant(_) => Told::Again,
+            GrantedBy::Answer(_) => {
+                WaiterOutcome::Failed(Error::unavailable(Cause::TimedOut, text))
+            }
+            GrantedBy::Grant(_) => WaiterOutcome::Again,
         };
         self.tell(id, &outcome);
         self.release(release);
@@ -133,20 +146,20 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Handles a lease that its holder gives up: hands it on, or releases it.
+    /// Handles the release of a lease by its holder: hands the lease on, or releases it to the store.
     pub(super) fn ends(&mut self, release: Release, id: u64, fence: i64, detached: bool) {
         if let Some(entry) = self.entries.get_mut(&id) {
             let has_line = !entry.line.is_empty();
             match entry.held_mut(fence) {
-                // It was taken back, and the token serves another waiter.
+                // The lease was withdrawn, and the token serves another waiter.
                 None => return,
-                // It stays held, so its line waits for another one.
+                // The lease stays held, so its line waits for another one.
                 Some(_) if release.renews => return self.acquire_again(id, Some(release)),
                 Some(_) if has_line => return self.hand_over(id, release),
                 Some(_) => drop(self.remove(id)),
             }
         }
-        // A lease that has ended is released too: it would stay in the store until another token comes.
+        // A lease that has ended is released too: otherwise it stays in the store until the next acquire for the key.
         match detached {
             true => self.release(release),
             false => self.effects.push(Effect::Release {
@@ -156,8 +169,8 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Hands a lease on to the next waiter in the line. If another process has its turn, or the lease is about to end,
-    /// the line acquires again.
+    /// Hands on a lease to the next waiter in the line. If another process is to be served, or the lease is about to
+    /// end, the line acquires again.
     fn hand_over(&mut self, id: u64, release: Release) {
         let at = self.now.at;
         let Some(entry) = self.entries.get_mut(&id) else {
@@ -165,7 +178,10 @@ impl<P: Party> Tokens<P> {
         };
         let ttl = entry.options().ttl;
         let ends = entry.options().hold_ends(at);
-        let suits = entry.line.front().is_some_and(|front| entry.suits(front));
+        let same_settings = entry
+            .line
+            .front()
+            .is_some_and(|front| entry.same_settings(front));
         let Entry {
             stage: Stage::Held(held),
             line,
@@ -176,7 +192,7 @@ impl<P: Party> Tokens<P> {
         };
         let enough = self.rules.grant.min(ttl) / 2;
         let lasts = held.validity.holds(at) && held.validity.until() - at >= enough;
-        let next = match (suits && lasts, held.offered) {
+        let next = match (same_settings && lasts, held.offered) {
             (false, _) => None,
             (true, None) => line.hand_over(at),
             (true, Some(_)) => line.passed_over(at),
@@ -206,7 +222,7 @@ impl<P: Party> Tokens<P> {
         self.plan(id);
     }
 
-    /// Handles a lease that the store does not hold any more, or that it keeps without this process.
+    /// Handles a lease that the store no longer holds, or that it keeps without this process.
     pub(super) fn forgotten(&mut self, id: u64, fence: i64) {
         if self
             .entries
@@ -217,7 +233,7 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Handles the answer to a renewal. The lease may have been handed on meanwhile.
+    /// Handles the reply to a renewal. The lease may have been handed on meanwhile.
     pub(super) fn renewed(&mut self, id: u64, renewed: Renewed, scheduled: bool) {
         let at = self.now.at;
         let Some(entry) = self.entries.get_mut(&id) else {
@@ -230,7 +246,7 @@ impl<P: Party> Tokens<P> {
         };
         held.is_renewing &= !scheduled;
         let fence = held.fence;
-        let again = scheduled && held.doubt == Doubt::Again;
+        let again = scheduled && held.verification == Verification::Again;
         let due = match renewed {
             Renewed::Valid { sent, until } => {
                 if !held.validity.renewed(sent, until, at) {
@@ -256,9 +272,9 @@ impl<P: Party> Tokens<P> {
                 .and_then(|entry| entry.held_mut(fence))
         {
             held.renew = due;
-            // After a failure, the next attempt comes after the message.
+            // After a failure, the next attempt is sent after the message, so it verifies the message.
             if again || renewed != Renewed::Unknown {
-                held.doubt = Doubt::None;
+                held.verification = Verification::None;
             }
             if again && renewed != Renewed::Unknown {
                 held.is_doubted(at);
@@ -267,7 +283,7 @@ impl<P: Party> Tokens<P> {
         self.plan(id);
     }
 
-    /// Ends a lease. The waiters behind it wait for it no longer. `releases`: the store may still hold it.
+    /// Ends a lease. The waiters behind it no longer wait for it. `releases`: the store may still hold it.
     pub(super) fn lost(&mut self, id: u64, fence: i64, releases: bool) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
@@ -312,7 +328,7 @@ impl<P: Party> Tokens<P> {
         } else if !held.is_renewing && held.renew.is_some_and(|renew| renew <= at) {
             held.renew = None;
             held.is_renewing = true;
-            let extends = held.doubt != Doubt::Asks;
+            let extends = held.verification != Verification::Asks;
             self.effects.push(Effect::Renew {
                 lease: held.lease.clone(),
                 extends,
@@ -321,7 +337,7 @@ impl<P: Party> Tokens<P> {
         self.plan(id);
     }
 
-    /// Ends the leases of this process, but for those that outlast it.
+    /// Ends the leases of this process, except those that must outlast it.
     pub(super) fn shut_down(&mut self) {
         let held = self
             .entries
@@ -340,7 +356,8 @@ impl<P: Party> Tokens<P> {
     }
 }
 
-/// Returns when a lease is renewed that was acquired at once, if it is. `began`: when its tokens were made.
+/// Returns when a lease that was acquired without waiting is first renewed, if ever. `began`: when its tokens were
+/// created.
 pub(crate) fn first_renewal(
     began: Instant,
     grant: &Grant,
@@ -352,8 +369,8 @@ pub(crate) fn first_renewal(
         .then(|| renewal(began, grant.at, left, options.ttl))
 }
 
-/// Returns when a lease is renewed that lasts for `left` from `at` on: after a third of that, and a little earlier, so that
-/// renewals that are due at about the same time run together.
+/// Returns when a lease that lasts for `left` from `at` on is renewed: after a third of that time, and a little
+/// earlier, so that renewals that are due at about the same time run together.
 fn renewal(began: Instant, at: Instant, left: Duration, ttl: Duration) -> Instant {
     let after = left / 3;
     clock::together(began, at + after, (ttl / 24).min(after / 2))

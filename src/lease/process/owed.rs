@@ -1,23 +1,24 @@
 //! Releases that the store has not confirmed yet.
 //!
-//! A release is sent at once where its caller is, so that it is sent before the caller's next operation. The caller's
-//! runtime may stop. So a little later, a release that has no answer is sent again in the background. To release twice
-//! has the same effect as once. When a crowd of waiters goes away, most are withdrawn when others have been.
+//! A release is sent at once on the caller's runtime, so that it is sent before the caller's next operation. This
+//! runtime may stop. So a release without a reply is sent again a little later, in the background. A repeated release
+//! has no further effect. When many waiters leave at the same time, most withdrawals are sent only after others have
+//! completed.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::lease::process::event::{Effect, Party, Release};
+use crate::lease::process::event::{Effect, Host, Release};
 use crate::lease::process::{Slot, Tokens};
 
-/// How long the caller's runtime has to send a release. After that it is sent again, each time after twice the pause.
+/// How long the caller's runtime has to send a release. After that it is sent again, and the pause doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a release is sent again at most. After that, the lease or the place expires. The last renewal of a lease is
-/// sent again for as long as the lease lasts.
+/// How long a release is repeated at most. After that, the lease or the place expires. The last renewal of a lease is
+/// repeated for as long as the lease lasts.
 const LONGEST: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
@@ -26,9 +27,12 @@ pub(super) struct Owed {
     due: Instant,
     pause: Duration,
     until: Instant,
-    /// Whether the background has it. What waits there to be sent is sent in its turn: to send it again would only
-    /// make the queue longer.
+    /// Whether the background sends it. A release that waits there to be sent is not sent again: that would only make
+    /// the queue longer.
     in_background: bool,
+    /// Whether the server refused it only because of its key. The server itself works, so other releases need not wait
+    /// for this one.
+    is_refused: bool,
 }
 
 impl Owed {
@@ -46,11 +50,12 @@ impl Owed {
             pause: FIRST_PAUSE,
             until,
             in_background: false,
+            is_refused: false,
         }
     }
 }
 
-impl<P: Party> Tokens<P> {
+impl<P: Host> Tokens<P> {
     /// Releases in the background, with retries.
     pub(super) fn release(&mut self, release: Release) {
         if !self.rules.is_remote {
@@ -62,17 +67,17 @@ impl<P: Party> Tokens<P> {
         self.send(Owed::new(release, self.now.at));
     }
 
-    /// Withdraws a waiter that goes away: at once, or in its turn, if many releases are under way. So when thousands do so
-    /// at once, the calls of others do not wait for all of that.
+    /// Withdraws a waiter that leaves: at once, or later if many releases are pending. So when thousands of waiters
+    /// leave at the same time, other calls do not wait for all of their withdrawals.
     pub(super) fn withdraw(&mut self, release: Release) {
-        if self.owed.len() < self.rules.releases {
+        if self.owed.len() - self.refused < self.rules.releases {
             return self.release(release);
         }
         self.unsent.push_back(release);
     }
 
-    /// Sends what waits for its turn: once for each release that is answered, or has to be sent again. The next may go to
-    /// another server.
+    /// Sends the next withdrawal: one for each release that has a reply or has to be sent again. The withdrawal may go
+    /// to another server.
     fn send_next(&mut self) {
         self.unsent
             .pop_front()
@@ -91,29 +96,32 @@ impl<P: Party> Tokens<P> {
         });
     }
 
-    /// Handles the answer to a release.
+    /// Handles the reply to a release.
     pub(super) fn released(&mut self, number: u64, result: &Result<(), Error>) {
         let now = self.now.at;
         let Some(owed) = self.settle(number) else {
             return;
         };
-        // A key of another type may be gone when an acquire runs that is under way.
-        let again = result.as_ref().is_err_and(|error| {
-            error.is_unavailable()
-                && !error.is_denied()
-                && (owed.release.withdrawn || !error.is_wrong_type())
+        // A withdrawal is repeated: the key of another type may be gone when a pending acquire runs.
+        let is_refused = result.as_ref().is_err_and(Error::is_wrong_type);
+        let may_follow = result.as_ref().is_err_and(|error| {
+            error.is_unavailable() && !error.is_denied() && (owed.release.withdrawn || !is_refused)
         });
-        if again && now < owed.until {
-            return self.put(
+        let again = may_follow && now < owed.until;
+        if again {
+            self.put(
                 number,
                 Owed {
                     in_background: false,
+                    is_refused,
                     due: now + owed.pause,
                     ..owed
                 },
             );
         }
-        self.send_next();
+        if !again || is_refused {
+            self.send_next();
+        }
     }
 
     pub(super) fn release_again(&mut self, number: u64) {
@@ -134,7 +142,7 @@ impl<P: Party> Tokens<P> {
             return self.put(number, owed);
         }
         self.send_next();
-        // Only the answer to the last attempt counts, so that none is under way once it has come.
+        // Only the reply to the last attempt counts, so that no attempt is pending once it has arrived.
         self.send(Owed {
             in_background: true,
             ..owed
@@ -159,18 +167,20 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Returns how many releases are not confirmed.
+    /// Returns the number of unconfirmed releases.
     pub(crate) fn owed(&self) -> usize {
         self.owed.len() + self.unsent.len()
     }
 
     fn put(&mut self, number: u64, owed: Owed) {
+        self.refused += usize::from(owed.is_refused);
         self.due.insert((owed.due, Slot::Owed(number)));
         self.owed.insert(number, owed);
     }
 
     fn settle(&mut self, number: u64) -> Option<Owed> {
         let owed = self.owed.remove(&number)?;
+        self.refused -= usize::from(owed.is_refused);
         self.due.remove(&(owed.due, Slot::Owed(number)));
         Some(owed)
     }

@@ -1,4 +1,4 @@
-//! What tests read from [`Tokens`], and what the model does with it.
+//! Access to [`Tokens`] for tests and the model.
 
 use tokio::time::Instant;
 
@@ -6,38 +6,38 @@ use crate::key::Key;
 use crate::lease::kind::Kind;
 use crate::lease::namespace::Leases;
 use crate::lease::process::entry::Stage;
-use crate::lease::process::event::Party;
+use crate::lease::process::event::Host;
 use crate::lease::process::{Slot, Tokens};
 use crate::sync::lock;
 
 impl<K: Kind> Leases<K> {
-    /// Returns whether the waiters of a key have a place in the store's queue, or wait for a lease that this
-    /// process holds.
+    /// Returns whether the waiters of a key have a place in the store's queue, or wait for a lease that this process
+    /// holds.
     pub(crate) fn is_placed(&self, key: &Key) -> bool {
-        lock(&self.admission.tokens).tokens.is_placed(key)
+        lock(&self.namespace.tokens).tokens.is_placed(key)
     }
 }
 
-impl<P: Party> Tokens<P> {
-    /// Returns whether the waiters for a key have a place in the queue of the store, or wait for a lease of this
-    /// process.
+impl<P: Host> Tokens<P> {
+    /// See [`Leases::is_placed`].
     pub(crate) fn is_placed(&self, key: &Key) -> bool {
         let mut entries = self.entries.values().filter(|entry| entry.key == *key);
         entries.any(|entry| !matches!(entry.stage, Stage::Acquiring { .. }))
     }
 }
 
-/// For the model, in which the time of each timer comes at any time.
-impl<P: Party> Tokens<P> {
+/// For the model, in which each timer may fire at any time.
+impl<P: Host> Tokens<P> {
     /// Makes all entries due.
     pub(crate) fn make_due(&mut self, at: Instant) {
         let ids: Vec<_> = self.entries.keys().copied().collect();
         ids.into_iter().for_each(|id| self.set_due(id, Some(at)));
     }
 
-    /// Forgets the releases that are sent again until they are answered.
+    /// Forgets the owed releases.
     pub(crate) fn forget_owed(&mut self) {
         self.owed.clear();
+        self.refused = 0;
         self.unsent.clear();
         self.due.retain(|(_, slot)| matches!(slot, Slot::Entry(_)));
     }

@@ -1,4 +1,4 @@
-//! Tokens that wait: their acquires, their places in the queue, and the results that they get without a lease.
+//! Tokens that wait: their acquires, their places in the queue, and their results without a lease.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,30 +10,32 @@ use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::Cause;
 use crate::key::Key;
-use crate::lease::key_state::Standing;
-use crate::lease::operations::{Answer, What};
+use crate::lease::key_state::Position;
+use crate::lease::operations::{Answer, ReplyKind};
 use crate::lease::options::LeaseOptions;
 use crate::lease::process::entry::{Entry, Line, Stage};
-use crate::lease::process::event::{By, Effect, Notice, Now, Party, Release, Told};
+use crate::lease::process::event::{
+    Effect, GrantedBy, Host, Now, PushEvent, Release, WaiterOutcome,
+};
 use crate::lease::process::{Slot, Tokens};
 use crate::lease::token::Token;
 use crate::store::notifier::{Link, Refusal};
 use crate::store::validity::Anchor;
 
 /// How long waiters that join a line wait for the future that sends its acquire. After that, a copy is sent in the
-/// background: that future may not be polled.
+/// background, since that future may not be polled.
 const UNANSWERED: Duration = Duration::from_millis(500);
 
-/// How much later a message may arrive than an answer that was sent after it.
+/// How much later a message may arrive than a reply that was sent after it.
 const MESSAGE_DELAY: Duration = Duration::from_millis(20);
 
-/// Added to the expected end of a lease: a heartbeat that comes too early must be repeated.
+/// Added to the expected end of a lease: a heartbeat that is sent too early must be repeated.
 const MARGIN: Duration = Duration::from_millis(2);
 
-/// The most waiters of one key in one heartbeat.
+/// The maximum number of waiters of one key in one heartbeat.
 const MOST_TOKENS: usize = 256;
 
-impl<P: Party> Tokens<P> {
+impl<P: Host> Tokens<P> {
     pub(super) fn arrives(&mut self, key: Key, waiter: P::Waiter) {
         let cohort = P::options(&waiter).options.cohorts;
         if cohort
@@ -136,7 +138,7 @@ impl<P: Party> Tokens<P> {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        let (Stage::Acquiring { early, .. }, What::Acquired(standing)) =
+        let (Stage::Acquiring { early, .. }, ReplyKind::Acquired(standing)) =
             (&entry.stage, answer.what)
         else {
             return;
@@ -144,16 +146,16 @@ impl<P: Party> Tokens<P> {
         let early = *early;
         entry.twice |= answer.twice;
         match standing {
-            Standing::Held { expiry, fence } => {
-                let by = By::Answer(anchor);
+            Position::Held { expiry, fence } => {
+                let by = GrantedBy::Answer(anchor);
                 self.granted(id, by, (expiry, fence), answer.found, polled);
             }
-            Standing::Queued { soonest, .. } => {
+            Position::Queued { soonest, .. } => {
                 entry.stage = Stage::Queued {
                     anchor,
                     gone: false,
                 };
-                // The announced grant may be older than this answer, so a heartbeat looks it up.
+                // The announced grant may be older than this reply, so a heartbeat looks it up.
                 let due = if early {
                     Some(self.now.at)
                 } else {
@@ -163,16 +165,19 @@ impl<P: Party> Tokens<P> {
                 self.set_outage(id, None);
                 self.effects.push(Effect::Subscribe);
             }
-            Standing::Done => {
-                let found = answer.found.map(Told::Found);
-                self.tell(id, &found.unwrap_or_else(|| Told::Failed(unexpected())));
+            Position::Done => {
+                let found = answer.found.map(WaiterOutcome::Found);
+                self.tell(
+                    id,
+                    &found.unwrap_or_else(|| WaiterOutcome::Failed(unexpected())),
+                );
             }
-            Standing::Refused { soonest, before } => {
+            Position::Refused { soonest, before } => {
                 let left = soonest - answer.now;
-                self.tell(id, &Told::Refused { left, before });
+                self.tell(id, &WaiterOutcome::Refused { left, before });
             }
-            // Only this process knows the token. So it was withdrawn here, and the copy of an acquire came late.
-            Standing::Withdrawn => self.place_lost(id),
+            // Only this process knows the token. So this process withdrew it, and a copy of an acquire ran late.
+            Position::Withdrawn => self.place_lost(id),
         }
     }
 
@@ -183,13 +188,13 @@ impl<P: Party> Tokens<P> {
         } = *self.entries.get(&id)?.options();
         let now = self.now.at;
         let every = self.rules.heartbeat;
-        // Messages that were sent between the server's answer and the new subscription are lost.
+        // Messages that were sent between the server's reply and the new subscription are lost.
         if self.now.link != link {
             return Some(now);
         }
         let polls = foreign || link == Link::Down;
         let every = if polls { every.min(ask_every) } else { every };
-        // Those of many waiters are sent together.
+        // Heartbeats of many waiters are sent together.
         let heartbeat = clock::together(self.began, now + every, every);
         if soonest == 0 {
             return Some(heartbeat);
@@ -198,42 +203,42 @@ impl<P: Party> Tokens<P> {
         Some(heartbeat.min((anchor.sent + left).max(now) + MARGIN))
     }
 
-    pub(super) fn pushed(&mut self, id: u64, news: Notice<P::Found>) {
+    pub(super) fn pushed(&mut self, id: u64, news: PushEvent<P::Found>) {
         let is_durable = self.rules.is_durable;
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
         match (&mut entry.stage, news) {
-            (Stage::Held(held), Notice::Gone) => {
+            (Stage::Held(held), PushEvent::Gone) => {
                 held.is_doubted(self.now.at);
                 self.plan(id);
             }
             (Stage::Held(_), _) => {}
-            // Without the server's time a grant has no end.
-            (Stage::Acquiring { early, .. }, Notice::Granted { .. }) => *early = true,
-            (Stage::Queued { gone: true, .. }, Notice::Granted { .. }) => {}
-            (Stage::Queued { .. }, Notice::Granted { .. }) if is_durable => {
+            // Without the server's time the end of a grant is unknown.
+            (Stage::Acquiring { early, .. }, PushEvent::Granted { .. }) => *early = true,
+            (Stage::Queued { gone: true, .. }, PushEvent::Granted { .. }) => {}
+            (Stage::Queued { .. }, PushEvent::Granted { .. }) if is_durable => {
                 self.set_due(id, Some(self.now.at))
             }
-            (Stage::Queued { .. }, Notice::Granted { expiry, fence }) => {
-                self.granted(id, By::Grant(None), (expiry, fence), None, None);
+            (Stage::Queued { .. }, PushEvent::Granted { expiry, fence }) => {
+                self.granted(id, GrantedBy::Grant(None), (expiry, fence), None, None);
             }
-            (_, Notice::Gone) => self.place_lost(id),
-            (_, Notice::Found(found)) => self.tell(id, &Told::Found(found)),
-            (_, Notice::Refused(Refusal::QueueFull)) => {
-                self.tell(id, &Told::Refused { left: 0, before: 0 })
+            (_, PushEvent::Gone) => self.place_lost(id),
+            (_, PushEvent::Found(found)) => self.tell(id, &WaiterOutcome::Found(found)),
+            (_, PushEvent::Refused(Refusal::QueueFull)) => {
+                self.tell(id, &WaiterOutcome::Refused { left: 0, before: 0 })
             }
-            (_, Notice::Refused(Refusal::Closed)) => self.tell(id, &Told::Closed),
+            (_, PushEvent::Refused(Refusal::Closed)) => self.tell(id, &WaiterOutcome::Closed),
         }
     }
 
-    /// Handles the answer to a heartbeat. The next lease ends at `soonest`, by the server's clock, which says `now`.
+    /// Handles the reply to a heartbeat. The next lease ends at `soonest`, by the server's clock, whose time is `now`.
     pub(super) fn all_stand(
         &mut self,
         sent: Now,
         now: i64,
         soonest: i64,
-        each: Vec<(u64, Standing)>,
+        each: Vec<(u64, Position)>,
     ) {
         let anchor = Anchor { sent: sent.at, now };
         for (id, standing) in each {
@@ -242,7 +247,7 @@ impl<P: Party> Tokens<P> {
     }
 
     /// Handles the state of one waiter, from a heartbeat.
-    fn stands(&mut self, id: u64, standing: Standing, anchor: Anchor, link: Link, soonest: i64) {
+    fn stands(&mut self, id: u64, standing: Position, anchor: Anchor, link: Link, soonest: i64) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
@@ -254,11 +259,17 @@ impl<P: Party> Tokens<P> {
             return;
         };
         match standing {
-            Standing::Held { expiry, fence } if !*gone => {
-                self.granted(id, By::Grant(Some(anchor)), (expiry, fence), None, None);
+            Position::Held { expiry, fence } if !*gone => {
+                self.granted(
+                    id,
+                    GrantedBy::Grant(Some(anchor)),
+                    (expiry, fence),
+                    None,
+                    None,
+                );
             }
-            Standing::Held { .. } => {}
-            Standing::Queued { .. } => {
+            Position::Held { .. } => {}
+            Position::Queued { .. } => {
                 *known = anchor;
                 let due = entry.due;
                 let next = self.next_heartbeat(id, anchor, link, soonest);
@@ -266,13 +277,13 @@ impl<P: Party> Tokens<P> {
                 self.set_due(id, [due, next].into_iter().flatten().min());
                 self.set_outage(id, None);
             }
-            Standing::Refused { .. } | Standing::Withdrawn | Standing::Done
+            Position::Refused { .. } | Position::Withdrawn | Position::Done
                 if self.rules.has_outcomes =>
             {
                 *gone = true;
                 self.set_due(id, Some(self.now.at + MESSAGE_DELAY));
             }
-            Standing::Refused { .. } | Standing::Withdrawn | Standing::Done => self.place_lost(id),
+            Position::Refused { .. } | Position::Withdrawn | Position::Done => self.place_lost(id),
         }
     }
 
@@ -322,22 +333,22 @@ impl<P: Party> Tokens<P> {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        // `tell` withdraws it: it has a place, or its acquire may still run.
+        // `tell` withdraws the token: it has a place, or its acquire may still run.
         entry.twice |= matches!(entry.stage, Stage::Queued { .. }) || !error.is_not_sent();
-        self.tell(id, &Told::Failed(error.clone()));
+        self.tell(id, &WaiterOutcome::Failed(error.clone()));
     }
 
     /// Handles the loss of a place in the queue: a line acquires again, a single waiter does so itself.
     pub(super) fn place_lost(&mut self, id: u64) {
         match self.entries.get(&id) {
             Some(entry) if entry.cohort => self.acquire_again(id, None),
-            Some(_) => self.tell(id, &Told::Again),
+            Some(_) => self.tell(id, &WaiterOutcome::Again),
             None => {}
         }
     }
 
     /// Gives all waiters in a line the same result, and removes the line: no waiter uses its token any more.
-    pub(super) fn tell(&mut self, id: u64, outcome: &Told<P::Found>) {
+    pub(super) fn tell(&mut self, id: u64, outcome: &WaiterOutcome<P::Found>) {
         self.withdraw_copy(id);
         let Some(mut entry) = self.remove(id) else {
             return;
@@ -349,15 +360,15 @@ impl<P: Party> Tokens<P> {
             }));
     }
 
-    /// Withdraws an acquire that was sent twice, before its token is forgotten: one copy may still run, and would hold or
-    /// wait without a waiter.
+    /// Withdraws an acquire that was sent twice, before its token is forgotten: otherwise one copy may still run, and
+    /// hold or wait without a waiter.
     fn withdraw_copy(&mut self, id: u64) {
         if let Some(entry) = self.entries.get(&id).filter(|entry| entry.twice) {
             self.release(entry.release(true, self.rules.alive, self.now.at));
         }
     }
 
-    /// Removes a token, after `release` is sent. Its line acquires again, with a token of its own.
+    /// Sends `release`, and removes the token. Its line acquires again, with a new token.
     pub(super) fn acquire_again(&mut self, id: u64, release: Option<Release>) {
         match release {
             Some(release) => self.release(release),
@@ -405,7 +416,7 @@ impl<P: Party> Tokens<P> {
             }
         }
         for (key, mut waiters) in heartbeats {
-            // Waiters come before those that came later.
+            // In the order of arrival.
             waiters.sort_unstable_by_key(|(id, _)| *id);
             let heartbeat = |waiters: &[_]| Effect::Heartbeat {
                 key: key.clone(),
@@ -416,7 +427,7 @@ impl<P: Party> Tokens<P> {
         }
     }
 
-    /// Handles an acquire that failed a while ago, or is not answered in time.
+    /// Handles an acquire that failed a while ago, or whose reply is late.
     fn acquire_is_due(&mut self, id: u64) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
@@ -424,7 +435,7 @@ impl<P: Party> Tokens<P> {
         if !entry.cohort {
             // Its future is not polled. It acquires again when it is.
             entry.twice = true;
-            return self.tell(id, &Told::Again);
+            return self.tell(id, &WaiterOutcome::Again);
         }
         let Stage::Acquiring {
             in_background,
@@ -435,7 +446,7 @@ impl<P: Party> Tokens<P> {
             return;
         };
         if !*in_background {
-            // The same acquire twice gives the same answer.
+            // A second copy of an acquire gets the same reply.
             *in_background = true;
             entry.twice = true;
         } else if !std::mem::take(failed) {
@@ -449,7 +460,7 @@ impl<P: Party> Tokens<P> {
         });
     }
 
-    /// Sends the heartbeats of all that wait for a message: now, or soon if no messages arrive now.
+    /// Sends the heartbeats of all tokens that wait for a message: now, or soon if no messages arrive now.
     pub(super) fn relinked(&mut self) {
         let waits = |entry: &Entry<P>| {
             entry
@@ -471,7 +482,7 @@ impl<P: Party> Tokens<P> {
     }
 }
 
-/// The error for an answer that says nothing.
+/// The error for a reply to another operation.
 pub(crate) fn unexpected() -> Error {
     Error::unavailable(Cause::Unexpected, "the reply belongs to another operation")
 }

@@ -1,10 +1,10 @@
-//! Where waiters stand, who is served next, and what is told of both.
+//! The places of waiters, the order in which they are served, and the results that report both.
 
 #![allow(clippy::unwrap_used)]
 
 use super::*;
 
-/// Until when all waiters here count as alive.
+/// The time until which all waiters here count as alive.
 const ALIVE: i64 = 100;
 
 const PLAIN: Order = Order {
@@ -17,7 +17,7 @@ fn token(text: &str) -> Token {
     text.into()
 }
 
-/// A waiter comes. Returns what [`Queue::line_up`] does.
+/// A waiter arrives. Returns the result of [`Queue::line_up`].
 fn comes(queue: &mut Queue, text: &str, rank: i64, order: Order, now: i64) -> (bool, Option<i64>) {
     queue.line_up(text.into(), (rank, Some(order)), ALIVE, now)
 }
@@ -26,7 +26,7 @@ fn first(queue: &mut Queue, now: i64) -> String {
     queue.first(now).unwrap().to_string()
 }
 
-/// Serves one after the other, all at the same time.
+/// Serves one waiter after the other, all at the same time.
 fn served(queue: &mut Queue, now: i64) -> String {
     let next = || {
         let token = queue.first(now)?;
@@ -54,7 +54,7 @@ fn all_ranks_age() {
     );
 }
 
-/// Also the ranks of callers that know more of them.
+/// Also the ranks of callers of a version that has more of them.
 #[test]
 fn a_rank_is_one_of_nine() {
     let mut queue = Queue::default();

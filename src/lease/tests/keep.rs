@@ -1,10 +1,10 @@
-//! How a process renews a lease, hands it on, and gives it up.
+//! How a process renews a lease, hands it on, and releases it.
 
 use super::*;
 use crate::lease::process::hold::first_renewal;
 
-/// A lease of `left` ms with the fence 7, and the id of its token. Its holder receives it at 1 ms. The others stand in the
-/// line behind it, and want leases of these ttls.
+/// A lease of `left` ms with the fence 7, and the id of its token. Its holder receives it at 1 ms. The others are in
+/// the line behind it, and their leases have these ttls.
 fn handed(left: i64, line: &[u64]) -> (Steps, u64) {
     let mut steps = Steps::new();
     let first = in_line(0, 30_000);
@@ -30,7 +30,7 @@ fn handed(left: i64, line: &[u64]) -> (Steps, u64) {
 }
 
 impl Steps {
-    /// A holder gives up its lease.
+    /// A holder releases its lease.
     fn ends(&mut self, at: u64, id: u64, fence: i64) -> Vec<String> {
         said(&self.step(
             at,
@@ -43,7 +43,7 @@ impl Steps {
         ))
     }
 
-    /// A renewal that was sent at this time is answered a ms later.
+    /// The reply to a renewal that was sent at this time arrives a ms later.
     fn renewed(
         &mut self,
         sent: u64,
@@ -96,7 +96,7 @@ fn a_lease_is_handed_on_with_rising_fences() {
     assert_eq!(steps.next(), Some(1002));
     steps.step(2, Event::Accepted { id, fence: 8 });
     assert_eq!(steps.next(), Some(252), "and is renewed soon");
-    // One that does not accept it is passed.
+    // A waiter that does not accept it is skipped.
     assert_eq!(steps.ends(2, id, 8), ["give 9"]);
     let early = steps.at(1001).at;
     steps.tokens.make_due(early);
@@ -105,7 +105,7 @@ fn a_lease_is_handed_on_with_rising_fences() {
     steps.sends(2002, &["taken back", "release"], Some(2102));
 }
 
-/// The line acquires again where its process has had its turn, or the lease does not suit the next waiter.
+/// The line acquires again if the turn of its process is over, or the lease does not match the next waiter.
 #[test]
 fn what_is_not_handed_on_is_released() {
     for (left, ttl, at, effects) in [
@@ -118,7 +118,7 @@ fn what_is_not_handed_on_is_released() {
         let (mut steps, id) = handed(left, &[ttl]);
         assert_eq!(steps.ends(at, id, 7), effects, "{left} {ttl} {at}");
     }
-    // Nobody waits. The answer to the release is awaited by its caller, or is owed.
+    // There is no waiter. The reply to the release is awaited by its caller, or the release is owed.
     for (detached, renews, owed) in [(false, false, 0), (true, false, 1), (false, true, 1)] {
         let (mut steps, id) = handed(30_000, &[]);
         let release = Release {
@@ -139,7 +139,7 @@ fn what_is_not_handed_on_is_released() {
             (vec!["release".into()], owed)
         );
     }
-    // It is left to others: who waits in this process waits for another one.
+    // It is left to others: the waiters of this process wait for another one.
     let (mut steps, id) = handed(30_000, &[30_000]);
     let release = Release {
         renews: true,
@@ -163,7 +163,7 @@ fn what_is_not_handed_on_is_released() {
     );
 }
 
-/// The first waiter went away. The next one wants a lease of another ttl.
+/// The first waiter has left. The next one needs a lease of another ttl.
 #[test]
 fn a_grant_that_suits_nobody_is_released() {
     let mut steps = Steps::new();
@@ -175,7 +175,7 @@ fn a_grant_that_suits_nobody_is_released() {
     let [Effect::Release { release, .. }, Effect::Acquire { .. }] = &effects[..] else {
         panic!("{effects:?}")
     };
-    // For as long as it lasts, and a waiter counts as alive.
+    // For as long as the lease lasts, and a waiter counts as alive.
     let left = ms(29_697 + 7000);
     assert!(
         !release.withdrawn && release.left <= left && left - release.left < ms(2),
@@ -201,7 +201,8 @@ fn a_grant_that_comes_too_late_is_given_to_nobody() {
     }
 }
 
-/// A grant lasts for a short time, and is renewed for any holder. A lease that was acquired at once is not without a watchdog.
+/// A grant lasts for a short time, and is renewed for any holder. A lease that was acquired without waiting is not
+/// renewed without a watchdog.
 #[test]
 fn a_grant_is_renewed_also_without_a_watchdog() {
     let waiter = of(0, |options| options.watchdog = false);
@@ -239,7 +240,7 @@ fn a_renewal_that_failed_is_sent_again_until_the_lease_ends() {
     assert_eq!(said(&steps.due(until - 1)), [""; 0]);
     steps.sends(until + 1, &["lost", "acquire"], None);
 
-    // Its holder alone may keep it after its end: the store may say that it is held.
+    // The holder alone may keep it after its end: the store may reply that it is held.
     let (mut steps, id) = handed(30_000, &[]);
     steps.sends(8750, &["renew"], None);
     assert_eq!(
@@ -286,7 +287,7 @@ fn the_answer_to_a_renewal_says_until_when_the_lease_lasts() {
         ["lost"]
     );
 
-    // The answer comes after the end: the lease is given back.
+    // The reply arrives after the end: the lease is released.
     let (mut steps, id) = handed(30_000, &[30_000]);
     assert_eq!(
         steps.renewed(29_700, id, None, true),
@@ -299,12 +300,12 @@ fn the_answer_to_a_renewal_says_until_when_the_lease_lasts() {
     );
 }
 
-/// A message that came while a renewal was under way is answered by the next attempt, if that one fails.
+/// A message that arrived while a renewal was in flight is verified by the next attempt, if that renewal fails.
 #[test]
 fn a_message_is_answered_by_the_next_renewal() {
     let (mut steps, id) = handed(30_000, &[]);
     assert_eq!(said(&steps.due(8750)), ["renew"]);
-    steps.pushed(8751, id, Notice::Gone);
+    steps.pushed(8751, id, PushEvent::Gone);
     steps.renewed(8752, id, Some(Renewed::Unknown), true);
     assert_eq!(steps.next(), Some(8753 + 2500));
     assert_eq!(said(&steps.due(11_253)), ["renew"]);

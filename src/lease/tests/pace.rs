@@ -1,4 +1,4 @@
-//! When a process sends what, and what it sends then.
+//! When a process sends calls, and which.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn a_waiter_sends_its_heartbeat_in_time() {
         let id = steps.one(waiter);
         // The longest call, and the longest grant.
         assert_eq!(steps.next(), Some(3500 + 1500));
-        let standing = Standing::Queued { soonest, before: 0 };
+        let standing = Position::Queued { soonest, before: 0 };
         let answer = Answer::acquired(SERVER, standing, None, false);
         let (sent, now) = (steps.linked(0, sent), steps.linked(1, now));
         let effects = steps.tokens.step(
@@ -45,7 +45,8 @@ fn a_waiter_sends_its_heartbeat_in_time() {
     }
 }
 
-/// Waiters that come at different times send their heartbeats together, so that a hundred of them cost no more than one.
+/// Waiters that arrive at different times send their heartbeats together, so that a hundred of them cost no more than
+/// one.
 #[test]
 fn heartbeats_of_many_waiters_go_together() {
     let mut steps = Steps::new();
@@ -66,7 +67,7 @@ fn heartbeats_of_many_waiters_go_together() {
             let (sent, now) = (steps.at(due), SERVER);
             steps.step(
                 due + 1,
-                Event::Stands {
+                Event::Positions {
                     sent,
                     now,
                     soonest: 0,
@@ -82,7 +83,7 @@ fn heartbeats_of_many_waiters_go_together() {
     assert!(calls <= 62, "{calls} calls in a minute");
 }
 
-/// A failed heartbeat is sent again soon, and its waiters know that the store was away until the next one must have ended.
+/// A failed heartbeat is sent again soon, and its waiters report an outage until the next one must have ended.
 #[test]
 fn a_heartbeat_that_failed_is_sent_again() {
     let mut steps = Steps::new();
@@ -108,7 +109,7 @@ fn a_heartbeat_that_failed_is_sent_again() {
     steps.due(2250);
     steps.stands(2252, id, QUEUED);
     assert_eq!(steps.next_in_outage(2252), (Some(4000), false));
-    // Once messages arrive again, or may have been missed, all of them ask.
+    // Once messages arrive again, or may have been missed, all waiters send heartbeats.
     for (link, due) in [(Link::Down, 2350), (UP, 2300)] {
         let now = steps.linked(2300, link);
         steps.tokens.step(Event::Signal(Signal::Relinked), now);
@@ -116,12 +117,12 @@ fn a_heartbeat_that_failed_is_sent_again() {
     }
 }
 
-/// Outages are forgotten once they say nothing any more, those of other keys too.
+/// Outages are forgotten once they are out of date, including those of other keys.
 #[test]
 fn outages_are_forgotten() {
     let [old, fresh] = ["old", "fresh"].map(Key::from);
     let mut forgotten = 0;
-    // The keys are looked at in any order.
+    // The order of keys is random.
     for _ in 0..100 {
         let mut steps = Steps::new();
         for (key, at) in [(&old, 100), (&fresh, 3000)] {
@@ -130,7 +131,7 @@ fn outages_are_forgotten() {
             steps.answered(1, id, QUEUED);
             steps.due(2001);
             steps.unanswered(at, id, Cause::TimedOut);
-            // Another call was answered.
+            // Another call got a reply.
             steps.tokens.is_back(&"other".into(), steps.at(5599).at);
         }
         assert!(steps.outage(&old, 200) && steps.outage(&fresh, 3001));
@@ -143,7 +144,7 @@ fn outages_are_forgotten() {
     assert!(forgotten > 0, "never while another one lasts");
 }
 
-/// A release without an answer, of a lease that lasts for `left` ms.
+/// A release without a reply, of a lease that lasts for `left` ms.
 fn owed(left: u64, renews: bool) -> Steps {
     let mut steps = Steps::new();
     let release = Release {
@@ -158,7 +159,7 @@ fn owed(left: u64, renews: bool) -> Steps {
     steps
 }
 
-/// What is due until nothing is: when, and whether a release is sent.
+/// Returns all due times until there are none, and whether a release is sent at each.
 fn dues(steps: &mut Steps) -> Vec<(u64, bool)> {
     let next = || {
         let at = steps.next()?;
@@ -169,7 +170,7 @@ fn dues(steps: &mut Steps) -> Vec<(u64, bool)> {
 
 #[test]
 fn a_release_is_sent_again_for_as_long_as_it_matters() {
-    // The background sends it once, and waits for it, each time for twice as long, until the end.
+    // The background sends it once, and waits for it, each time twice as long, until the end.
     let once = [100, 300, 700, 1500, 2500, 3500].map(|at| (at, at == 100));
     for (left, renews, count) in [
         (100, false, 1),
@@ -188,7 +189,7 @@ fn a_release_is_sent_again_for_as_long_as_it_matters() {
         dues.truncate(6);
         assert_eq!(dues, once[..dues.len()], "{left}");
     }
-    // Also if the background had it from the beginning.
+    // Also if the background had it from the start.
     let mut steps = owed(1000, false);
     steps.tokens.is_in_background(0);
     assert_eq!(
@@ -234,7 +235,7 @@ fn a_release_that_failed_is_sent_again() {
         answer(&mut steps, 150, 1, Err(away(Cause::TimedOut))),
         (Some(350), 1)
     );
-    // It is sent once more, also by a process that is about to end.
+    // It is sent once more, even by a process that is about to end.
     assert!(steps.step(160, Event::Signal(Signal::Hurry)).is_empty());
     assert_eq!(steps.next(), Some(160));
     assert_eq!(said(&steps.due(160)), ["release"]);
@@ -253,7 +254,7 @@ fn a_release_that_failed_is_sent_again() {
     assert_eq!((steps.next(), steps.tokens.owed()), (None, 0));
 }
 
-/// A line acquires again until its waiters are served, unless no call can follow, or the store was not away.
+/// A line acquires again until its waiters are served, unless no call can follow, or the store was available.
 #[test]
 fn a_line_acquires_again_after_an_outage() {
     let mut steps = Steps::new();
@@ -274,14 +275,14 @@ fn a_line_acquires_again_after_an_outage() {
     let effects = steps.failed(700, id, Cause::Ended, true);
     assert_eq!(effects, ["withdraw", "failed", "failed", "failed"]);
 
-    // One that was certainly not sent need not be withdrawn.
+    // An acquire that was certainly not sent need not be withdrawn.
     for (cause, release) in [(Cause::NotSent, "release"), (Cause::TimedOut, "withdraw")] {
         let mut steps = Steps::new();
         let id = steps.one(&in_line(0, 30_000));
         steps.answered(1, id, QUEUED);
         let gone = Event::Pushed {
             id,
-            news: Notice::Gone,
+            news: PushEvent::Gone,
         };
         let id = acquire(&steps.step(2, gone));
         steps.failed(3, id, cause, false);
@@ -290,7 +291,7 @@ fn a_line_acquires_again_after_an_outage() {
         let effects = steps.step(55, Event::Lost { id, fence: 7 });
         assert_eq!(said(&effects), ["lost", release], "{cause:?}");
     }
-    // A single waiter acquires again itself, if it wants to.
+    // A single waiter acquires again by itself.
     for (cause, effects) in [
         (Cause::NotSent, &["failed"][..]),
         (Cause::TimedOut, &["withdraw", "failed"][..]),
@@ -299,7 +300,7 @@ fn a_line_acquires_again_after_an_outage() {
         let id = steps.one(&single(0));
         assert_eq!(steps.failed(1, id, cause, false), effects, "{cause:?}");
     }
-    // It is told to do so if its future was not polled in time.
+    // It must do so if its future was not polled in time.
     let mut steps = Steps::new();
     steps.one(&single(0));
     assert_eq!(said(&steps.due(5000)), ["withdraw", "again"]);
@@ -313,7 +314,7 @@ fn a_waiter_is_told_how_it_stands() {
         steps.answered(1, id, QUEUED);
         (steps, id)
     };
-    let refused = Standing::Refused {
+    let refused = Position::Refused {
         soonest: 0,
         before: 0,
     };
@@ -324,14 +325,14 @@ fn a_waiter_is_told_how_it_stands() {
     assert_eq!(steps.stands(3, id, held(1000)), ["give 7"]);
     let (mut steps, id) = queued(RULES);
     assert_eq!(steps.pushed(3, id, GRANTED), ["give 7"]);
-    // Of a pushed grant it is not known whether replicas have it: the store is asked.
+    // A pushed grant does not show whether replicas have received it, so a heartbeat is sent.
     let (mut steps, id) = queued(Rules {
         is_durable: true,
         ..RULES
     });
     assert!(steps.pushed(3, id, GRANTED).is_empty());
     assert_eq!(said(&steps.due(3)), ["heartbeat of 1"]);
-    // The message with an outcome may come a little later than the answer that it has no place.
+    // The message with an outcome may arrive a little later than the reply that the place is gone.
     let has_outcomes = Rules {
         has_outcomes: true,
         ..RULES
@@ -343,14 +344,14 @@ fn a_waiter_is_told_how_it_stands() {
         assert_eq!(steps.stands(3, id, held(1000)), [""; 0], "that is older");
         assert!(steps.pushed(4, id, GRANTED).is_empty());
         if found {
-            assert_eq!(steps.pushed(5, id, Notice::Found(())), ["found"]);
+            assert_eq!(steps.pushed(5, id, PushEvent::Found(())), ["found"]);
         } else {
             assert_eq!(said(&steps.due(23)), ["again"]);
         }
     }
     let mut steps = Steps::new();
     let id = steps.one(&single(0));
-    let refused = Standing::Refused {
+    let refused = Position::Refused {
         soonest: SERVER + 500,
         before: 3,
     };

@@ -1,4 +1,4 @@
-//! What messages, crowds and shutdowns change.
+//! The effects of messages, crowds and shutdowns.
 
 use super::*;
 
@@ -11,8 +11,8 @@ fn releases(effects: &[Effect<Names>]) -> Vec<u64> {
     effects.iter().filter_map(number).collect()
 }
 
-/// A grant is announced before the acquire is answered. The copy of the acquire that is sent later finds the token queued
-/// again, after the server's clock was set back: the grant has ended, although its expiry is ahead.
+/// A grant is announced before the reply to the acquire. A later copy of the acquire finds the token queued again,
+/// after the server's clock was set back: the grant has ended, although its expiry is in the future.
 #[test]
 fn a_message_that_came_before_the_answer_grants_nothing() {
     let mut steps = Steps::new();
@@ -23,7 +23,8 @@ fn a_message_that_came_before_the_answer_grants_nothing() {
     assert_eq!(said(&steps.due(5001)), ["heartbeat of 1"]);
 }
 
-/// A heartbeat cannot be sent, and its waiter gives up: its place is withdrawn, or it would be granted a lease.
+/// A heartbeat cannot be sent, and its waiter gives up: its place is withdrawn, since it would otherwise be granted a
+/// lease.
 #[test]
 fn who_gives_up_leaves_no_place() {
     let mut steps = Steps::new();
@@ -36,7 +37,7 @@ fn who_gives_up_leaves_no_place() {
     );
 }
 
-/// Of a crowd that goes away, as many waiters are withdrawn at once as the rules say, and another one with each answer, or
+/// When a crowd leaves, as many waiters are withdrawn at once as the rules permit, and another one with each reply, or
 /// when a release has to be sent again.
 #[test]
 fn a_crowd_is_withdrawn_in_turns() {
@@ -48,7 +49,7 @@ fn a_crowd_is_withdrawn_in_turns() {
     let leaves = crowd.iter().zip(ids);
     let leaves = leaves.flat_map(|(waiter, id)| releases(&steps.leaves(2, waiter, id, false)));
     let sent: Vec<_> = leaves.collect();
-    // Who waits for its turn is owed too.
+    // Withdrawals that are not sent yet are owed too.
     assert_eq!((sent.len(), steps.tokens.owed()), (RULES.releases, 10));
 
     let next = releases(&steps.released(3, sent[0], Ok(())));
@@ -60,12 +61,12 @@ fn a_crowd_is_withdrawn_in_turns() {
     let mut sends = |ms| releases(&steps.due(ms)).len();
     // Both are sent again, and two others.
     assert_eq!([103, 104].map(&mut sends), [0, 4]);
-    // A server that stands still gets two others each 100 ms, until none is left, and each a second time.
+    // A server that hangs gets two others every 100 ms, until none is left, and each a second time.
     assert_eq!([204, 304, 404, 504, 2000].map(&mut sends), [4, 4, 3, 1, 0]);
     assert_eq!(steps.tokens.owed(), 9);
 }
 
-/// A key of another type refuses a withdrawal, and may be gone when the acquire runs, which has no answer yet.
+/// A key of another type refuses a withdrawal, and may be gone when the acquire runs, which has no reply yet.
 #[test]
 fn a_withdrawal_is_sent_again_while_a_key_of_another_type_refuses_it() {
     for answered in [false, true] {
@@ -85,8 +86,33 @@ fn a_withdrawal_is_sent_again_while_a_key_of_another_type_refuses_it() {
     }
 }
 
-/// A lease of a process that holds it since the beginning. A watchdog renews it first after `renew` ms, if there is one.
-/// Returns its id, and until when it is valid.
+/// A withdrawal that a key of another type refuses does not delay those of other keys.
+#[test]
+fn a_key_of_another_type_does_not_hold_up_others() {
+    let mut steps = Steps::new();
+    let crowd: Vec<_> = (0..9).map(single).collect();
+    let leave = |steps: &mut Steps, waiter| {
+        let id = steps.one(waiter);
+        releases(&steps.leaves(2, waiter, id, true))
+    };
+    for waiter in &crowd[..RULES.releases + 1] {
+        for sent in leave(&mut steps, waiter) {
+            steps.released(3, sent, Err(away(Cause::WrongType)));
+        }
+    }
+    let sent: Vec<_> = crowd[4..]
+        .iter()
+        .map(|waiter| leave(&mut steps, waiter).len())
+        .collect();
+    assert_eq!(
+        sent,
+        [1, 1, 0, 0, 0],
+        "as many as the rules say are under way"
+    );
+}
+
+/// A lease that a process has held since the start. With `renew`, a watchdog renews it first after that many ms.
+/// Returns its id, and the time until which it is valid.
 fn holds(steps: &mut Steps, twice: bool, renew: Option<u64>) -> (u64, Instant) {
     let waiter = of(0, |options| options.watchdog = renew.is_some());
     let grant = grant(
@@ -121,16 +147,17 @@ fn a_lease_whose_acquire_was_sent_twice_is_withdrawn() {
     }
 }
 
-/// A message that a lease is gone may be forged, or late. The store is asked at once, and its answer alone ends the lease.
+/// A message that a lease is gone may be forged, or late. The store is queried at once, and only its reply ends the
+/// lease.
 #[test]
 fn a_message_ends_no_lease_that_is_held() {
     let mut steps = Steps::new();
     let (id, ends) = holds(&mut steps, false, Some(10_000));
-    assert!(steps.pushed(5, id, Notice::Gone).is_empty());
+    assert!(steps.pushed(5, id, PushEvent::Gone).is_empty());
     assert_eq!(said(&steps.due(5)), ["renew"]);
-    // The renewal may have run before the message was sent. However many come, one more follows.
+    // The renewal may have run before the message was sent. However many messages arrive, one more renewal follows.
     for _ in 0..3 {
-        assert!(steps.pushed(6, id, Notice::Gone).is_empty());
+        assert!(steps.pushed(6, id, PushEvent::Gone).is_empty());
     }
     assert!(steps.due(6).is_empty());
     let (sent, until) = (steps.at(5).at, ends + ms(5));
@@ -140,18 +167,18 @@ fn a_message_ends_no_lease_that_is_held() {
     assert_eq!(steps.renewal(8, id, renewed, true), ["valid"]);
     assert!(steps.due(5000).is_empty());
     assert_eq!(said(&steps.due(10_008)), ["renew"], "as planned");
-    // The server says that it is gone.
+    // The server replies that the lease is gone.
     assert_eq!(steps.renewal(10_009, id, Renewed::Gone, true), ["lost"]);
 }
 
-/// A lease that no watchdog renews does not last longer because of a message, and an outage asks again and again at the
-/// pace of renewals.
+/// A message does not extend a lease that no watchdog renews. In an outage, the look-up is repeated at the pace of
+/// renewals.
 #[test]
 fn a_message_extends_no_lease_without_a_watchdog() {
     let mut steps = Steps::new();
     let (id, ends) = holds(&mut steps, false, None);
     assert!(steps.due(10_000).is_empty());
-    steps.pushed(10_000, id, Notice::Gone);
+    steps.pushed(10_000, id, PushEvent::Gone);
     assert_eq!(said(&steps.due(10_000)), ["ask"]);
     steps.renewal(10_500, id, Renewed::Unknown, true);
     assert!(steps.due(10_500).is_empty());

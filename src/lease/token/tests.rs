@@ -1,4 +1,4 @@
-//! What a token says, and what its text is.
+//! The parts of a token, and its text.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ fn permit(weight: u32, limit: u32) -> Ending {
     Ending::Permit { weight, limit }
 }
 
-/// However the rest of the token is written.
+/// The parts are read whatever the rest of the token is.
 #[test]
 fn a_token_is_read_in_parts() {
     let ids = [
@@ -77,7 +77,7 @@ fn a_token_is_read_in_parts() {
             "{text}"
         );
     }
-    // A token with a value is named by it.
+    // The value of a token is its name.
     for (text, expected) in [
         ("-1f.a~3e9@app/w4", None),
         ("-1f.a:host-7:a/b", Some("host-7:a/b")),
@@ -90,7 +90,8 @@ fn a_token_is_read_in_parts() {
     }
 }
 
-/// For at least 8 days, or as the token says, but never for less than the lease lasts, which Redis counts in whole ms.
+/// For at least 8 days, or as long as the token contains, but never for less than the lease lasts, which Redis counts
+/// in whole ms.
 #[test]
 fn a_fence_is_kept_as_its_token_says() {
     const DAY: i64 = 86_400_000_000;
@@ -111,7 +112,7 @@ fn a_fence_is_kept_as_its_token_says() {
     }
 }
 
-/// Asserts that a token is that of a text.
+/// Asserts that a token equals that of a text.
 #[track_caller]
 fn assert_is(token: &Token, text: &str) {
     assert_eq!((token, &*token.text()), (&text.into(), text));
@@ -231,7 +232,7 @@ fn a_new_token_is_that_of_its_text() {
         "/idle",
         "/rgroup",
     ];
-    // Also values that are longer than usual.
+    // Also values of unusual length.
     let texts: Vec<_> = texts
         .map(str::to_owned)
         .into_iter()

@@ -43,7 +43,7 @@ async fn serves_no_answer_beyond_its_ttl(store: &Store, set: &mut dyn FnMut(i64)
         if let Some(answer) = stored::look(&answers, "k".into()).await.unwrap() {
             assert!(answer.fresh_for <= TTL, "{answer:?}");
         }
-        // Each caller asks anew after the time for which an answer is fresh, and stale.
+        // Each caller sends a new query after the time for which an answer is fresh, and stale.
         let after = ask().await;
         assert_eq!(ask().await, after, "it is stored");
         now += (TTL + STALE).as_micros() as i64;

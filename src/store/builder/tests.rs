@@ -1,4 +1,4 @@
-//! Which settings go together. No server is needed.
+//! Which settings can be combined. No server is needed.
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use support::pools;
@@ -130,7 +130,7 @@ fn certificates_are_checked_and_are_for_tls() {
     is_refused(build().redis("rediss://"), "not a Redis URL");
 }
 
-/// No thread beside the runtime: what the local share does by itself runs there as well.
+/// No thread beside the runtime: the background work of the local share runs there as well.
 #[test]
 fn the_local_share_uses_the_background_runtime() {
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,4 +1,4 @@
-//! The maximum number of keys for which an in-memory store keeps state, and of the bytes that these take.
+//! The maximum number of keys, and of bytes, in an in-memory store.
 
 use crate::error::Error;
 use crate::macros::in_range;
@@ -15,12 +15,12 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Of a store in memory.
+    /// The bounds of a store in memory.
     pub(crate) const DEFAULT: Self = Self {
         max_keys: 1_000_000,
         max_bytes: 256 << 20,
     };
-    /// Of the memory that replaces a store on Redis during an outage.
+    /// The bounds of the memory that replaces a store on Redis during an outage.
     pub(crate) const LOCAL_SHARE: Self = Self {
         max_keys: 1_000_000,
         max_bytes: 48 << 20,
@@ -50,9 +50,9 @@ pub(super) struct Bound {
     max: Bounds,
     /// The number of stored cells, including expired ones. Never above the maximum.
     cells: AtomicUsize,
-    /// The bytes of all stored cells. Above the maximum only by what cells have grown that were there.
+    /// The bytes of all stored cells. Exceeds the maximum only by the growth of cells that were already stored.
     bytes: AtomicUsize,
-    /// Prepared, so that a refusal is cheap.
+    /// Prepared in advance, so that a refusal is cheap.
     too_many: Error,
     too_large: Error,
     search: Mutex<Search>,
@@ -63,12 +63,12 @@ pub(super) struct Bound {
 #[derive(Default)]
 struct Search {
     cursor: Cursor,
-    /// When the latest search found nothing, in µs.
+    /// When the last search found nothing, in µs.
     failed: Option<i64>,
 }
 
-/// The number of cells that a search looks at, not counting the rest of the last shard, which has a 256th of the cells of its
-/// namespace.
+/// The number of cells that a search examines, not counting the rest of the last shard, which has 1/256 of the cells of
+/// its namespace.
 const CELLS_PER_SEARCH: usize = 1024;
 
 /// The pause after a search that found nothing, in µs. A search costs 100 times as much as a refusal.
@@ -99,8 +99,8 @@ impl Bound {
         !self.has_room(1, bytes)
     }
 
-    /// Whether keys without state must make room at once. Otherwise they keep their memory for the next step, which
-    /// costs less, until the sweeper comes.
+    /// Whether keys without state must be removed at once. Otherwise they keep their memory until the sweeper comes, so
+    /// that the next step is cheaper.
     pub(super) fn is_tight(&self) -> bool {
         self.cells.load(Ordering::Relaxed) >= self.max.max_keys / 2
             || self.bytes.load(Ordering::Relaxed) >= self.max.max_bytes / 2
@@ -132,7 +132,7 @@ impl Bound {
         Ok(())
     }
 
-    /// Returns an error if there is no room for a stored cell to become larger by `bytes`.
+    /// Returns an error if there is no room for a stored cell to grow by `bytes`.
     pub(super) fn check_growth(&self, bytes: usize) -> Result<(), Error> {
         match bytes == 0 || self.has_room(0, bytes) {
             true => Ok(()),
@@ -140,17 +140,17 @@ impl Bound {
         }
     }
 
-    /// Counts the bytes of a cell that was there before a step.
+    /// Updates the bytes of a cell that existed before a step.
     #[inline]
     pub(super) fn changed(&self, before: usize, after: usize) {
         if after != before {
-            // Wraps around if the cell has become smaller.
+            // Wraps around if the cell has shrunk.
             self.bytes
                 .fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
         }
     }
 
-    /// Reports a refused step to the telemetry. Must be called without a lock.
+    /// Reports a refused step to telemetry. Must be called without a lock.
     pub(super) fn refused(&self) {
         self.telemetry.overloaded(1, || 0);
     }
@@ -175,9 +175,9 @@ impl Bound {
                 >= bytes
     }
 
-    /// Searches for expired cells with bounded work, until there is room for `cells` more with `bytes` together, and leaves
-    /// the rest to the sweeper. It continues where the previous search ended. The calling step must not have locked its own
-    /// shard; it may have locked a shard of another namespace.
+    /// Searches for expired cells with bounded work, until there is room for `cells` more cells with `bytes` in total,
+    /// and leaves the rest to the sweeper. It continues where the previous search ended. The calling step must not hold
+    /// the lock of its own shard; it may hold the lock of a shard of another namespace.
     pub(super) fn search(&self, sweeper: &Sweeper, now: i64, cells: usize, bytes: usize) {
         let Some(mut search) = try_lock(&self.search) else {
             return;

@@ -29,7 +29,7 @@ pub(super) struct Shared {
 pub(crate) struct Cells<C> {
     pub(super) shared: Arc<Shared>,
     this: Weak<Self>,
-    /// Whether the sweeper lists these cells.
+    /// Whether these cells are in the list of the sweeper.
     listed: AtomicBool,
     hasher: DefaultHashBuilder,
     /// [`Shard::bytes`]
@@ -37,8 +37,8 @@ pub(crate) struct Cells<C> {
     pub(super) shards: Box<[Mutex<Shard<C>>]>,
 }
 
-/// The number of shards. A step or the sweeper looks through a shard, or moves its cells, while it is locked: with this number
-/// that is 4000 of a million cells at a time.
+/// The number of shards. A step or the sweeper may scan a shard, or move its cells, while it is locked. With this
+/// number, that is 4000 of a million cells at a time.
 const SHARDS: usize = if cfg!(interleavings) { 1 } else { 256 };
 
 /// A visit of the sweeper ends after this number of shards, or of cells.
@@ -60,8 +60,8 @@ impl<C: Cell> Cells<C> {
     ///
     /// # Errors
     ///
-    /// [`is_overloaded`](Error::is_overloaded) if the step would leave state for a new key in a full store. Nothing
-    /// has changed then.
+    /// [`is_overloaded`](Error::is_overloaded) if the step would leave state for a new key in a full store. In this
+    /// case nothing has changed.
     pub(crate) fn step<R>(
         &self,
         key: &[u8],
@@ -74,7 +74,8 @@ impl<C: Cell> Cells<C> {
     ///
     /// # Errors
     ///
-    /// [`is_overloaded`](Error::is_overloaded), as for `step`, and if a full store has no room for more bytes of the key.
+    /// [`is_overloaded`](Error::is_overloaded), as for `step`, and also if a full store has no room for more bytes of
+    /// the key.
     pub(crate) fn step_with<R>(
         &self,
         key: &[u8],
@@ -92,13 +93,13 @@ impl<C: Cell> Cells<C> {
         Ok(reply)
     }
 
-    /// Reports a refused step to the telemetry. Must be called without a lock.
+    /// Reports a refused step to telemetry. Must be called without a lock.
     pub(crate) fn tell_refused(&self) {
         self.shared.bound.refused();
     }
 
-    /// Like [`step_with`](Self::step_with), within a step on a locked cell of another namespace. It delivers no pushes and
-    /// does not report a refusal: call [`tell_refused`](Self::tell_refused) afterwards.
+    /// Like [`step_with`](Self::step_with), within a step on a locked cell of another namespace. It delivers no pushes
+    /// and does not report a refusal: call [`tell_refused`](Self::tell_refused) afterwards.
     pub(crate) fn step_among<R>(
         &self,
         key: &[u8],
@@ -152,14 +153,14 @@ impl<C: Cell> Cells<C> {
         Ok(reply)
     }
 
-    /// The hash of a key, and its shard. One hash is enough: within a shard, other bits of it are used.
+    /// Returns the hash of a key, and its shard. One hash is enough: within a shard, other bits of it are used.
     #[inline]
     pub(super) fn place(&self, key: &[u8]) -> (u64, usize) {
         let hash = self.hasher.hash_one(key);
         (hash, (hash >> 40) as usize % SHARDS)
     }
 
-    /// Lets the sweeper know that there are cells.
+    /// Adds the cells to the list of the sweeper, if they are not in it.
     #[inline]
     pub(super) fn is_not_empty(&self) {
         if !self.listed.load(Ordering::Relaxed) {
@@ -186,7 +187,7 @@ impl<C: Cell> Cells<C> {
         now
     }
 
-    /// The time of a step by the [clock of leases](clock), without another reading.
+    /// Returns the time of a step by the [clock of leases](clock), without reading a clock again.
     pub(crate) fn time_of_leases(&self, now: i64) -> Instant {
         clock::at(self.shared.clock.instant(now))
     }
@@ -246,7 +247,7 @@ impl<C: Cell> Sweep for Cells<C> {
     }
 
     fn is_empty(&self) -> bool {
-        // The thread that has locked a shard may be inserting.
+        // A locked shard may be getting a new cell.
         self.shards
             .iter()
             .all(|shard| try_lock(shard).is_some_and(|shard| shard.len() == 0))
@@ -257,7 +258,7 @@ impl<C: Cell> Sweep for Cells<C> {
     }
 }
 
-/// The bytes that are counted for entries.
+/// Returns the bytes that count for these entries.
 pub(super) fn bytes_of<C: Cell>(entries: &[Entry<C>]) -> usize {
     entries.iter().map(Entry::bytes).sum()
 }
@@ -282,8 +283,7 @@ pub(super) struct Shard<C> {
     pub(super) checks: Checks,
 }
 
-/// The state of a key. The hash is stored, so that the cost of moving a cell does not depend on the length of its
-/// key.
+/// The state of a key. The hash is stored, so that the cost of moving a cell does not depend on the length of its key.
 #[derive(Debug)]
 pub(super) struct Entry<C> {
     hash: u64,
@@ -292,12 +292,13 @@ pub(super) struct Entry<C> {
 }
 
 impl<C: Cell> Entry<C> {
-    /// The bytes that the store counts for it. A table has room for up to twice as many entries as it has.
+    /// Returns the bytes that the store counts for this entry. The table may have twice as many slots as entries, so
+    /// each entry counts twice.
     pub(super) fn bytes(&self) -> usize {
         Self::bytes_of(self.key.as_bytes()) + self.cell.heap_bytes()
     }
 
-    /// The same for a key whose cell has allocated nothing.
+    /// Returns the bytes for a key whose cell has allocated nothing.
     pub(super) fn bytes_of(key: &[u8]) -> usize {
         2 * size_of::<Self>()
             + if key.len() > Key::INLINE {
@@ -333,7 +334,7 @@ impl<C: Cell> Shard<C> {
     }
 
     /// Inserts a cell for a key that has none. A full shard is swept before it grows. Returns the expired cells, which
-    /// the caller drops without the lock.
+    /// the caller drops after it has released the lock.
     pub(super) fn insert(&mut self, hash: u64, key: &[u8], cell: C, now: i64) -> Vec<Entry<C>> {
         let mut expired = Vec::new();
         if self.len() == self.capacity() {
@@ -353,19 +354,19 @@ impl<C: Cell> Shard<C> {
         expired
     }
 
-    /// The bytes that are counted for its cells.
+    /// Returns the bytes that count for its cells.
     pub(super) fn bytes(&self) -> usize {
         self.table.iter().map(Entry::bytes).sum()
     }
 
-    /// Removes the expired cells. Returns them, so that the caller drops them without the lock.
+    /// Removes and returns the expired cells, so that the caller drops them without the lock.
     pub(super) fn sweep(&mut self, now: i64) -> Vec<Entry<C>> {
         self.table
             .extract_if(|entry| entry.cell.is_idle(now))
             .collect()
     }
 
-    /// Frees memory if there is far too much for the cells.
+    /// Frees memory if the table is far larger than its cells need.
     pub(super) fn shrink(&mut self) {
         if self.len() <= self.capacity() / 4 {
             self.table.shrink_to(2 * self.len(), |entry| entry.hash);

@@ -14,7 +14,7 @@ pub(crate) enum Clock {
     System {
         since: Instant,
         micros: i64,
-        /// Whether the tokio clock of a caller was seen to differ from the system's clock.
+        /// Whether the tokio clock of a caller ever differed from the system's clock.
         strayed: Arc<AtomicBool>,
     },
     /// Set by a test.
@@ -88,18 +88,18 @@ impl Clock {
         }
     }
 
-    /// Returns the time up to which the sweeper may drop state of a shard. `seen` is the time of the last step on
-    /// the shard. Must be called with the shard locked, so that the checks of all its steps are visible.
+    /// Returns the time up to which the sweeper may drop state of a shard. `seen` is the time of the last step on the
+    /// shard. Must be called with the shard locked, so that the checks of all its steps are visible.
     ///
     /// The sweeper runs on the background thread, where a clock that a test has paused is not visible. The system's
     /// clock may be ahead of the paused clock, and the sweeper would drop state that is live for the test. So the
-    /// system's clock counts only while every checked step found that its caller's clock is the system's clock.
-    /// From the first difference on, permanently, the time of the last step on the shard counts: state that had
-    /// expired by then is not live for any caller of the same clock.
+    /// system's clock is used only while every checked step found that its caller's clock is the system's clock. From
+    /// the first difference on, permanently, the time of the last step on the shard is used: state that had expired by
+    /// then is not live for any caller of the same clock.
     ///
-    /// A paused clock stands still or is set, and is never between two reads of the system's clock. So one check
-    /// finds it. The first 2 steps on a shard in a window of 10 ms are checked, by the caller's clock. So a paused
-    /// clock is missed only if it was paused within 10 ms of 2 other steps on the same shard, and fewer than 256
+    /// A paused clock stands still or is set, and its time is never between two reads of the system's clock, so one
+    /// check detects it. The first 2 steps on a shard in a window of 10 ms are checked, by the caller's clock. So a
+    /// paused clock is missed only if it was paused within 10 ms of 2 other steps on the same shard, and fewer than 256
     /// further steps on the shard used it.
     pub(super) fn of_sweep(&self, seen: i64) -> i64 {
         match self {
@@ -120,7 +120,8 @@ pub(crate) fn callers_clock_is_the_systems() -> bool {
     callers_clock().1
 }
 
-/// The time by the clock of the caller's runtime, and whether that is the system's clock, so that no test has paused it.
+/// Returns the time by the clock of the caller's runtime, and whether that is the system's clock, so that no test has
+/// paused it.
 pub(crate) fn callers_clock() -> (Instant, bool) {
     let before = std::time::Instant::now();
     let callers = Instant::now();

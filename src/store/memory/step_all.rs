@@ -8,7 +8,7 @@ use crate::store::notifier::Push;
 use crate::store::operation::Cell;
 use crate::sync::{MutexGuard, lock};
 
-/// There is no room for a step at the time `now`, which needs it for `cells` new cells with `bytes` together.
+/// The store has no room for a step at the time `now`, which needs it for `cells` new cells with `bytes` in total.
 struct NoRoom {
     error: Error,
     now: i64,
@@ -16,22 +16,22 @@ struct NoRoom {
     bytes: usize,
 }
 
-/// Where the cell of a key is.
+/// The location of the cell of a key.
 struct Place<'a> {
     key: &'a [u8],
     hash: u64,
     shard: usize,
 }
 
-/// The shards of a step by their numbers, once they are locked.
+/// The shards of a step by their numbers. `None` until a shard is locked.
 type Shards<'a, C> = BTreeMap<usize, Option<MutexGuard<'a, Shard<C>>>>;
 
 impl<C: Cell> Cells<C> {
-    /// Like [`step`](Self::step), on the cells of several keys, which differ. Meanwhile all their shards are locked.
+    /// Like [`step`](Self::step), on the cells of several distinct keys. All their shards are locked during the step.
     ///
     /// # Errors
     ///
-    /// [`is_overloaded`](Error::is_overloaded), as for one cell. Nothing has changed then.
+    /// [`is_overloaded`](Error::is_overloaded), as for one cell. In this case nothing has changed.
     pub(crate) fn step_all<R>(
         &self,
         keys: &[impl AsRef<[u8]>],
@@ -94,8 +94,8 @@ impl<C: Cell> Cells<C> {
         Ok((reply, pushes))
     }
 
-    /// Locks the shards of these keys, each once, in one order for all callers: none waits for another that waits for it.
-    /// Returns them with the time of the step.
+    /// Locks the shards of these keys, each once, in the same order for all callers, which prevents deadlocks. Returns
+    /// them with the time of the step.
     fn lock_all(&self, places: &[Place<'_>]) -> (Shards<'_, C>, i64) {
         let mut shards: Shards<'_, C> = places.iter().map(|place| (place.shard, None)).collect();
         let mut now = i64::MIN;
@@ -106,12 +106,12 @@ impl<C: Cell> Cells<C> {
         (shards, now)
     }
 
-    /// Returns a copy of a cell, if the key has state. If that has expired, removes it.
+    /// Returns a copy of a cell, if the key has state. Removes expired state.
     fn copy_of(&self, place: &Place<'_>, shards: &mut Shards<'_, C>, now: i64) -> Option<C> {
         let shard = shards.get_mut(&place.shard)?.as_mut()?;
         let entry = shard.find(place.hash, place.key)?;
         if entry.get().cell.is_idle(now) {
-            // It would be swept when another one is inserted.
+            // Otherwise the next insert would sweep it.
             self.shared.bound.give_back(1, entry.get().bytes());
             entry.remove();
             return None;
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::store::memory::tests::manual;
 
-    /// A number, and until when it is kept.
+    /// A number, and the time until which it is kept.
     #[derive(Clone, Debug, Default)]
     struct Kept(u64, i64);
 
@@ -211,7 +211,7 @@ mod tests {
         );
         assert_eq!(add(&cells, &names([2, 3, 1]), 10).unwrap(), [2, 1, 2]);
         assert!(add(&cells, &names([1, 4]), 10).is_err());
-        // A key without state makes room at once.
+        // A key without state is removed at once.
         assert_eq!(add(&cells, &names([3]), 0).unwrap(), [2]);
         assert_eq!(add(&cells, &names([1, 4]), 10).unwrap(), [3, 1]);
         time.store(2010, Ordering::Relaxed);
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(cells.shared.bound.cells(), 3);
     }
 
-    /// Threads that name their keys in all orders wait for each other, and none of them for ever. No step is lost.
+    /// Threads that use the keys in different orders wait for each other, without a deadlock. No step is lost.
     #[test]
     fn steps_on_the_same_keys_run_one_after_the_other() {
         const STEPS: u64 = 2000;

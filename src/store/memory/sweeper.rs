@@ -1,9 +1,8 @@
 //! The sweeper: one task per store drops expired state, in the background of the store.
 //!
-//! In each round it visits all namespaces that have cells. It locks one shard at a time, for as long as it takes to
-//! look through it: 0.4 % of the cells of the namespace. Between rounds it rests for at least 100 times the
-//! duration of a round, and longer while nothing changes. It ends when nothing is stored; the next cell starts it
-//! again.
+//! In each round it visits all namespaces that have cells. It locks one shard at a time, for as long as scanning it
+//! takes: 0.4 % of the cells of the namespace. Between rounds it rests for at least 100 times the duration of a round,
+//! and longer while nothing changes. It ends when nothing is stored; the next cell starts it again.
 
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
@@ -29,10 +28,10 @@ const LONGEST_REST: Duration = Duration::from_secs(20);
 /// The shortest rest when the store is full. The rest is also at least 20 times the duration of a round.
 const REST_WHEN_FULL: Duration = Duration::from_millis(50);
 
-/// The number of cells after which other tasks on the background thread get a turn.
+/// The number of cells after which the sweeper yields to other tasks on the background thread.
 const CELLS_PER_TURN: usize = 1024;
 
-/// The cells of a namespace, as the sweeper sees them.
+/// The interface of a namespace's cells for the sweeper.
 pub(super) trait Sweep: Send + Sync {
     /// Drops the expired cells in the next shards. `None` at the end.
     fn sweep(&self, shard: &mut usize, by: By) -> Option<Visit>;
@@ -40,14 +39,14 @@ pub(super) trait Sweep: Send + Sync {
     /// Whether there is certainly no cell. Does not wait for a lock.
     fn is_empty(&self) -> bool;
 
-    /// Whether the sweeper lists these cells.
+    /// Whether these cells are in the list of the sweeper.
     fn is_listed(&self) -> &AtomicBool;
 }
 
 /// The caller of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum By {
-    /// A step at this time. It may have locked a shard, so it skips locked shards.
+    /// A step at this time. It may have locked a shard, so the sweep skips locked shards.
     Step(i64),
     Sweeper,
 }
@@ -98,7 +97,7 @@ impl Sweeper {
         }
     }
 
-    /// The store was dropped.
+    /// Records that the store was dropped.
     pub(super) fn disown(&self) {
         let mut list = lock(&self.list);
         list.disowned = true;
@@ -154,7 +153,7 @@ impl Sweeper {
             cursor.shard = 0;
             let is_over =
                 matches!(by, By::Sweeper) && self.unlist(cursor.namespace, cells.as_deref());
-            // Otherwise the last namespace of the list is at this position now.
+            // Otherwise the last namespace of the list is now at this position.
             cursor.namespace += usize::from(!is_over);
         }
         // This may be the last reference to the cells, so they are dropped here, without a lock.
@@ -166,8 +165,8 @@ impl Sweeper {
     fn unlist(&self, position: usize, cells: Option<&dyn Sweep>) -> bool {
         let mut list = lock(&self.list);
         if let Some(cells) = cells {
-            // An inserting step reads this flag after it has unlocked the shard. So either its cell is seen below,
-            // or it sees `false` here.
+            // An inserting step reads this flag after it has unlocked the shard. So either its cell is found below, or
+            // the step reads `false` here.
             cells.is_listed().store(false, Ordering::Relaxed);
             if !cells.is_empty() {
                 cells.is_listed().store(true, Ordering::Relaxed);
@@ -258,7 +257,7 @@ impl Round {
             let visit = sweeper.visit(&mut self.cursor, By::Sweeper);
             more = visit.is_some();
             let visit = visit.unwrap_or_default();
-            // Empty shards cost as much as some cells.
+            // An empty shard costs as much as some cells.
             cells += visit.cells.max(64);
             self.cells += visit.cells - visit.expired;
             self.expired += visit.expired;

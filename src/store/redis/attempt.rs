@@ -1,5 +1,5 @@
-//! One attempt of a call, at one server: as a function, whose library may have to be loaded first, or as a script. If the store
-//! is durable, it waits for replicas or the disk.
+//! One attempt of a call, at one server: as a function, whose library may have to be loaded first, or as a script. With
+//! durability settings, it waits for replicas or the disk.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -21,14 +21,14 @@ use crate::store::redis::link::{Ready, Route, RuntimeLinks};
 use crate::store::redis::{RedisStore, errors, functions, limits, slots};
 use crate::sync::lock;
 
-/// How often the library is loaded for one call: again if it is flushed meanwhile, or the connection is lost. After that the
-/// call goes as a script.
+/// How often the library is loaded for one call: it is loaded again if it was flushed meanwhile, or the connection was
+/// lost. After that the call is sent as a script.
 const LOADS: usize = 3;
 
-/// A call on its way.
+/// A call that is being sent.
 pub(super) struct Outgoing<'a> {
     pub(super) links: &'a RuntimeLinks,
-    /// To the master that has the slot of its keys, as far as is known.
+    /// The route to the master that has the slot of its keys, as far as is known.
     pub(super) route: &'a Route,
     pub(super) script: &'a Loaded,
     pub(super) call: &'a Call,
@@ -41,14 +41,14 @@ pub(super) struct Failed {
     pub(super) sent: Option<Instant>,
     /// Whether anything was probably written.
     pub(super) written: bool,
-    /// Whether the server answered other calls meanwhile. Then it is slow, but not down.
+    /// Whether the server replied to other calls meanwhile. Then it is slow, but not down.
     pub(super) answers: bool,
     pub(super) redirect: Option<Redirect>,
 }
 
 impl RedisStore {
-    /// Sends a call once, and again if the server does not know the function or the script, or refuses the function.
-    /// `route`: where it goes now. `asking`: the server there is only getting the slot.
+    /// Sends a call once, and again if the server does not have the function or the script, or refuses the function.
+    /// `route`: where this attempt is sent. `asking`: the server is importing the slot.
     pub(super) async fn attempt(
         &self,
         outgoing: &Outgoing<'_>,
@@ -99,20 +99,20 @@ impl RedisStore {
 struct Attempt<'a> {
     store: &'a RedisStore,
     outgoing: &'a Outgoing<'a>,
-    /// Where it goes now.
+    /// Where this attempt is sent.
     route: &'a Route,
-    /// Whether the server is only getting the slot.
+    /// Whether the server is importing the slot.
     asking: bool,
     held: Arc<Ready>,
     /// How the call is sent next.
     form: Form,
-    /// How often the library was loaded for it.
+    /// How often the library was loaded for the call.
     loads: usize,
     /// Whether anything was probably written.
     written: bool,
 }
 
-/// What a server has answered, and why the call does not count; `None`: nothing in time.
+/// The reply of a server, and the reason why the call does not count; `None`: no reply in time.
 type Answered = Option<Result<(redis::Value, Option<RedisError>), RedisError>>;
 
 impl<'a> Attempt<'a> {
@@ -137,7 +137,7 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Sends the call until it is answered in the form in which the server runs it.
+    /// Sends the call until it is replied to in a form that the server runs.
     async fn reply(&mut self) -> Result<Answered, Failed> {
         loop {
             if self.form == Form::Function && self.held.functions.are_missing() {
@@ -173,7 +173,7 @@ impl<'a> Attempt<'a> {
         } = outgoing;
         let command = script.in_form(&call.command, self.form);
         let mut connection = self.held.connection.clone();
-        // Futures are large, and would be copied on their way into each other.
+        // Pinned here: futures are large, and would be copied when they are moved into each other.
         let sending = pin!(store.send(
             &mut connection,
             (&command, call.slot),
@@ -184,7 +184,7 @@ impl<'a> Attempt<'a> {
         store.in_time(&links.runtime, &route.link, sending).await
     }
 
-    /// In which other form the call is sent after this error, if so. It has not run.
+    /// Returns the other form in which the call is sent after this error, if any. The call has not run.
     fn other_form(&self, error: &RedisError) -> Option<Form> {
         match self.form {
             Form::Function if functions::is_unknown(error) => self.held.functions.miss(),
@@ -193,7 +193,7 @@ impl<'a> Attempt<'a> {
                 self.store.telemetry.without_functions(&error.to_string());
                 return Some(Form::Digest);
             }
-            // A function is refused as a whole, also where it would write nothing, or at OOM only free.
+            // A function is refused as a whole, even if it would write nothing, or would only free memory at OOM.
             Form::Function if errors::refuses_writes(error) => return Some(Form::Digest),
             Form::Digest if errors::is_no_script(error) => return Some(Form::Full),
             _ => return None,
@@ -201,11 +201,11 @@ impl<'a> Attempt<'a> {
         Some(Form::Function)
     }
 
-    /// Loads the library, and sets the form to send the call in. Returns whether there was an answer in time.
+    /// Loads the library, and sets the form in which the call is sent. Returns whether there was a reply in time.
     async fn load(&mut self) -> Result<bool, Failed> {
         self.loads += 1;
         if self.loads > LOADS {
-            // It was flushed again and again, or another library has its name.
+            // The library was flushed again and again, or another library has its name.
             self.held.functions.pause();
             self.store
                 .telemetry
@@ -232,8 +232,8 @@ impl<'a> Attempt<'a> {
 }
 
 impl RedisStore {
-    /// Sends a call; with `asking`, to a node that is getting the slot of its keys. If that is set, waits until it is
-    /// durable. Returns the reply, and why the call does not count.
+    /// Sends a call; with `asking`, to a node that is importing the slot of its keys. With durability settings, waits
+    /// until the call is durable. Returns the reply, and the reason why the call does not count.
     async fn send(
         &self,
         connection: &mut Connection,
@@ -243,22 +243,22 @@ impl RedisStore {
     ) -> Result<(redis::Value, Option<RedisError>), RedisError> {
         let durability = self.limits.durability;
         if !asking && durability.is_none() {
-            return noting(pin!(connection.send(command)), written)
+            return was_written(pin!(connection.send(command)), written)
                 .await
                 .map(|reply| (reply, None));
         }
         let ask = redis::cmd("ASKING");
         let mut together: Vec<&redis::Cmd> = Vec::from_iter(asking.then_some(&ask));
         together.push(command);
-        // WAIT is for what its connection has written. A call that finds the lease held writes nothing, although another
-        // connection wrote it. So each call is followed by a write.
+        // `WAIT` only covers the writes of its own connection. A call that finds the lease held writes nothing,
+        // although another connection wrote it. So each call is followed by a write.
         let after =
             durability.map(|durability| (limits::mark(command, asking), durability.command()));
         if let Some((mark, wait)) = &after {
             together.extend(asking.then_some(&ask));
             together.extend([mark, wait]);
         }
-        let mut replies = noting(
+        let mut replies = was_written(
             pin!(connection.send_together(&together, asking.into())),
             written,
         )
@@ -271,11 +271,11 @@ impl RedisStore {
         if asking {
             next(&mut replies)?;
         }
-        // The call has run, so an error from here on must not look as if it had not.
+        // The call has run, so a later error must not look as if it had not.
         let marked = next(&mut replies);
         let mut acked = next(&mut replies);
         let is_enough = |acked: &redis::Value| durability.check(acked.clone()).is_ok();
-        // Who has waited in vain for less need not wait for more.
+        // If the durability check has already failed, waiting for another mark is useless.
         if let Err(error) = marked
             && acked.as_ref().is_ok_and(is_enough)
         {
@@ -289,7 +289,7 @@ impl RedisStore {
         Ok((reply, missing.map(errors::not_durable)))
     }
 
-    /// What is to be written instead of a mark that failed so, and whether that has to ask first.
+    /// Returns the writes to try instead of a mark that failed with `error`, and whether each needs `ASKING`.
     fn other_marks(
         &self,
         error: &RedisError,
@@ -299,7 +299,7 @@ impl RedisStore {
         if errors::is_out_of_memory(error) {
             return vec![(asking, limits::mark_when_full(command, asking))];
         }
-        // A node that passes on the slot has the keys of the call, but takes no new one.
+        // A node that is migrating the slot has the keys of the call, but accepts no new key.
         let is_moving = errors::redirect(error).is_some();
         let beside = is_moving
             .then(|| self.marks_beside(slot))
@@ -308,7 +308,7 @@ impl RedisStore {
         beside.map(|mark| (false, mark)).collect()
     }
 
-    /// Writes to other slots of the master of a slot: few, since these may be on their way too.
+    /// Returns writes to other slots on the master of a slot: only a few, since these slots may be migrating too.
     fn marks_beside(&self, slot: Option<u16>) -> Vec<redis::Cmd> {
         let prefix = format!("{}:", self.base.prefix);
         let master = self.source.master(slot);
@@ -320,7 +320,8 @@ impl RedisStore {
     }
 }
 
-/// Writes another mark after one that failed with `error`, and waits until it is durable. It tries one after the other.
+/// Writes another mark after one that failed with `error`, and waits until it is durable. It tries `others` one after
+/// the other.
 async fn mark_again(
     connection: &mut Connection,
     others: &[(bool, redis::Cmd)],
@@ -344,7 +345,7 @@ async fn mark_again(
     acked
 }
 
-/// Takes the replies to a mark, and to the wait for it.
+/// Takes the reply to a mark, and returns the reply to the wait for it.
 fn acked_by(replies: &mut impl Iterator<Item = redis::Value>) -> Result<redis::Value, RedisError> {
     next(replies)?;
     next(replies)
@@ -358,9 +359,10 @@ fn next(replies: &mut impl Iterator<Item = redis::Value>) -> Result<redis::Value
     }
 }
 
-/// Awaits a reply. Sets `written` to whether anything was probably written: a connection that has ended fails at once, without
-/// writing. But the thread may have stood still within the first poll, while the call ran and then the connection ended.
-pub(super) async fn noting<T>(
+/// Awaits a reply. Sets `written` to whether anything was probably written: a connection that has ended fails at once,
+/// without writing. It is only probable, because the thread may have been suspended during the first poll, while the
+/// call ran and then the connection ended.
+pub(super) async fn was_written<T>(
     mut reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
     written: &mut bool,
 ) -> Result<T, RedisError> {
@@ -373,8 +375,8 @@ pub(super) async fn noting<T>(
 }
 
 impl RedisStore {
-    /// Loads the library on the server of a connection, in a task of its own: callers share it, and none waits for the future
-    /// of another. `None`: there was no answer in time.
+    /// Loads the library on the server of a connection, in a separate task: callers share it, and none of them waits
+    /// for the future of another. `None`: there was no reply in time.
     async fn load_library(
         &self,
         runtime: &Handle,
@@ -394,7 +396,7 @@ impl RedisStore {
                 .ok()
                 .and_then(|ended| *ended)
         };
-        // Without an end, the task was dropped with its runtime.
+        // If the channel closes, the task was dropped with its runtime.
         self.in_time(runtime, &route.link, pin!(ended))
             .await
             .map(|ended| ended.unwrap_or(Loading::Lost))
@@ -417,7 +419,7 @@ impl RedisStore {
         let telemetry = self.telemetry.clone();
         runtime.spawn(async move {
             let loaded = timeout(limit, connection.send_at(address, &load)).await;
-            // A call that misses the library later loads it again.
+            // A later call that does not find the library loads it again.
             *lock(&held.functions.loading) = None;
             let why = loaded
                 .as_ref()

@@ -1,5 +1,5 @@
-//! A batch: operations that leave together, the script calls that they become, and the replies to these calls. Each reply
-//! arrives in the batch once; each caller decodes its own part in its own task.
+//! A batch: operations that are sent together, the script calls that they become, and the replies to these calls. Each
+//! reply is stored in the batch once; each caller decodes its own part in its own task.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -19,14 +19,14 @@ use crate::sync::{Mutex, MutexGuard, lock};
 
 type Replies = Box<[OnceLock<Result<Reply, Error>>]>;
 
-/// Operations that leave together.
+/// Operations that are sent together.
 pub(super) struct Batch<O: Operation> {
     state: Mutex<State<O>>,
     /// The replies by call. Set when the batch departs.
     replies: OnceLock<Replies>,
     /// The budget that the waiting operations use.
     budget: Arc<Budget>,
-    /// When its first operation began to wait.
+    /// When its first operation started to wait.
     pub(super) since: Instant,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Item<O: Operation> {
     pub(super) key: Key,
     /// The hash slot on a Cluster.
     pub(super) slot: Option<u16>,
-    /// Whether it counts in [`Owed`](crate::store::Owed), and is sent even if its caller goes away.
+    /// Whether it counts in [`Owed`](crate::store::Owed), and is sent even if its caller is dropped.
     pub(super) owed: bool,
     /// The part of the budget that it uses while it waits.
     pub(super) weight: Weight,
@@ -62,14 +62,14 @@ pub(super) enum Phase<O: Operation> {
     /// Its caller is gone.
     Left,
     /// The reply has arrived.
-    Landed(Place),
+    Landed(ReplySlot),
     /// The reply is decoded, or there will be none. `None` after its caller has taken it.
     Decoded(Option<Box<Result<O::Reply, Error>>>),
 }
 
 /// The position of an operation's part in the replies. All numbers are below the bounds of a batch.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct ReplySlot {
     call: u32,
     /// The position of its run in the call, in units of `size`.
     at: u32,
@@ -79,11 +79,11 @@ pub(super) struct Place {
 }
 
 /// The effects of an arrived reply beyond its callers.
-pub(super) struct Landing<O: Operation> {
+pub(super) struct Deliveries<O: Operation> {
     /// The number of owed operations that are done.
     pub(super) owed: usize,
     pub(super) pushes: Vec<Push>,
-    /// By run, the replies whose callers are gone.
+    /// The replies whose callers are gone, by run.
     pub(super) orphans: Vec<(Key, Vec<O::Reply>)>,
 }
 
@@ -98,8 +98,8 @@ impl<O: Operation> Item<O> {
     }
 }
 
-impl Place {
-    /// Decodes the reply to an operation that counts.
+impl ReplySlot {
+    /// Decodes the reply to an operation whose call counts.
     fn decode<O: Operation>(
         self,
         operation: Option<O>,
@@ -141,17 +141,17 @@ impl<O: Operation> State<O> {
         self.items.len() - 1
     }
 
-    /// Gives the operations of a run, whose first place this is, their parts of the reply.
+    /// Passes the operations of a run their parts of the reply. `first` is the first slot of the run.
     fn land_run(
         &mut self,
-        first: Place,
+        first: ReplySlot,
         indices: &[usize],
         replies: Option<&Replies>,
-        landing: &mut Landing<O>,
+        landing: &mut Deliveries<O>,
         wakers: &mut SmallVec<[Waker; 32]>,
     ) {
         let Self { items, left, .. } = self;
-        // The operations without a caller come last. So they have the latest grants, which can be taken back.
+        // The operations without a caller come last, so they have the latest grants, which can be undone.
         let mut later = match *left {
             0 => indices.len(),
             _ => indices
@@ -166,7 +166,7 @@ impl<O: Operation> State<O> {
             landing.owed += usize::from(item.owed);
             let is_gone = item.is_gone();
             let counter = if is_gone { &mut later } else { &mut nth };
-            let place = Place {
+            let place = ReplySlot {
                 nth: *counter,
                 ..first
             };
@@ -176,7 +176,7 @@ impl<O: Operation> State<O> {
                 let mut decoded = reply
                     .clone()
                     .and_then(|reply| place.read(item.operation.take(), reply));
-                // Messages to waiters concern them also if the call itself does not count.
+                // Messages to waiters are valid even if the call itself does not count.
                 landing
                     .pushes
                     .extend(decoded.iter_mut().flat_map(O::pushes));
@@ -201,15 +201,15 @@ impl<O: Operation> State<O> {
 }
 
 impl<O: Operation> Batch<O> {
-    /// Creates a batch with one operation, with capacity for `likely` operations.
+    /// Creates a batch with one operation, with capacity for `expected_size` operations.
     pub(super) fn of(
         item: Item<O>,
         bytes: usize,
         budget: &Arc<Budget>,
-        likely: usize,
+        expected_size: usize,
     ) -> Arc<Self> {
         let weight = item.weight;
-        let mut items = Vec::with_capacity(likely.max(1));
+        let mut items = Vec::with_capacity(expected_size.max(1));
         items.push(item);
         let state = State {
             weight,
@@ -231,7 +231,7 @@ impl<O: Operation> Batch<O> {
     }
 
     /// Marks the batch as departed and returns its budget.
-    pub(super) fn depart(&self) -> MutexGuard<'_, State<O>> {
+    pub(super) fn close(&self) -> MutexGuard<'_, State<O>> {
         let mut state = self.state();
         state.departed = true;
         self.budget.give_back(std::mem::take(&mut state.weight));
@@ -239,7 +239,7 @@ impl<O: Operation> Batch<O> {
     }
 
     /// Sets the number of calls of the departing batch.
-    pub(super) fn departs(&self, calls: usize) {
+    pub(super) fn note_sent(&self, calls: usize) {
         // A batch departs once.
         let _ = self
             .replies
@@ -247,14 +247,14 @@ impl<O: Operation> Batch<O> {
     }
 
     /// Stores the reply to a call. The runs of the call refer to the items in `order`.
-    pub(super) fn land(
+    pub(super) fn deliver(
         &self,
         number: usize,
         call: &Call,
         order: &[usize],
         reply: Result<Reply, Error>,
-    ) -> Landing<O> {
-        let mut landing = Landing {
+    ) -> Deliveries<O> {
+        let mut landing = Deliveries {
             owed: 0,
             pushes: Vec::new(),
             orphans: Vec::new(),
@@ -268,7 +268,7 @@ impl<O: Operation> Batch<O> {
         let mut state = self.state();
         let mut at = 0;
         for run in &call.runs {
-            let first = Place {
+            let first = ReplySlot {
                 call: number as u32,
                 at,
                 size: run.size as u32,
@@ -338,7 +338,7 @@ impl<O: Operation> Batch<O> {
         }
     }
 
-    /// The caller of an operation goes away. Returns its key and its reply, if that has arrived.
+    /// Records that the caller of an operation was dropped. Returns its key and its reply, if that has arrived.
     pub(super) fn leave(&self, index: usize) -> Option<(Key, O::Reply)> {
         let mut state = self.state();
         let State {
@@ -370,7 +370,7 @@ impl<O: Operation> Batch<O> {
     }
 }
 
-/// Whether the call of a reply counts.
+/// Returns an error if the call of a reply does not count.
 fn confirmed(reply: &Reply) -> Result<(), Error> {
     reply.unconfirmed.clone().map_or(Ok(()), Err)
 }
@@ -388,7 +388,7 @@ pub(super) struct Call {
     pub(super) repeat: Repeat,
 }
 
-/// Mostly one.
+/// Usually one run.
 pub(super) type Runs = SmallVec<[Run; 1]>;
 
 /// Equal operations on one key, next to each other.
@@ -414,12 +414,13 @@ pub(super) struct Reply {
     width: usize,
     /// Whether the call was sent twice. The other copy may still run later.
     twice: bool,
-    /// Why the call does not count, although it has run: too few replicas have it.
+    /// Why the call does not count, although it has run: too few replicas have received it.
     pub(super) unconfirmed: Option<Error>,
 }
 
 impl Reply {
-    /// Parses the reply to a call of `runs` runs: a list, or what costs the server less: numbers in a text, or the time alone.
+    /// Parses the reply to a call of `runs` runs: a list, or one of the forms that cost the server less: numbers in a
+    /// text, or the time alone.
     pub(super) fn parse(reply: Value, runs: usize) -> Option<Self> {
         let values = match reply {
             Value::Array(values) => values,
@@ -454,7 +455,7 @@ impl Reply {
     }
 }
 
-/// Reads whole numbers with a space between them.
+/// Parses integers that are separated by single spaces.
 fn numbers(text: &[u8]) -> Option<Vec<Value>> {
     let mut values = Vec::with_capacity(8);
     for word in text.split(|byte| *byte == b' ') {
@@ -473,7 +474,7 @@ fn numbers(text: &[u8]) -> Option<Vec<Value>> {
     Some(values)
 }
 
-/// The number of operations and bytes that may wait in all the queues of a runtime. The operations are in the upper bits of
+/// The number of operations and bytes that may wait in all queues of a runtime. The operations are in the upper bits of
 /// one number, and their bytes in the lower bits, so that they change together.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -489,7 +490,7 @@ const BYTES: u32 = 40;
 pub(in crate::store) const MOST_OPERATIONS: usize = 1 << 22;
 pub(in crate::store) const MOST_BYTES: usize = 1 << 38;
 
-/// The bytes that a waiting operation counts besides its key and payload: about the size of its place in a batch.
+/// The bytes that a waiting operation counts besides its key and payload: about the size of its entry in a batch.
 const PLACE: usize = 256;
 
 pub(super) fn weight(bytes: usize) -> Weight {
@@ -520,7 +521,7 @@ impl Budget {
         self.waiting.fetch_sub(weight, Ordering::Relaxed);
     }
 
-    /// The number of operations that wait.
+    /// The number of waiting operations.
     pub(super) fn operations(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed) >> BYTES
     }

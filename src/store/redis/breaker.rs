@@ -1,8 +1,7 @@
-//! How long to leave a server alone after failures: the circuit breaker of calls, and the pauses between attempts to stay
-//! connected.
+//! Pauses after failures of a server: the circuit breaker of calls, and the pauses between attempts to stay connected.
 //!
-//! Half-open is a point in time, not a task: the first call after it is the probe. So a runtime that is blocked, or
-//! a caller that goes away during its probe, does not block other callers.
+//! Half-open is a point in time, not a task: the first call after it is the probe. So a runtime that is blocked, or a
+//! caller that is dropped during its probe, does not block other callers.
 
 use std::time::Duration;
 
@@ -20,8 +19,9 @@ use crate::telemetry::server::Server;
 /// The number of failures in a row that open the breaker.
 const FAILURES: u32 = 3;
 
-/// The longest pause after the breaker opened. Doubled after each failed probe. If a failed call took longer, the longest
-/// pause after it is that, since a caller waits for each probe; up to [`LONGEST_PAUSE`].
+/// The longest pause after the breaker has opened. It is doubled after each failed probe, up to [`LONGEST_PAUSE`]. If
+/// the failed call took longer than that, its duration (with the same maximum) is the longest pause, since a caller
+/// waits for each probe.
 const PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -30,7 +30,7 @@ pub(super) struct Breaker {
     /// Whether a success changes the state. Read without the lock.
     failing: AtomicBool,
     state: Mutex<State>,
-    /// How long a probe may take. After that another call may be the probe.
+    /// How long a probe may take. After that, another call may be the probe.
     probe: Duration,
     telemetry: Server,
 }
@@ -114,7 +114,7 @@ impl Breaker {
         }
         let was = {
             let mut state = lock(&self.state);
-            // Under the lock, or a failure that comes next would not be seen.
+            // Under the lock, since otherwise the next failure could be missed.
             self.failing.store(false, Ordering::Release);
             std::mem::take(&mut *state)
         };
@@ -124,7 +124,7 @@ impl Breaker {
         was.open.is_some()
     }
 
-    /// Lets the next call pass as a probe, because the server has answered elsewhere.
+    /// Lets the next call pass as a probe, because the server replied to a call elsewhere.
     pub(super) fn half_open(&self) {
         if let Some(open) = &mut lock(&self.state).open {
             open.until = Instant::now();
@@ -139,8 +139,8 @@ impl Breaker {
         }
     }
 
-    /// Counts the failure of a call that was sent at `sent`. Of calls that were in flight at the same time, only
-    /// the first counts. `conclusive`: no connection could be made, so the next call would fail too.
+    /// Counts the failure of a call that was sent at `sent`. Of calls that were in flight at the same time, only the
+    /// first counts. `conclusive`: no connection could be made, so the next call would fail too.
     pub(super) fn failed(&self, sent: Instant, outage: &Outage, conclusive: bool) {
         let now = Instant::now();
         let mut state = lock(&self.state);
@@ -183,8 +183,8 @@ impl Drop for Breaker {
     }
 }
 
-/// Returns a random pause after `failures` failures, between an eighth of the longest pause and all of it. So the
-/// processes of a fleet do not all come back at once.
+/// Returns a random pause after `failures` failures, between an eighth of the longest pause and all of it, so that the
+/// processes of a fleet do not all retry at the same time.
 pub(super) fn pause(failures: u32) -> Duration {
     pause_after(Duration::ZERO, failures)
 }
@@ -202,19 +202,19 @@ fn pause_after(took: Duration, failures: u32) -> Duration {
 const FORGIVEN: Duration = Duration::from_millis(250);
 
 /// After a subscription that lasted for this long, the next attempt is made within 25 ms, and earlier failures are
-/// forgotten. So a server that closes each subscription at any time gets about a dozen new ones a second at most.
+/// forgotten. So a server that closes each subscription after any time gets at most about a dozen new ones a second.
 const LASTED: Duration = Duration::from_millis(100);
 
-/// The pause after the first refusal, and the longest one: it doubles each time. Meanwhile waiters poll.
+/// The pause after the first refusal, and the longest one: it doubles each time. Waiters poll meanwhile.
 const REFUSED: Duration = Duration::from_millis(500);
 const LONGEST_REFUSED: Duration = Duration::from_secs(15);
 
-/// What came of an attempt to stay connected.
+/// The result of an attempt to stay connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
-    /// It was successful for so long.
+    /// It was connected for this time.
     Lasted(Duration),
-    /// The server does not allow it, or does not know it: it will say so again.
+    /// The server does not permit or does not support it, so a retry would fail too.
     Refused,
 }
 

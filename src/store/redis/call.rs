@@ -1,5 +1,5 @@
-//! The usual way of a call: it asks the breaker, sends the call once, and waits for the reply within the timeout. The outcome
-//! updates the state of the connection and the breaker.
+//! The usual path of a call: it checks the breaker, sends the call once, and waits for the reply within the timeout.
+//! The outcome updates the state of the connection and the breaker.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,25 +26,27 @@ pub(super) const IDLE: Duration = Duration::from_secs(1);
 /// If a timer fires this much too late, the runtime was not running: the reply may have arrived but not been read.
 const LATE: Duration = Duration::from_millis(20);
 
-/// The number of times that all other tasks run before a reply counts as missing.
+/// How often all other tasks may run before a reply counts as missing.
 const TURNS: usize = 8;
 
 impl RedisStore {
     /// Runs a script. The call is sent once, with these exceptions:
     ///
-    /// * The server does not know the function, and so has not run it. Then the library is loaded, and the call is sent again;
-    ///   as a script if the library cannot be loaded.
-    /// * The server does not know the script, and so has not run it. Then the call is sent again with the text of
-    ///   the script. `SCRIPT LOAD` would not be enough: the scripts could be flushed in between, and on a Cluster
-    ///   it would have to reach the right node first.
-    /// * The server refuses writes, since it is out of memory or has too few replicas, and so has not run the function. Then the
-    ///   call is sent again as a script, of which it refuses only what writes; if it is out of memory, only what grows.
-    /// * The master does not have the slot of its keys, and has not run it. Then it is sent to the one that has.
-    /// * The slot of its keys is being moved to another node, which has refused the call. Then it is sent again until the
-    ///   timeout is over. If the script may have run in part, this holds only for [`Repeat::Safe`].
-    /// * The connection turns out to be closed before anything seems to be written, or after it was idle, because servers
-    ///   and load balancers close idle connections. This holds only for [`Repeat::Safe`]. Before other calls, an idle
-    ///   connection is tried with a `PING`, so that only a connection that breaks after that fails them.
+    /// * The server does not have the function, and so has not run it. Then the library is loaded, and the call is sent
+    ///   again; as a script if the library cannot be loaded.
+    /// * The server does not have the script, and so has not run it. Then the call is sent again with the text of the
+    ///   script. `SCRIPT LOAD` would not be enough: the scripts could be flushed in between, and on a Cluster it would
+    ///   have to reach the right node first.
+    /// * The server refuses writes, because it is out of memory or has too few replicas, and so has not run the
+    ///   function. Then the call is sent again as a script, in which it refuses only the commands that write; if it is
+    ///   out of memory, only those that use more memory.
+    /// * The master does not have the slot of its keys, and has not run it. Then it is sent to the master that has the
+    ///   slot.
+    /// * The slot of its keys is being moved to another node, which has refused the call. Then it is sent again until
+    ///   the timeout is over. If the script may have run in part, this applies only to [`Repeat::Safe`].
+    /// * The connection turns out to be closed before anything seems to be written, or after it was idle, because
+    ///   servers and load balancers close idle connections. This applies only to [`Repeat::Safe`]. Before other calls,
+    ///   an idle connection is checked with a `PING`, so that they fail only if the connection breaks after that.
     pub(super) async fn run(
         &self,
         links: &RuntimeLinks,
@@ -70,7 +72,7 @@ impl RedisStore {
             Ok(()) => self.attempt(&outgoing, route, false).await,
             Err(failed) => Err(failed),
         };
-        // Boxed: the usual call has no room for it.
+        // Boxed, because most calls are not repeated.
         while let Err(failed) = &outcome
             && let Some(again) = Box::pin(self.retry(&outgoing, &mut copies, failed)).await?
         {
@@ -91,7 +93,7 @@ impl RedisStore {
         })
     }
 
-    /// Notes how a call has ended: what that says of its connection, and for the breaker.
+    /// Updates the connection and the breaker with the outcome of a call.
     fn ended(
         &self,
         route: &Route,
@@ -100,11 +102,11 @@ impl RedisStore {
     ) -> Result<Reply, Error> {
         let is_current = self.source.is_current(route.master);
         if !is_current {
-            // It was left, but this call may have connected to it again.
+            // The store has left this master, but this call may have connected to it again.
             route.link.close(None);
         }
         if copies.other.is_some() {
-            // The master that redirected the call has answered.
+            // The master that redirected the call has replied.
             self.succeeded(route);
         }
         // The node of ASK may have no slots yet.
@@ -135,8 +137,8 @@ impl RedisStore {
         Err(copies.error(outage.into()))
     }
 
-    /// Notes that the server has answered. If this ends an outage, all other runtimes probe the server with their
-    /// next call.
+    /// Records that the server has replied. If this ends an outage, all other runtimes probe the server with their next
+    /// call.
     pub(super) fn succeeded(&self, route: &Route) {
         if route.breaker.succeeded() {
             let runtimes = lock(&self.runtimes).clone();
@@ -155,7 +157,7 @@ impl RedisStore {
     ) -> Result<Arc<Ready>, Failed> {
         link.hold(runtime).await.map_err(|outage| {
             self.source.look_for_masters(None);
-            // A node that names no masters to this user is up.
+            // A node that denies this user the list of masters is up.
             let cause = if outage.cause == Cause::Denied {
                 Cause::Denied
             } else {
@@ -172,7 +174,7 @@ impl RedisStore {
         })
     }
 
-    /// Notes that a call has failed, and closes its connection if that is lost.
+    /// Records that a call has failed, and closes its connection if that is lost.
     pub(super) fn failed(
         &self,
         link: &Link,
@@ -180,7 +182,7 @@ impl RedisStore {
         sent: Instant,
         outage: Outage,
     ) -> Failed {
-        // A server that has answered an earlier call since then is slow, not down.
+        // A server that has replied to an earlier call since then is slow, not down.
         let answers = outage.cause == Cause::TimedOut && link.answered_since(sent).is_some();
         if !errors::is_outage(outage.cause) {
             link.answered();
@@ -206,9 +208,8 @@ impl RedisStore {
 
     /// Awaits the reply to a call that is sent now. `None` after the timeout.
     ///
-    /// Replies arrive in the order of the calls. So as long as other replies arrive, it waits up to four timeouts.
-    /// Once, time in which the runtime was blocked does not count, because the reply may have arrived but not been
-    /// read.
+    /// Replies arrive in the order of the calls. So as long as other replies arrive, it waits up to four timeouts. Time
+    /// in which the runtime was blocked is not counted, once, because the reply may have arrived but not been read.
     pub(super) async fn in_time<T>(
         &self,
         runtime: &Handle,
@@ -244,7 +245,7 @@ impl RedisStore {
                 _ => break,
             };
         }
-        // The reply may have arrived, while the task that reads it waits for its turn behind many others.
+        // The reply may have arrived, but the task that reads it may be queued behind many others.
         for _ in 0..TURNS {
             tokio::select! {
                 biased;
@@ -256,10 +257,10 @@ impl RedisStore {
     }
 }
 
-/// A call under way. At its end it closes what it may have connected after the store was shut down.
-pub(super) struct UnderWay<'a>(pub(super) &'a RedisStore, pub(super) &'a RuntimeLinks);
+/// A call in flight. On drop, it closes connections that it may have made after the store was shut down.
+pub(super) struct CallGuard<'a>(pub(super) &'a RedisStore, pub(super) &'a RuntimeLinks);
 
-impl Drop for UnderWay<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         let Self(store, links) = self;
         if store.is_shut_down.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! A Cluster by the URLs of some nodes: it looks for its masters, and connects to them.
+//! A Cluster from the URLs of some nodes: finds its masters, and connects to them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::store::redis::slots::{Masters, Topology};
 
 pub(crate) struct Cluster {
     pub(super) urls: Urls,
-    /// How long all nodes together may take to name the masters: as long as a caller waits. A longer look-up would hold up
-    /// the next one.
+    /// How long all nodes together may take to report the masters: as long as a caller waits. A longer look-up would
+    /// delay the next one.
     longest: Duration,
     pub(super) masters: Arc<Masters>,
 }
@@ -35,7 +35,7 @@ impl Cluster {
         masters: Arc<Masters>,
     ) -> Result<Arc<Self>, Error> {
         let urls = Urls::new("a Cluster", urls, access)?;
-        // Checks that they go together.
+        // Checks that the URLs fit together.
         let built = ClusterClientBuilder::new(urls.infos.clone()).build();
         built.map_err(|error| Error::invalid(format!("not a Cluster: {error}")))?;
         Ok(Arc::new(Self {
@@ -54,7 +54,7 @@ impl Cluster {
 
     /// A node of the Cluster, by `host:port`.
     pub(super) fn node(&self, address: &str) -> Endpoint {
-        // There is at least one.
+        // There is at least one URL.
         self.endpoint(&self.urls.infos[0]).at(address)
     }
 
@@ -82,7 +82,8 @@ impl Cluster {
         })
     }
 
-    /// Asks one node after the other. It begins anywhere: one may be cut off from the others, and not know it.
+    /// Queries one node after the other. It starts at a random node: a node may be cut off from the others without
+    /// knowing it.
     async fn topology(&self) -> Result<Topology, Outage> {
         let known = self
             .masters

@@ -1,4 +1,4 @@
-//! The script calls for the operations of a batch: which operations leave in one call, and the command of each call.
+//! The script calls for the operations of a batch: which operations are sent in one call, and the command of each call.
 
 use std::collections::HashMap;
 
@@ -11,11 +11,11 @@ use crate::store::redis::library::Loaded;
 use crate::store::redis::names::KeySpace;
 use crate::store::redis::slots;
 
-/// The most bytes that the operations of a call carry besides their keys, unless it is one operation.
+/// The maximum payload of a call in bytes, unless it has only one operation.
 const MOST_PAYLOAD: usize = 64 << 10;
 
-/// The calls for some operations, and the order of the operations in them. Operations of one group and key keep their order.
-/// The ranges of all runs, one call after the other, have no gaps.
+/// The calls for some operations, and the order of the operations in them. Operations of one group and key keep their
+/// order. The ranges of all runs, one call after the other, are contiguous.
 pub(super) struct Plan {
     pub(super) calls: SmallVec<[Call; 1]>,
     pub(super) order: SmallVec<[usize; 1]>,
@@ -33,7 +33,7 @@ impl Plan {
             Vec::new()
         };
         if order.len() > 1 {
-            // Puts operations next to each other that can leave in one call.
+            // Sorts operations that can be sent in one call next to each other.
             order.sort_by_key(|at| {
                 let item = &items[*at];
                 let rank = item.operation.as_ref().map(O::rank);
@@ -63,9 +63,9 @@ impl Plan {
     }
 }
 
-/// Returns the group in which each operation leaves, by number: groups leave in the order in which their first operations were
-/// submitted. Those of no group join the first that leaves to their slot: so a release is sent before the acquires of its key that
-/// come after it.
+/// Returns the group in which each operation is sent, by number: groups are sent in the order in which their first
+/// operations were submitted. Operations without a group join the first group that is sent to their slot. So a release
+/// is sent before later acquires of its key.
 fn groups<O: Operation>(items: &[Item<O>]) -> Vec<usize> {
     let own = |item: &Item<O>| {
         item.operation
@@ -78,7 +78,7 @@ fn groups<O: Operation>(items: &[Item<O>]) -> Vec<usize> {
     let mut groups: Vec<Option<usize>> = Vec::with_capacity(items.len());
     for item in items {
         let group = own(item);
-        // Mostly, all are of one group.
+        // Usually all operations have the same group.
         if last.is_none_or(|(known, _)| known != group) {
             let next = numbers.len();
             last = Some((
@@ -214,7 +214,7 @@ impl<O: Operation> Pending<'_, O> {
 }
 
 impl Argument {
-    /// Adds it to the command of a call to a slot.
+    /// Adds the argument to the command of a call to a slot.
     pub(crate) fn add_to(&self, command: &mut Cmd, slot: Option<u16>) {
         match self {
             Self::Integer(integer) => command.arg(integer),

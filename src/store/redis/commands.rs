@@ -1,11 +1,12 @@
-//! Commands other than script calls: `PING`, which tries a connection; and for operators `SCAN`, which lists what is stored,
-//! and `FUNCTION`, which lists and deletes the libraries of functions on each master.
+//! Commands other than script calls: `PING`, which checks a connection; and for operators `SCAN`, which lists the
+//! contents of the store, and `FUNCTION`, which lists and deletes the libraries of functions on each master.
 
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::select_ok;
 use redis::{self, Value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -14,15 +15,15 @@ use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::Store;
 use crate::store::redis::attempt::Failed;
-use crate::store::redis::call::{IDLE, UnderWay};
+use crate::store::redis::call::{CallGuard, IDLE};
 use crate::store::redis::link::{Link, Route, RuntimeLinks};
 use crate::store::redis::{RedisStore, errors};
 
 impl RedisStore {
-    /// Tries a connection that was idle, so that a call that is sent at most once is not lost with it. If there is none, it
-    /// connects. If it is closed, the call makes another.
+    /// Checks a connection that was idle, so that a call that is sent at most once is not lost with it. If there is no
+    /// connection, it connects. If the connection is closed, the call makes another one.
     pub(super) async fn probe(&self, runtime: &Handle, link: &Arc<Link>) -> Result<(), Failed> {
-        // The connection of a pool for a Cluster leads to several nodes, and replaces the connections to them by itself.
+        // The connection of a pool for a Cluster connects to several nodes, and replaces these connections by itself.
         if self.source.is_pool_of_cluster() {
             return Ok(());
         }
@@ -44,28 +45,28 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Sends a `PING` to the server, even while the breaker is open. Returns how long the answer took.
+    /// Sends a `PING` to the server, even while the breaker is open. Returns how long the reply took.
     pub(in crate::store) async fn ping(
         self: &Arc<Self>,
         runtime: &Handle,
     ) -> Result<Duration, Error> {
-        let links = self.links(runtime);
-        let ping = redis::cmd("PING");
-        let mut outcome = None;
-        // One master of a Cluster that answers is enough.
-        for master in self.source.numbers() {
-            match self
-                .ask_at(&links, &links.route(links.number(master, 0)), &ping, false)
-                .await
-            {
-                Ok((_, took)) => return Ok(took),
-                Err(outage) => outcome = Some(outage),
-            }
-        }
-        Err(outcome.unwrap_or_else(|| self.timed_out()).into())
+        let links = &self.links(runtime);
+        let ping = &redis::cmd("PING");
+        let masters = self.source.numbers().into_iter();
+        // One master of a Cluster that answers is enough. They are asked at once: each may take a whole timeout. There is
+        // always a number.
+        let asked = masters.map(|master| {
+            Box::pin(async move {
+                let route = links.route(links.number(master, 0));
+                self.ask_at(links, &route, ping, false).await
+            })
+        });
+        let ((_, took), _) = select_ok(asked).await?;
+        Ok(took)
     }
 
-    /// The next of all masters, if there is one. They may change meanwhile: each that has slots now is one.
+    /// Returns the next master, if there is one. The masters may change meanwhile: all masters that have slots now are
+    /// included.
     pub(super) fn next_master(&self, done: &[usize]) -> Option<usize> {
         self.source
             .all_masters()
@@ -88,8 +89,8 @@ impl RedisStore {
     }
 
     /// Sends a command other than a script call to a master, even while the breaker is open. Returns the reply, and how
-    /// long it took without connecting. `alone`: also the connection of a pool for a Cluster sends it to this master, and to
-    /// no other.
+    /// long it took without connecting. `alone`: the connection of a pool for a Cluster also sends it to this master
+    /// only.
     pub(super) async fn ask_at(
         &self,
         links: &RuntimeLinks,
@@ -97,7 +98,7 @@ impl RedisStore {
         command: &redis::Cmd,
         alone: bool,
     ) -> Result<(redis::Value, Duration), Outage> {
-        let _under_way = UnderWay(self, links);
+        let _under_way = CallGuard(self, links);
         let held = route.link.hold(&links.runtime).await.inspect_err(|_| {
             self.source.look_for_masters(None);
         })?;
@@ -108,7 +109,7 @@ impl RedisStore {
         let outage = match self.in_time(&links.runtime, &route.link, asked).await {
             Some(Ok(reply)) => {
                 route.link.answered();
-                // The connection of a pool asks all masters of a Cluster.
+                // The connection of a pool sends the command to all masters of a Cluster.
                 if !held.connection.is_cluster() {
                     self.succeeded(route);
                 }
@@ -126,10 +127,10 @@ impl RedisStore {
     }
 }
 
-/// How many keys the server looks at in one call: about 0.3 ms of its time.
+/// How many keys the server scans in one call: about 0.3 ms of its time.
 const LOOKED_AT: usize = 1000;
 
-/// How far a scan has come: through which masters, and where in the current one.
+/// The progress of a scan: the masters that are done, and the position in the current one.
 #[derive(Clone, Debug, Default)]
 pub(in crate::store) struct Position {
     done: Vec<usize>,
@@ -138,8 +139,9 @@ pub(in crate::store) struct Position {
 }
 
 impl Position {
-    /// Returns the position for the next call, and leaves the one for the case that it fails or is dropped: the current
-    /// master is then scanned again from its first key. It may be another server by then, whose cursors differ.
+    /// Returns the position for the next call, and leaves the one for the case that the call fails or is dropped: the
+    /// current master is then scanned again from its first key, since it may be another server by then, whose cursors
+    /// differ.
     pub(in crate::store) fn take(&mut self) -> Self {
         Self {
             done: self.done.clone(),
@@ -211,7 +213,7 @@ pub struct Library {
     pub name: String,
     /// The address of the server.
     pub server: String,
-    /// Whether this process uses it: it is of the same version and features of this crate.
+    /// Whether this process uses it: it has the same version and features of this crate.
     pub is_own: bool,
     master: usize,
 }

@@ -13,14 +13,14 @@ use tokio::time::timeout;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::redis::errors;
 
-/// How long to wait for a node's answer, because the node may be down.
+/// How long to wait for a node's reply, because the node may be down.
 pub(super) const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A connection that many calls share.
 #[derive(Clone)]
 pub(crate) enum Connection {
     Server(MultiplexedConnection),
-    /// To all its masters.
+    /// A connection to all masters of a Cluster.
     #[cfg(feature = "cluster")]
     #[cfg_attr(not(feature = "pools"), allow(dead_code))]
     Cluster(ClusterConnection),
@@ -40,7 +40,7 @@ impl Connection {
         checked(reply?)
     }
 
-    /// Sends a command to the node at an address, if the connection leads to several.
+    /// Sends a command. If the connection leads to several nodes, sends it to the node at the address.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) async fn send_at(
         &mut self,
@@ -113,14 +113,14 @@ debug!(Connection);
 /// The oldest supported version. It introduced `SET` with both `PX` and `GET`.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// The command that asks a server for its version.
+/// Returns the command that reads the version of a server.
 pub(super) fn version_question() -> redis::Cmd {
     let mut info = redis::cmd("INFO");
     info.arg("server");
     info
 }
 
-/// Asks a server for its version. INFO is sent to all nodes of a Cluster, and one node may not answer.
+/// Reads the version of a server. INFO is sent to all nodes of a Cluster, and one of them may not reply.
 pub(super) async fn ask_version(connection: &mut Connection) -> Result<Option<String>, Outage> {
     let is_cluster = connection.is_cluster();
     let info = version_question();
@@ -134,8 +134,8 @@ pub(super) async fn ask_version(connection: &mut Connection) -> Result<Option<St
     }
 }
 
-/// Reads the version of the server, as it reports it. A server that does not report it, for example because INFO is forbidden, is
-/// accepted.
+/// Reads the version of the server from its reply. A server that does not report it, for example because INFO is
+/// forbidden, is accepted.
 pub(super) fn check_version(
     told: Result<Value, RedisError>,
     is_cluster: bool,
@@ -173,8 +173,8 @@ fn accepted(told: &Value) -> Result<Option<String>, Outage> {
     }
 }
 
-/// Parses the version in a reply to INFO, or in the first reply from the nodes of a cluster. The numbers of Valkey are those
-/// of the version of Redis that it is compatible with.
+/// Parses the version in a reply to INFO, or in the first reply from the nodes of a cluster. For Valkey, the numbers
+/// are those of the version of Redis that it is compatible with.
 fn version(told: &Value) -> Option<((u32, u32), String)> {
     let text = match told {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,

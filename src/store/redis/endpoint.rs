@@ -1,4 +1,4 @@
-//! One server that a URL names: the settings of its connections, and how a connection to it is made.
+//! One server from a URL: the settings of its connections, and how to connect to it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Endpoint {
         self.info.addr().to_string()
     }
 
-    /// Another server, with the settings of this one.
+    /// Returns another server with the settings of this one.
     #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(super) fn at(self, address: &str) -> Self {
         let (new_host, new_port) = address.rsplit_once(':').unwrap_or((address, ""));
@@ -133,7 +133,7 @@ impl Endpoint {
         is_tls(&self.info)
     }
 
-    /// Makes a client, with the credentials of this moment.
+    /// Makes a client with the current credentials.
     async fn client(&self, protocol: Option<ProtocolVersion>) -> Result<Client, Outage> {
         if self.is_tls() {
             prepare_tls();
@@ -153,7 +153,7 @@ impl Endpoint {
         Client::open(info).map_err(|error| no_connection(self.info.addr(), error))
     }
 
-    /// Subscribes to channels, on a connection for that alone.
+    /// Subscribes to channels, on a separate connection.
     pub(super) async fn subscribe(
         &self,
         channels: &[impl ToRedisArgs + Sync],
@@ -214,7 +214,7 @@ impl Endpoint {
     }
 }
 
-/// Connections without time-outs, because the store has its own.
+/// The configuration of connections without timeouts, because the store has its own.
 pub(super) fn untimed() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_response_timeout(None)
@@ -225,19 +225,19 @@ pub(super) fn is_tls(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
-/// Prepares the process for connections over TLS, also for those of a user's pool.
+/// Prepares the process for connections over TLS, including those of a user's pool.
 pub(super) fn prepare_tls() {
     #[cfg(any(feature = "rustls", feature = "native-tls"))]
     crate::store::redis::tls::prepare();
 }
 
-/// The times that the options of a socket may have.
+/// The range of the times in socket options.
 const ALLOWED: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// The options of the sockets that a store makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tcp {
-    /// Whether a call leaves although the server has not acknowledged the one before.
+    /// Whether a call is sent although the server has not acknowledged the previous one.
     pub(crate) nodelay: bool,
     /// After how long without traffic the peer is probed.
     pub(crate) keepalive: Option<Duration>,

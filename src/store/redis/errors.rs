@@ -1,4 +1,5 @@
-//! The errors of Redis: what each one means for a call, and what an access control list (ACL) or a renamed command denies.
+//! The errors of Redis: their meaning for a call, and remedies for denials by an access control list (ACL) or a renamed
+//! command.
 
 pub(super) mod connecting;
 
@@ -10,8 +11,8 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
 use crate::error::reasons::{Cause, Outage};
 
-/// Codes of a server that is up but cannot serve now. An error that a script raises contains the code in its text,
-/// so the text is searched too.
+/// Codes of a server that is up but cannot serve now. An error that a script raises contains the code in its text, so
+/// the text is searched too.
 const NOT_SERVING: [&str; 11] = [
     "BUSY",
     "LOADING",
@@ -29,18 +30,19 @@ const NOT_SERVING: [&str; 11] = [
 /// The code of a node that cannot run a script on these keys now, because their slot is being moved.
 const TRYAGAIN: &str = "TRYAGAIN";
 
-/// How it refuses a script that asks again for a key that it has removed, since that key may be at the other node.
+/// The error of such a node for a script that reads a key again that it has removed, since that key may be on the other
+/// node.
 const NON_LOCAL: &str = "non local key";
 
-/// The code of our own error for a call that is not on enough replicas, or not on disk.
+/// The code of this crate's own error for a call that not enough replicas have received, or that is not on disk.
 const NOT_DURABLE: &str = "NOTDURABLE";
 
-/// The error for a call that has run and does not count.
+/// Returns the error for a call that has run and does not count.
 pub(super) fn not_durable(missing: String) -> RedisError {
     make_extension_error(NOT_DURABLE.into(), Some(missing))
 }
 
-/// The error for a call under way at a former master.
+/// Returns the error for a call in flight at a former master.
 #[cfg(feature = "sentinel")]
 pub(super) fn another_master() -> RedisError {
     std::io::Error::new(
@@ -50,16 +52,16 @@ pub(super) fn another_master() -> RedisError {
     .into()
 }
 
-/// Where a master of a Cluster redirects a call.
+/// The redirection of a call by a master of a Cluster.
 pub(super) struct Redirect {
     pub(super) address: String,
-    /// Whether the other node is only getting the slot.
+    /// Whether the other node is importing the slot.
     pub(super) ask: bool,
 }
 
 pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
     let (address, _) = error.redirect_node()?;
-    // A node that does not know the host leaves it out, or names `?`. An IPv6 address may begin with a colon.
+    // A node that does not know the host omits it, or sends `?`. An IPv6 address may begin with a colon.
     if address
         .rsplit_once(':')
         .is_none_or(|(host, _)| host.is_empty() || host == "?")
@@ -77,7 +79,7 @@ pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// An outage without an error of the client library.
+/// Makes an outage without an error of the client library.
 pub(super) fn of(cause: Cause, text: impl Into<Cow<'static, str>>) -> Outage {
     Outage {
         cause,
@@ -126,16 +128,16 @@ pub(super) fn outage(error: RedisError) -> Outage {
 
 fn is_not_serving(error: &RedisError) -> bool {
     has_code(error, &NOT_SERVING)
-        // A long command gets this instead of NOAUTH.
+        // A long command gets this error instead of NOAUTH.
         || error.detail().is_some_and(|text| text.contains("unauthenticated"))
 }
 
-/// Whether the server has no memory for what a call would add.
+/// Whether the server has no memory for the data that a call would add.
 pub(super) fn is_out_of_memory(error: &RedisError) -> bool {
     has_code(error, &["OOM"])
 }
 
-/// Whether the server refuses all that writes, or all that grows.
+/// Whether the server refuses all writes, or all commands that use more memory.
 pub(super) fn refuses_writes(error: &RedisError) -> bool {
     has_code(error, &["OOM", "NOREPLICAS", "MISCONF"])
 }
@@ -143,7 +145,7 @@ pub(super) fn refuses_writes(error: &RedisError) -> bool {
 fn has_code(error: &RedisError, codes: &[&str]) -> bool {
     let is_one = |code: &str| codes.contains(&code);
     let first_word = |text: &str| {
-        // Redis 6.2 puts the place before the error of a command in a script: `@user_script: 7: -READONLY …`.
+        // Redis 6.2 puts the position before the error of a command in a script: `@user_script: 7: -READONLY …`.
         let of_script = text
             .strip_prefix("@user_script: ")
             .and_then(|text| text.split_once(": "));
@@ -164,13 +166,13 @@ pub(super) fn is_outage(cause: Cause) -> bool {
     )
 }
 
-/// How errors in scripts begin: up to Redis 7.0, and since 7.2 and in Valkey.
+/// The beginnings of errors in scripts: up to Redis 7.0, and since 7.2 and in Valkey.
 const IN_SCRIPTS: [&str; 2] = [
     "The user executing the script can't",
     "ACL failure in script",
 ];
 
-/// Whether the server has no such command, as Redis says it, and then as ApsaraDB, Upstash and Envoy do.
+/// The texts for a command that the server does not have: those of Redis, and then of ApsaraDB, Upstash and Envoy.
 const UNKNOWN: [&str; 7] = [
     "unknown command",
     "unknown subcommand",
@@ -181,18 +183,18 @@ const UNKNOWN: [&str; 7] = [
     "unsupported command",
 ];
 
-/// The commands that only operators need, as the server names them.
+/// The commands that only operators need, by their names in errors.
 const OF_OPERATORS: [&str; 3] = ["'scan'", "'function|list'", "'function|delete'"];
 
-/// How a proxy of ApsaraDB refuses a script because of its text, and Dragonfly because of its keys.
+/// The refusals of a script by a proxy of ApsaraDB because of its text, and by Dragonfly because of its keys.
 const CHECKED: [&str; 2] = ["bad lua script", "tried accessing undeclared key"];
 
-/// After this, a server repeats the arguments of a command that it does not know: keys, tokens and passwords.
+/// After this text, a server repeats the arguments of an unknown command: keys, tokens and passwords.
 const ARGUMENTS: &str = ", with args beginning with";
 
-/// Whether the server denies a command, a key or a channel, or has no such command.
+/// Whether the server denies a command, a key or a channel, or does not have the command.
 pub(super) fn is_denied(error: &RedisError) -> bool {
-    // If an error has no code, its first word is taken for one.
+    // If an error has no code, its first word is parsed as one.
     let text = format!(
         "{} {}",
         error.code().unwrap_or_default(),
@@ -202,17 +204,17 @@ pub(super) fn is_denied(error: &RedisError) -> bool {
     has_code(error, &["NOPERM"]) || is_one(&IN_SCRIPTS) || is_one(&UNKNOWN) || is_one(&CHECKED)
 }
 
-/// The text without the arguments of a command.
+/// Returns the text without the arguments of a command.
 fn without_arguments(text: &str) -> &str {
     text.split_once(ARGUMENTS).map_or(text, |(text, _)| text)
 }
 
-/// The error as a source of another, unless it repeats the arguments of a command.
+/// Returns the error as a source of another one, unless it repeats the arguments of a command.
 fn source(error: RedisError) -> Option<Arc<dyn StdError + Send + Sync>> {
     (!error.to_string().contains(ARGUMENTS)).then(|| Arc::new(error) as _)
 }
 
-/// The text of an error, with what to do if the server denies a command, a key or a channel, or does not write.
+/// Returns the text of an error, with a remedy if the server denies a command, a key or a channel, or does not write.
 fn explained(code: &str, detail: &str) -> String {
     let text = format!("{code} {}", without_arguments(detail));
     let remedy = match code == "NOPERM" || has_one(&text, &IN_SCRIPTS) {

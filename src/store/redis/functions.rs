@@ -1,8 +1,8 @@
-//! Whether a server has functions, and what its answers say of the library.
+//! Whether a server has functions, and what its replies reveal about the library.
 //!
-//! A new connection asks once, by a call of the library that names no operation. A server that does not know the library has
-//! functions, and gets the library with the first call that needs it. After all other refusals, and where a proxy closes the
-//! connection, calls go as scripts.
+//! A new connection checks this once, with a call of the library that names no operation. A server that replies that it
+//! does not have the library has functions, and gets the library with the first call that needs it. After all other
+//! refusals, and if a proxy closes the connection, calls are sent as scripts.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,29 +16,29 @@ use crate::error::reasons::{Cause, Outage};
 use crate::store::redis::errors;
 use crate::store::redis::library::Library;
 
-/// For how long calls go as scripts after the library could not be loaded, because of something that passes.
+/// How long calls are sent as scripts after the library could not be loaded for a temporary reason.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What a connection knows of the functions of its server.
+/// The state of the functions of a connection's server.
 #[derive(Debug)]
 pub(super) struct Functions {
     are_there: AtomicBool,
-    /// Whether the server has said that it does not know the library, and nobody has loaded it since.
+    /// Whether the server replied that it does not have the library, and it was not loaded since.
     is_missing: AtomicBool,
-    /// Until when calls go as scripts, in ms since it was made; 0: they do not.
+    /// Until when calls are sent as scripts, in ms since `made`; 0: they are not.
     paused: AtomicU64,
     made: Instant,
     pub(super) loading: Mutex<Option<watch::Receiver<Option<Loading>>>>,
 }
 
-/// How loading the library has ended.
+/// The result of loading the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loading {
-    /// It is there, perhaps since another has loaded it.
+    /// The library is loaded, perhaps by another client.
     Done,
-    /// Not now: this call goes as a script.
+    /// Temporarily not possible: this call is sent as a script.
     NotNow,
-    /// Not on this connection.
+    /// Not possible on this connection.
     Never,
     /// The connection was closed.
     Lost,
@@ -49,12 +49,12 @@ impl Functions {
         Self::from(Has::None)
     }
 
-    /// The server does not know the library.
+    /// Records that the server does not have the library.
     pub(super) fn miss(&self) {
         self.is_missing.store(true, Ordering::Relaxed);
     }
 
-    /// The library was loaded.
+    /// Records that the library was loaded.
     pub(super) fn found(&self) {
         self.is_missing.store(false, Ordering::Relaxed);
     }
@@ -67,26 +67,26 @@ impl Functions {
         self.are_there.load(Ordering::Relaxed)
     }
 
-    /// Whether calls are to be calls of functions now.
+    /// Whether calls are sent as functions now.
     pub(super) fn are_used(&self) -> bool {
         let paused = self.paused.load(Ordering::Relaxed);
         self.are_there() && (paused == 0 || self.made.elapsed() >= Duration::from_millis(paused))
     }
 
-    /// For a while calls go as scripts.
+    /// For a while, calls are sent as scripts.
     pub(super) fn pause(&self) {
         let until = (self.made.elapsed() + PAUSE).as_millis();
         self.paused
             .store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// From now on calls go as scripts.
+    /// From now on, calls are sent as scripts.
     pub(super) fn forbid(&self) {
         self.are_there.store(false, Ordering::Relaxed);
     }
 }
 
-/// What a server has.
+/// The capabilities of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Has {
     Library,
@@ -107,14 +107,14 @@ impl From<Has> for Functions {
     }
 }
 
-/// The call by which a new connection asks.
+/// Returns the call with which a new connection checks for functions.
 pub(super) fn question(library: &Library) -> redis::Cmd {
     let mut call = redis::cmd("FCALL");
     call.arg(&library.name).arg(0);
     call
 }
 
-/// What an answer to it says; of a server without functions also why.
+/// Returns the capabilities that the reply shows; for a server without functions also the reason.
 pub(super) fn told(answer: Result<redis::Value, RedisError>) -> (Has, Option<Outage>) {
     let error = match answer {
         Ok(_) => return (Has::Library, None),
@@ -129,7 +129,7 @@ pub(super) fn told(answer: Result<redis::Value, RedisError>) -> (Has, Option<Out
     }
     let outage = errors::outage(error);
     match outage.cause {
-        // What passes says nothing of functions.
+        // Temporary errors do not depend on functions.
         Cause::NotServing | Cause::Redirected | Cause::Moving => (Has::Library, None),
         _ => (Has::None, Some(outage)),
     }
@@ -142,13 +142,13 @@ pub(super) fn is_unknown(error: &RedisError) -> bool {
         .is_some_and(|text| text.contains("unction not found"))
 }
 
-/// Whether the server denies functions, or has none: since this connection was made, that has changed.
+/// Whether the server denies functions, or has none: this has changed since the connection was made.
 pub(super) fn are_refused(error: &RedisError) -> bool {
     let names_it = |text: &str| text.contains("fcall") || text.contains("FCALL");
     errors::is_denied(error) && error.detail().is_some_and(names_it)
 }
 
-/// What an error of loading means.
+/// Returns the meaning of an error of loading.
 pub(super) fn ended(error: RedisError) -> Loading {
     if error
         .detail()

@@ -1,7 +1,7 @@
-//! The path of a call: every operation gets its reply or an error, once, and a breaker is as it says.
+//! The path of a call: every operation gets its reply or an error, once, and the state of a breaker is consistent.
 //!
-//! Not here: the send queues, the flushers and the tables of runtimes change under one lock each. What they promise beyond
-//! that, when a runtime ends, is here.
+//! Not covered: the send queues, the flushers and the tables of runtimes change under one lock each. Their behaviour at
+//! the end of a runtime, which depends on more than one lock, is covered.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -21,7 +21,7 @@ use crate::store::operation::{
     Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,
 };
 use crate::store::redis::RedisStore;
-use crate::store::redis::batch::{Batch, Budget, Item, Landing, Phase, Reply, weight};
+use crate::store::redis::batch::{Batch, Budget, Deliveries, Item, Phase, Reply, weight};
 use crate::store::redis::breaker::Breaker;
 use crate::store::redis::command::Plan;
 use crate::store::redis::link::Link;
@@ -71,7 +71,7 @@ pub(crate) fn one_call_is_the_probe() {
     });
 }
 
-/// Of two operations that find room for one, one waits. What both took is given back.
+/// If two operations compete for room for one, one waits. Both return their budget.
 pub(crate) fn a_budget_is_not_exceeded() {
     check(|| {
         let budget = Arc::new(Budget::new(1, 1 << 20));
@@ -85,7 +85,7 @@ pub(crate) fn a_budget_is_not_exceeded() {
     });
 }
 
-/// An operation that is answered with a number.
+/// An operation whose reply is a number.
 #[derive(Debug)]
 struct Ask;
 
@@ -149,14 +149,14 @@ fn batch() -> (Arc<RedisClient<Ask>>, Arc<Batch<Ask>>, Arc<Budget>) {
     (client(), Batch::of(item, 1, &budget, 1), budget)
 }
 
-/// Sends the batch and answers its call with 7, if an operation still needs it.
-fn answer(client: &RedisClient<Ask>, batch: &Batch<Ask>) -> Option<Landing<Ask>> {
-    let plan = Plan::new(&client.script, &client.keys, &batch.depart().items);
-    batch.departs(plan.calls.len());
+/// Sends the batch and replies to its call with 7, if an operation still needs it.
+fn answer(client: &RedisClient<Ask>, batch: &Batch<Ask>) -> Option<Deliveries<Ask>> {
+    let plan = Plan::new(&client.script, &client.keys, &batch.close().items);
+    batch.note_sent(plan.calls.len());
     let reply = || Reply::parse(Value::Array(vec![Value::Int(1), Value::Int(7)]), 1).unwrap();
     plan.calls
         .first()
-        .map(|call| batch.land(0, call, &plan.order, Ok(reply())))
+        .map(|call| batch.deliver(0, call, &plan.order, Ok(reply())))
 }
 
 /// A caller that polls while its reply arrives gets it, even if another task polled before.
@@ -177,7 +177,7 @@ pub(crate) fn a_reply_wakes_the_task_that_polled_last() {
     });
 }
 
-/// If a caller goes away while its reply arrives, the reply is taken back once, and the budget is given back once.
+/// If a caller is dropped while its reply arrives, the reply is undone once, and the budget is returned once.
 pub(crate) fn a_reply_without_a_caller_is_taken_back_once() {
     check(|| {
         let (client, batch, budget) = batch();
@@ -207,7 +207,8 @@ pub(crate) fn a_reply_without_a_caller_is_taken_back_once() {
 fn runtime() -> (Runtime, Handle) {
     let runtime = Builder::new_current_thread().build().unwrap();
     let handle = runtime.handle().clone();
-    // It drops its tasks in an order that depends on their ids. An interleaving is repeated only with the same order.
+    // It drops its tasks in an order that depends on their ids. An interleaving can only be repeated with the same
+    // order.
     while handle
         .spawn(async {})
         .id()
@@ -247,7 +248,7 @@ pub(crate) fn an_operation_on_a_runtime_that_ends_fails() {
     });
 }
 
-/// A caller that waits for a connection on a runtime that ends gets an error, and the next one begins another attempt.
+/// A caller that waits for a connection on a runtime that ends gets an error, and the next one starts another attempt.
 /// (Two callers at once would be woken in an order that tokio chooses at random.)
 pub(crate) fn a_connection_on_a_runtime_that_ends_fails() {
     check(|| {

@@ -1,9 +1,10 @@
-//! The library of functions that each server loads once, the same text for servers without functions, and how a call names
-//! either of them.
+//! The library of functions that each server loads once, the same text for servers without functions, and the form in
+//! which a call refers to either of them.
 //!
-//! It is one text, joined from the files of the enabled features in `lua/`. Its name has the digest of the text, so that the
-//! libraries of several versions and feature sets live side by side. It registers two functions: one for operations that only
-//! read. The operation is an argument. A server without functions gets the pieces that a call needs, and a line that calls them.
+//! It is one text, joined from the files of the enabled features in `lua/`. Its name has the digest of the text, so
+//! that the libraries of several versions and feature sets can coexist. It registers two functions, one of them for
+//! operations that only read. The operation is an argument. For a server without functions, the script has the pieces
+//! that the call needs, and a line that calls them.
 
 use std::borrow::Cow;
 #[cfg(test)]
@@ -20,11 +21,11 @@ macro_rules! pieces {
     };
 }
 
-/// What all pieces use: the built-ins and the clock, and the state of a key.
+/// The pieces that all others use: the built-ins and the clock, and the state of a key.
 const BASE: [&str; 2] = [lua!("clock"), lua!("state")];
 
-/// The names and the texts of the other pieces, in their order. Each is a block, because a Lua text has 200 local variables at
-/// most, with a table of its name for what it offers to those after it.
+/// The names and the texts of the other pieces, in order. Each is a block, because a Lua text can have at most 200
+/// local variables. A table with the name of the block exports its functions to later blocks.
 const PIECES: &[(&str, &str)] = pieces![
     "token",
     "queue",
@@ -92,19 +93,19 @@ const PIECES: &[(&str, &str)] = pieces![
 /// The last piece: it runs an operation.
 const SERVE: &str = lua!("serve");
 
-/// How many digits of the digest the name has.
+/// The number of digits of the digest in the name.
 const DIGITS: usize = 16;
 
 /// On a Cluster, a waiter is woken on a channel of its own node, whose slot is not that of the keys.
 const WRITES: &str = "'allow-cross-slot-keys'";
 
-/// Lua code that takes the place of the server's clock in tests.
+/// Lua code that replaces the server's clock in tests.
 pub(in crate::store) type Clock = Option<&'static str>;
 
-/// Made once in a process. Nobody waits for it: a child of a fork may find it half made.
+/// Made once per process. No thread blocks on it, because in a forked child it could be half initialized.
 static USUAL: OnceLock<Arc<Library>> = OnceLock::new();
 
-/// The library as a server gets it.
+/// The library as it is sent to a server.
 #[derive(Debug)]
 pub(in crate::store) struct Library {
     /// Also the name of the function that writes.
@@ -113,7 +114,7 @@ pub(in crate::store) struct Library {
 }
 
 impl Library {
-    /// The library whose time comes from a clock.
+    /// Returns the library that reads the time from `clock`.
     pub(super) fn with_clock(clock: Clock) -> Arc<Self> {
         if clock.is_some() {
             return Arc::new(Self::new(clock));
@@ -122,7 +123,7 @@ impl Library {
             return Arc::clone(made);
         }
         let made = Arc::new(Self::new(clock));
-        // Another thread may have made the same.
+        // Another thread may have set the same library.
         let _ = USUAL.set(Arc::clone(&made));
         made
     }
@@ -157,12 +158,12 @@ fn name_of(library: &str, rights: Rights) -> String {
 }
 
 impl Script {
-    /// What names it: its first arguments.
+    /// Returns its name: its first arguments.
     pub(super) fn name(&self) -> String {
         self.words.join(" ")
     }
 
-    /// The script for servers without functions.
+    /// Returns the script for servers without functions.
     pub(crate) fn text(&self, clock: Clock) -> String {
         let is_wanted = |name: &str| self.pieces.iter().any(|pieces| pieces.contains(&name));
         format!("{}return serve(KEYS, ARGV)\n", joined(clock, is_wanted))
@@ -184,7 +185,7 @@ fn joined(clock: Clock, is_wanted: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// The piece `clock`, with the clock of a test: Lua code that sets `now`, and may replace `redis`.
+/// Returns the piece `clock` with the clock of a test: Lua code that sets `now`, and may replace `redis`.
 fn other(clock: &str) -> String {
     let usual = lua!("clock");
     format!(
@@ -201,10 +202,10 @@ fn other(clock: &str) -> String {
     )
 }
 
-/// About the bytes of a key or an argument.
+/// The approximate size of a key or an argument in bytes.
 const TEXT: usize = 40;
 
-/// What runs an operation, with the clock of a store.
+/// An operation's function and script, with the clock of a store.
 pub(crate) struct Loaded {
     pub(super) name: String,
     script: Script,
@@ -212,18 +213,18 @@ pub(crate) struct Loaded {
     function: String,
     /// Made on first use.
     text: OnceLock<Text>,
-    /// How many calls have begun.
+    /// The number of calls that were started.
     #[cfg(test)]
     begun: AtomicUsize,
 }
 
-/// A script as it is sent.
+/// The text of a script, and its digest.
 struct Text {
     text: String,
     sha: String,
 }
 
-/// How a call is sent.
+/// The form in which a call is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Function,
@@ -247,8 +248,9 @@ impl Loaded {
         }
     }
 
-    /// The form of a call to a server with or without functions. With the clock of a test, every second call of an operation
-    /// goes as a script: the tests of agreement hold for both ways, and for states that one has written and the other reads.
+    /// Returns the form of a call to a server with or without functions. With the clock of a test, every second call of
+    /// an operation is sent as a script: the agreement tests then cover both forms, and states that one form has
+    /// written and the other reads.
     pub(super) fn form(&self, has_functions: bool) -> Form {
         #[cfg(test)]
         let has_functions = has_functions
@@ -260,8 +262,8 @@ impl Loaded {
         }
     }
 
-    /// Starts a call. The caller adds the keys, then the [first arguments](Self::words) and the others: `texts` in all, with
-    /// payloads of `bytes`.
+    /// Starts a call. The caller adds the keys, then the [first arguments](Self::words) and the others: `texts` in
+    /// total, with payloads of `bytes`.
     pub(super) fn call(&self, keys: usize, texts: usize, bytes: usize) -> Cmd {
         let mut call = Cmd::with_capacity(5 + texts, 96 + TEXT * texts + bytes);
         self.begin(&mut call, Form::Function);
@@ -297,7 +299,7 @@ impl Loaded {
         Cow::Owned(other)
     }
 
-    /// What is wrong if the reply to a call of this form is none.
+    /// Returns the text of the error for an invalid reply to a call of this form.
     pub(super) fn unexpected(&self, form: Form) -> String {
         let Self { name, function, .. } = self;
         match form {

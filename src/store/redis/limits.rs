@@ -1,5 +1,5 @@
-//! Timeouts and bounds of a store on Redis, and its durability: what a call must have reached before it counts, which are
-//! replicas and the disk.
+//! Timeouts and bounds of a store on Redis, and its durability: whether replicas and the disk must have a call before
+//! it counts.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Those of a store whose builder sets none.
+    /// The defaults of a builder.
     pub(crate) const DEFAULT: Self = Self {
         timeout: Duration::from_millis(500),
         connect_timeout: Duration::from_secs(2),
@@ -38,7 +38,7 @@ impl Limits {
         local_share: Bounds::LOCAL_SHARE,
     };
 
-    /// Checks that each is in its range.
+    /// Checks that each value is in its range.
     pub(crate) fn check(&self) -> Result<(), Error> {
         for (what, span) in [
             ("timeout", self.timeout),
@@ -71,7 +71,8 @@ impl Limits {
     }
 }
 
-/// What a call must have reached before it counts. By the command `WAIT`, or `WAITAOF` where the disk counts.
+/// Where a call must be stored before it counts: checked by the command `WAIT`, or by `WAITAOF` if the disk is
+/// required.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Durability {
     pub(crate) replicas: u32,
@@ -99,7 +100,7 @@ impl Durability {
         wait
     }
 
-    /// Whether the reply to [`command`](Self::command) says that the call counts. An error says what is missing.
+    /// Checks by the reply to [`command`](Self::command) whether the call counts. The error names what is missing.
     pub(crate) fn check(self, reply: Value) -> Result<(), String> {
         let Self {
             replicas,
@@ -134,7 +135,7 @@ impl Durability {
         Ok(())
     }
 
-    /// What is missing if the command fails.
+    /// Returns the reason if the command itself fails.
     pub(crate) fn failed(self, error: &RedisError) -> String {
         if self.fsync && error.to_string().contains("unknown command") {
             return "`fsync` needs Redis 7.2 or Valkey: the server has no command WAITAOF"
@@ -155,7 +156,7 @@ impl Durability {
                 "the count of replicas must be 1 or more, is 0",
             ));
         }
-        // As long again is left for the call itself.
+        // The other half is for the call itself.
         let half = timeout / 2;
         let range = Duration::from_millis(1)..=half;
         let must = format_args!("1 ms to half of the timeout ({half:?})");
@@ -163,15 +164,15 @@ impl Durability {
     }
 }
 
-/// A write to a key beside those of a script call, in the same slot. `asking`: for a node that is getting the slot. The key has
-/// another name there, since a node does not move a key to a node that has one of the same name.
+/// Returns a write to a key beside those of a script call, in the same slot. `asking`: for a node that is importing the
+/// slot. The key has another name there, since a node does not migrate a key to a node that already has the name.
 pub(in crate::store) fn mark(call: &Cmd, asking: bool) -> Cmd {
     let (key, part) = beside(call, asking);
     mark_at(key, part)
 }
 
-/// The same for a server that is out of memory, and has run the call, since that frees or prolongs something: such a server
-/// lets a script go on that has begun to write.
+/// Like [`mark`], for a server that is out of memory but has run the call, because the call frees memory or extends an
+/// expiry. Such a server lets a script continue that has already written.
 pub(in crate::store) fn mark_when_full(call: &Cmd, asking: bool) -> Cmd {
     let (key, part) = beside(call, asking);
     let mut mark = cmd("EVAL");
@@ -180,7 +181,8 @@ pub(in crate::store) fn mark_when_full(call: &Cmd, asking: bool) -> Cmd {
     mark
 }
 
-/// The two parts of the name of such a key. The second key of a lease has a hash tag also where the first is a name of the user's.
+/// Returns the two parts of the name of such a key. The second key of a lease always has a hash tag, even if the first
+/// one is named by the user.
 fn beside(call: &Cmd, asking: bool) -> (&[u8], &'static str) {
     let simple = |position| match call.args_iter().nth(position) {
         Some(Arg::Simple(bytes)) => bytes,
@@ -194,7 +196,7 @@ fn beside(call: &Cmd, asking: bool) -> (&[u8], &'static str) {
     (key, if asking { ":asked" } else { ":wait" })
 }
 
-/// A write to a key that begins and ends so.
+/// Returns a write to a key with this beginning and end.
 pub(in crate::store) fn mark_at(key: &[u8], part: &str) -> Cmd {
     let mut mark = cmd("SET");
     mark.arg([key, part.as_bytes()].concat())

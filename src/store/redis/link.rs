@@ -1,7 +1,7 @@
-//! A link: the place of one connection, shared by all calls on a runtime. A failed connection is replaced.
+//! A link: one connection, shared by all calls on a runtime, which is replaced when it fails.
 //!
-//! The links of a runtime are made on first use and dropped with the runtime. A call depends only on the runtime that awaits
-//! it: runtimes share no connection, no queue and no breaker.
+//! The links of a runtime are made on first use and dropped with the runtime. A call depends only on the runtime that
+//! awaits it: runtimes share no connection, no queue and no breaker.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
@@ -28,10 +28,11 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::telemetry::server::Server;
 
-/// After so many connections in a row that are closed when they are asked for functions, a proxy does not know these.
+/// After this many connections in a row that were closed when they used functions, the link treats the proxy as one
+/// without functions.
 const CLOSED: u64 = 2;
 
-/// The place of one connection.
+/// The slot for one connection.
 #[derive(Debug)]
 pub(super) struct Link {
     source: Source,
@@ -45,15 +46,15 @@ pub(super) struct Link {
     answered: AtomicU64,
     /// Whether an attempt has failed since the last reply.
     failing: AtomicBool,
-    /// How many switches of the master are known to its calls.
+    /// The number of switches of the master that its calls have noticed.
     switches: AtomicU64,
     /// Whether it has had a connection.
     has_connected: AtomicBool,
-    /// The library; `None`: calls are to go as scripts.
+    /// The library; `None`: calls are sent as scripts.
     library: Option<Arc<Library>>,
-    /// How many connections in a row were closed when they were asked for functions.
+    /// The number of connections in a row that were closed when they checked for functions.
     closed_at_functions: AtomicU64,
-    /// The same for connections that were to load the library.
+    /// The number of connections in a row that were closed when they loaded the library.
     closed_at_load: AtomicU64,
 }
 
@@ -70,7 +71,7 @@ pub(super) struct Ready {
     pub(super) connection: Connection,
     version: Option<String>,
     pub(super) functions: Functions,
-    /// After how many switches of the master it was made.
+    /// The number of switches of the master when it was made.
     pub(super) switches: u64,
 }
 
@@ -136,13 +137,13 @@ impl Link {
         Err(disconnected("the runtime ended while it was connecting"))
     }
 
-    /// Whether there is another master since the last call of this method.
+    /// Whether the master was switched since the last call of this method.
     pub(super) fn has_switched(&self) -> bool {
         let switches = self.source.switches();
         switches > 0 && self.switches.swap(switches, Ordering::Relaxed) != switches
     }
 
-    /// Notes that a reply has arrived.
+    /// Records that a reply has arrived.
     pub(super) fn answered(&self) {
         self.answered
             .store(self.micros(Instant::now()).max(1), Ordering::Relaxed);
@@ -151,13 +152,13 @@ impl Link {
         }
     }
 
-    /// Notes that an attempt has failed: no connection, or no reply.
+    /// Records that an attempt has failed: no connection, or no reply.
     pub(super) fn failed(&self) {
         self.failing.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the server answers, as far as is known: a reply arrived within this time, or nothing has failed
-    /// since the last reply. An overloaded process reads replies late.
+    /// Whether the server replies, as far as is known: a reply arrived within this time, or nothing has failed since
+    /// the last reply. An overloaded process reads replies late.
     pub(super) fn answers(&self, within: Duration) -> bool {
         !self.failing.load(Ordering::Relaxed) || self.answered_within(within)
     }
@@ -188,7 +189,7 @@ impl Link {
         }
     }
 
-    /// Whether calls go as functions, if there is a connection.
+    /// Whether calls are sent as functions, if there is a connection.
     pub(super) fn has_functions(&self) -> Option<bool> {
         match &*lock(&self.state) {
             State::Ready(ready) => Some(ready.functions.are_there()),
@@ -196,7 +197,7 @@ impl Link {
         }
     }
 
-    /// Closes the connection; with `held` only if it is that one, and was not replaced yet. The next call makes another.
+    /// Closes the connection; with `held`, only if it is still that connection. The next call makes another one.
     pub(super) fn close(&self, held: Option<&Arc<Ready>>) {
         let mut state = lock(&self.state);
         if matches!(&*state, State::Ready(ready) if held.is_none_or(|held| Arc::ptr_eq(ready, held)))
@@ -212,7 +213,8 @@ impl Link {
             let making = AssertUnwindSafe(link.make()).catch_unwind();
             let outcome = match timeout(link.connect_timeout, making).await {
                 Ok(Ok(outcome)) => outcome.map(Arc::new),
-                // The client library panics if rustls has no cryptography, since another crate has enabled it there.
+                // The client library panics if rustls has no cryptography provider, because another crate has enabled
+                // rustls in it.
                 Ok(Err(_)) => Err(disconnected(
                     "connecting has panicked: for TLS, enable the feature `rustls` of tower-distributed, or install a \
                      rustls::crypto::CryptoProvider",
@@ -254,7 +256,7 @@ impl Link {
         }
     }
 
-    /// Notes how loading the library has ended. Returns whether it will not be loaded from now on.
+    /// Records the result of loading the library. Returns whether it will not be loaded from now on.
     pub(super) fn has_refused_to_load(&self, ended: Loading) -> bool {
         match ended {
             Loading::Lost => self.closed_at_load.fetch_add(1, Ordering::Relaxed) + 1 == CLOSED,
@@ -267,7 +269,8 @@ impl Link {
         }
     }
 
-    /// Finds out the version of the server, and whether it has functions. `None`: the connection was closed for that.
+    /// Reads the version of the server, and whether it has functions. `None`: the connection was closed because of
+    /// that.
     async fn inspect(
         &self,
         connection: &mut Connection,
@@ -278,7 +281,7 @@ impl Link {
         let Some(question) = library.map(|library| functions::question(library)) else {
             return Ok(Some((ask_version(connection).await?, Functions::none())));
         };
-        // At first both are asked in one write. A proxy may close the connection at either of them.
+        // At first both are sent in one write. A proxy may close the connection because of either of them.
         let (version, answer) = if closed == 0 && !connection.is_cluster() {
             match connection.send_both(&version_question(), &question).await {
                 Ok((told, answer)) => (check_version(told, false)?, answer),
@@ -303,8 +306,8 @@ impl Link {
     }
 }
 
-/// The link to a master, with its breaker. On a Cluster each master has its own connection, so that one master that is
-/// down or slow concerns no other.
+/// The link to a master, with its breaker. On a Cluster each master has its own connection, so that a master that is
+/// down or slow does not affect the others.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) link: Arc<Link>,
@@ -318,8 +321,8 @@ pub(super) struct RuntimeLinks {
     pub(super) id: Id,
     pub(super) runtime: Handle,
     settings: LinkSettings,
-    /// By master, then by link. There are as many links as `connections`, and one more for bulk operations. Made on
-    /// first use.
+    /// The routes, by master and then by link. There are as many links as `connections`, and one more for bulk
+    /// operations. Made on first use.
     routes: Mutex<Vec<Option<Arc<Route>>>>,
     /// The bound on the operations that wait on this runtime.
     pub(super) budget: Arc<Budget>,
@@ -327,19 +330,19 @@ pub(super) struct RuntimeLinks {
     ends: oneshot::Sender<()>,
 }
 
-/// What all links of a store are made with.
+/// The common settings of all links of a store.
 pub(super) struct LinkSettings {
     pub(super) source: Source,
     pub(super) limits: Limits,
     /// The process that made the store.
     pub(super) process: u32,
     pub(super) telemetry: Server,
-    /// `None`: calls are to go as scripts.
+    /// `None`: calls are sent as scripts.
     pub(super) library: Option<Arc<Library>>,
 }
 
 impl RuntimeLinks {
-    /// Makes the links of a runtime. `on_end` runs when that ends.
+    /// Makes the links of a runtime. `on_end` runs when the runtime ends.
     pub(super) fn new(
         runtime: &Handle,
         settings: LinkSettings,
@@ -386,7 +389,7 @@ impl RuntimeLinks {
             .for_each(|route| route.breaker.retire());
     }
 
-    /// Lets the next call on each route pass as a probe, because the server has answered on another runtime.
+    /// Lets the next call on each route pass as a probe, because the server has replied on another runtime.
     pub(super) fn half_open(&self) {
         lock(&self.routes)
             .iter()
@@ -438,13 +441,13 @@ impl RuntimeLinks {
         });
         routes[number] = Some(Arc::clone(&route));
         drop(routes);
-        // It may take the place of a master that has no slots any more.
+        // This master may replace one that no longer has slots.
         self.leave_former();
         route
     }
 
-    /// Closes the connections to masters that have no slots any more, and their breakers: they get no calls that could
-    /// close these.
+    /// Closes the connections to masters that no longer have slots, and their breakers: no later call would close
+    /// these.
     pub(super) fn leave_former(&self) {
         let routes = lock(&self.routes);
         for route in routes
@@ -476,7 +479,7 @@ impl RuntimeLinks {
             .find_map(|route| route.link.version())
     }
 
-    /// Whether calls go as functions; `None` without a connection.
+    /// Whether calls are sent as functions; `None` without a connection.
     pub(super) fn have_functions(&self) -> Option<bool> {
         lock(&self.routes)
             .iter()

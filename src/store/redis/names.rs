@@ -1,5 +1,5 @@
-//! The names of keys in Redis: [`KeySpace`] writes them, [`parse`] takes them apart again. Also the checks of the names that
-//! users choose.
+//! The names of keys in Redis: [`KeySpace`] builds them, [`parse`] parses them. It also checks the names that users
+//! choose.
 
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
@@ -12,7 +12,7 @@ use crate::key::{Key, parts, split};
 pub(crate) enum KeySpace {
     /// `prefix:{namespace:`, the beginning of all names.
     Named(Box<[u8]>),
-    /// `:prefix:`. The first part of a state has the key itself as its name. Each other part has the name
+    /// `:prefix:`. The first part of a state is named by the key itself. Each other part has the name
     /// `{key}:prefix:part`, or `key:prefix:=part` if the key has a hash tag. See [`check_exact`].
     Exact(Box<[u8]>),
     /// Keys are `place:rest`. Their state is in the same slot as the key `place` of the same namespace:
@@ -21,20 +21,20 @@ pub(crate) enum KeySpace {
     Placed(Box<[u8]>),
     /// `prefix:{namespace:`. Keys are the digests of long keys, in hexadecimal digits.
     Digests(Box<[u8]>),
-    /// Several states at once. A key is made by [`Key::of`], with one part for each of these.
+    /// Several states at once. [`Key::of`] makes a key, with one part for each of these.
     Joined(Box<[KeySpace]>),
-    /// Several states of one of these at once. A key is made by [`Key::of`], with one part for each state.
+    /// Several states of one space at once. [`Key::of`] makes a key, with one part for each state.
     Each(Box<KeySpace>),
 }
 
 /// The Redis key of one state without its last part: `prefix:{namespace:key}:`.
 pub(crate) type RedisKey = SmallVec<[u8; 128]>;
 
-/// A longer key is replaced by its digest, so that no caller fills the memory of the server with names.
+/// A longer key is replaced by its digest, so that no caller can fill the memory of the server with names.
 pub(crate) const LONGEST: usize = 256;
 
 impl KeySpace {
-    /// The names of a namespace, of the kind `of`.
+    /// Returns the names of a namespace, of the kind `of`.
     pub(crate) fn new(prefix: &str, namespace: &str, of: fn(Box<[u8]>) -> Self) -> Self {
         of(format!("{prefix}:{{{namespace}:").into_bytes().into())
     }
@@ -43,7 +43,7 @@ impl KeySpace {
         Self::Exact(format!(":{prefix}:").into_bytes().into())
     }
 
-    /// The number of Redis keys for a key, if one state has `width` parts.
+    /// Returns the number of Redis keys for a key, if one state has `width` parts.
     pub(crate) fn width(&self, key: &[u8], width: usize) -> usize {
         match self {
             Self::Joined(spaces) => spaces.len() * width,
@@ -52,7 +52,7 @@ impl KeySpace {
         }
     }
 
-    /// The beginning of the names of a key's state; with several states, of the first.
+    /// Returns the beginning of the names of a key's state; with several states, that of the first.
     pub(crate) fn key(&self, key: &[u8]) -> RedisKey {
         match self {
             Self::Joined(spaces) => {
@@ -65,7 +65,7 @@ impl KeySpace {
                 .map_or_else(RedisKey::new, |key| space.key(key)),
             Self::Named(beginning) => named(beginning, key),
             Self::Digests(beginning) => [beginning, &b"%#"[..], key, b"}:"].concat().into(),
-            // The `=` distinguishes the name from those of the tag itself.
+            // The `=` distinguishes the name from those of the hash tag itself.
             Self::Exact(end) if hash_tag(key).is_some() => [key, end, b"="].concat().into(),
             Self::Exact(end) => [b"{", key, b"}", end].concat().into(),
             Self::Placed(beginning) => {
@@ -113,8 +113,8 @@ impl KeySpace {
     }
 }
 
-/// Returns a name that differs for any two keys: `%`, `{` and `}` are escaped. A long key is replaced by its
-/// SHA-256 digest after `%#`, which no escape produces.
+/// Returns a name that differs for any two keys: `%`, `{` and `}` are escaped. A long key is replaced by its SHA-256
+/// digest after `%#`, which no escape produces.
 fn named(beginning: &[u8], key: &[u8]) -> RedisKey {
     let mut name = RedisKey::from_slice(beginning);
     if key.len() > LONGEST {
@@ -138,7 +138,7 @@ fn named(beginning: &[u8], key: &[u8]) -> RedisKey {
     name
 }
 
-/// Returns the part of a key that decides its slot on a Cluster, or `None` if the whole key decides (Redis Cluster
+/// Returns the part of a key that determines its slot on a Cluster, or `None` if the whole key does (Redis Cluster
 /// specification, "hash tags").
 pub(crate) fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let rest = &key[key.iter().position(|&byte| byte == b'{')? + 1..];
@@ -146,8 +146,8 @@ pub(crate) fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     (!tag.is_empty()).then_some(tag)
 }
 
-/// Checks a key that is used as the name of a Redis key without change. Names beside it must be possible in its
-/// slot, and it must not contain `:prefix:`, which marks such names.
+/// Checks a key that is used unchanged as the name of a Redis key. It must allow names beside it in its slot, and it
+/// must not contain `:prefix:`, which marks such names.
 pub(crate) fn check_exact(key: &Key, prefix: &str) -> Result<(), Error> {
     let key = key.as_bytes();
     let end = format!(":{prefix}:");
@@ -189,8 +189,8 @@ pub(crate) enum Stem {
     Digest(Key),
 }
 
-/// Takes the name of a key in Redis apart: the namespace, the key, and the rest. `None` if no store with this prefix
-/// writes such a name.
+/// Parses the name of a key in Redis: the namespace, the key, and the rest. `None` if no store with this prefix writes
+/// such a name.
 pub(crate) fn parse<'a>(prefix: &str, name: &'a [u8]) -> Option<(&'a str, Stem, &'a str)> {
     let tagged = name.strip_prefix(prefix.as_bytes())?.strip_prefix(b":{")?;
     let end = tagged.iter().position(|byte| *byte == b'}')?;
@@ -233,7 +233,7 @@ fn unescaped(mut rest: &[u8]) -> Option<Key> {
 mod tests {
     use super::*;
 
-    /// The names of these parts of a state. Of both, each is a word.
+    /// Returns the names of these parts of a state. Parts and names are separated by spaces.
     fn names(space: &KeySpace, key: &str, parts: &str) -> String {
         let (mut names, parts) = (Vec::new(), parts.split(' ').collect::<Vec<_>>());
         space.keys(key.as_bytes(), &parts, &mut |name| {

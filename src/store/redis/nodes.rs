@@ -1,4 +1,4 @@
-//! Several servers that URLs name, and which are asked in turn: some nodes of a Cluster, or the Sentinels of a master.
+//! Several servers from URLs, which are queried in turn: some nodes of a Cluster, or the Sentinels of a master.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::error::Error;
 use crate::error::reasons::Outage;
 use crate::store::redis::endpoint::{Access, Endpoint};
 
-/// How long one server alone may take to answer. Then the next one is asked as well.
+/// How long to wait for one server before the next one is queried as well.
 const NEXT_AFTER: Duration = Duration::from_millis(250);
 
-/// Servers that are one store together.
+/// The servers that form one store.
 pub(crate) struct Urls {
     pub(super) infos: Vec<ConnectionInfo>,
     pub(super) access: Access,
@@ -41,7 +41,7 @@ impl Urls {
         })
     }
 
-    /// Whether a server is named by both.
+    /// Whether a server is in both lists.
     pub(super) fn overlap(&self, others: &[ConnectionInfo]) -> bool {
         self.infos
             .iter()
@@ -58,8 +58,8 @@ impl Urls {
     }
 }
 
-/// Asks one server after the other until one answers. Fails with the last outage, if there was any. `waits`: until all have
-/// answered; otherwise the last one gets no more time than the others.
+/// Queries one server after the other until one replies. Fails with the last outage, if there was any. `waits`: wait
+/// until all have replied; otherwise the last server gets no more time than the others.
 pub(super) async fn ask_in_turn<T, A: Future<Output = Result<T, Outage>>>(
     mut servers: impl Iterator<Item = Endpoint>,
     waits: bool,
@@ -91,7 +91,7 @@ mod tests {
     use crate::error::reasons::Cause;
     use crate::store::redis::errors;
 
-    /// Asks servers that answer after these times, the last in vain if that is so.
+    /// Queries servers that reply after these times; `None`: never.
     async fn asked(
         times: &[Option<u64>],
         waits: bool,

@@ -11,7 +11,7 @@ use crate::store::background::Background;
 use crate::store::redis::connection::Connection;
 use crate::store::redis::slots::Masters;
 
-/// The commands that a store on a Cluster, or by Sentinels, needs beside those of every store.
+/// The commands that a store on a Cluster, or with Sentinels, needs in addition to those of every store.
 #[cfg(feature = "cluster")]
 pub(super) const OF_CLUSTERS: &str = " +cluster|slots +asking +ssubscribe +spublish";
 #[cfg(feature = "sentinel")]
@@ -22,15 +22,15 @@ pub(crate) struct Pool {
     /// Makes a connection on the current runtime.
     pub(super) connect:
         Box<dyn Fn() -> BoxFuture<'static, Result<Connection, RedisError>> + Send + Sync>,
-    /// What its connections lead to.
+    /// The description of the pool in errors.
     pub(super) name: &'static str,
-    /// The commands that it needs beside those of every store, for the ACL.
+    /// The commands that it needs in addition to those of every store, for the ACL.
     pub(super) more_commands: &'static str,
     /// The masters, if its connections lead to a Cluster. Such a connection reconnects to its nodes by itself.
     pub(super) masters: Option<Arc<Masters>>,
 }
 
-/// What a [`Pool`] is made of.
+/// The conversion of a user's pool into a [`Pool`].
 pub trait Sealed {
     #[doc(hidden)]
     #[allow(private_interfaces)]

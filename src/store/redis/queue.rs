@@ -1,8 +1,9 @@
-//! The queues of one kind of operation, and its future: an operation that finds its queue idle is sent at once, from the task
-//! of its caller. Operations that arrive while others are in flight leave together, in a batch.
+//! The queues of one kind of operation, and its future: an operation that finds its queue idle is sent at once, from
+//! the task of its caller. Operations that arrive while others are in flight are sent together, in a batch.
 //!
-//! Each runtime has its own queues, one for each of its routes. A *flusher* sends the batches: a task on the same runtime that
-//! sends batches until none is left. So no caller depends on another caller's future being polled, or on another runtime.
+//! Each runtime has its own queues, one for each of its routes. A *flusher* sends the batches: a task on the same
+//! runtime that sends batches until none is left. So no caller depends on another caller's future being polled, or on
+//! another runtime.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -20,8 +21,8 @@ use tokio::runtime::Handle;
 use crate::error::Error;
 use crate::key::Key;
 use crate::store::operation::Operation;
-use crate::store::redis::batch::{Batch, Budget, Item, Landing, Phase, weight};
-use crate::store::redis::call::UnderWay;
+use crate::store::redis::batch::{Batch, Budget, Deliveries, Item, Phase, weight};
+use crate::store::redis::call::CallGuard;
 use crate::store::redis::command::Plan;
 use crate::store::redis::library::Loaded;
 use crate::store::redis::link::{Route, RuntimeLinks};
@@ -51,18 +52,18 @@ pub(in crate::store) struct Queued<O: Operation> {
     sending: Option<Sending>,
 }
 
-/// A batch in flight from the task of its caller. If the caller goes away, a spawned task completes it. So a grant
-/// is known and can be taken back.
+/// A batch in flight from the task of its caller. If the caller is dropped, a spawned task completes it, so that a
+/// grant is known and can be undone.
 struct Sending {
     sending: Option<BoxFuture<'static, ()>>,
     runtime: Handle,
 }
 
 impl<O: Operation> Queued<O> {
-    /// An operation that is sent from the task of its caller.
+    /// Makes an operation that is sent from the task of its caller.
     fn inline(
         client: Arc<RedisClient<O>>,
-        inline: Inline<O>,
+        inline: SendingGuard<O>,
         batch: Arc<Batch<O>>,
         runtime: Handle,
     ) -> Self {
@@ -100,7 +101,7 @@ impl<O: Operation> Future for OperationFuture<O> {
                         ready!(sending.poll(context));
                         queued.sending = None;
                     }
-                    // The batch has the waker already.
+                    // The batch already has the waker.
                     if std::mem::take(&mut queued.fresh) {
                         return Poll::Pending;
                     }
@@ -160,7 +161,7 @@ pub(crate) struct RedisClient<O: Operation> {
     pub(super) keys: Arc<KeySpace>,
     pub(super) script: Arc<Loaded>,
     runtimes: Padded<Mutex<Vec<RuntimeQueues<O>>>>,
-    /// Runs the operations that take back replies whose callers are gone. It hides its client, since the type of the undo
+    /// Runs the operations that undo replies whose callers are gone. It hides its client, because the type of the undo
     /// operation has an undo operation too.
     undo: OnceLock<Undo<O>>,
 }
@@ -182,9 +183,10 @@ impl<O: Operation> RedisClient<O> {
         drop(self.enqueue(None, key, operation, None, true));
     }
 
-    /// Sends an operation, or adds it to a batch, which leaves before all operations that are submitted there later, even if
-    /// its future is not polled. `here` is the runtime of the caller; without one, the background thread serves it. `waker`:
-    /// of the task that polls the result at once. `owed`: it counts as owed, and its reply has no receiver.
+    /// Sends an operation, or adds it to a batch, which is sent before all operations that are submitted there later,
+    /// even if its future is not polled. `here` is the runtime of the caller; without one, the background thread sends
+    /// it. `waker`: of the task that polls the result at once. `owed`: it counts as owed, and its reply has no
+    /// receiver.
     pub(in crate::store) fn enqueue(
         self: &Arc<Self>,
         here: Option<Handle>,
@@ -196,7 +198,7 @@ impl<O: Operation> RedisClient<O> {
         Arc::clone(self).submit(here, key, operation, waker, owed)
     }
 
-    /// The same, for a caller that has no use for the client any more.
+    /// Like [`enqueue`](Self::enqueue), for a caller that no longer needs the client.
     fn submit(
         self: Arc<Self>,
         here: Option<Handle>,
@@ -205,7 +207,7 @@ impl<O: Operation> RedisClient<O> {
         waker: Option<Waker>,
         owed: bool,
     ) -> Step<O> {
-        // Operations with `IN_ORDER` leave only by a flusher.
+        // Operations with `IN_ORDER` are sent only by a flusher.
         let can_send = here.is_some() && waker.is_some() && !O::IN_ORDER;
         let runtime = match here.map_or_else(|| self.store.base.background.handle(), Ok) {
             Ok(runtime) => runtime,
@@ -221,7 +223,7 @@ impl<O: Operation> RedisClient<O> {
         let master = self.store.source.master(item.slot);
         let number = runtimes[at].links.number(master, link);
         let (links, queue) = runtimes[at].queue(number);
-        let this = |queue: &SendQueue<O>| QueueRef {
+        let this = |queue: &SendQueue<O>| QueueHandle {
             client: Arc::clone(&self),
             links: Arc::clone(links),
             route: Arc::clone(&queue.route),
@@ -229,7 +231,7 @@ impl<O: Operation> RedisClient<O> {
         };
         if can_send && queue.is_idle() {
             queue.inline = true;
-            let inline = Inline(this(queue));
+            let inline = SendingGuard(this(queue));
             let batch = Batch::of(item, bytes, &links.budget, 1);
             drop(runtimes);
             return Step::Queued(Queued::inline(self, inline, batch, runtime));
@@ -259,7 +261,7 @@ impl<O: Operation> RedisClient<O> {
         })
     }
 
-    /// The number of the link for an operation.
+    /// Returns the number of the link for an operation.
     fn link_of(&self, key: &Key) -> usize {
         if O::BULK {
             self.store.limits.connections
@@ -268,16 +270,16 @@ impl<O: Operation> RedisClient<O> {
         }
     }
 
-    /// Makes the item of an operation, at first as one that is sent from its caller's task: it does not wait and needs no
-    /// waker. Returns also whether the number of such operations that wait is bounded.
+    /// Makes the item of an operation, at first as one that is sent from its caller's task: it does not wait and needs
+    /// no waker. Also returns whether the number of such waiting operations is bounded.
     fn item(&self, key: Key, operation: O, owed: bool) -> (Item<O>, bool) {
         let store = &*self.store;
         let reserved = owed || operation.is_reserved();
-        // A user calls: what is connected from now on stays.
+        // A call by a user: connections that are made from now on stay open.
         if !reserved && store.is_shut_down.load(Ordering::Relaxed) {
             store.is_shut_down.store(false, Ordering::Relaxed);
         }
-        // Of the reserved operations, those that publish answers of any size are bounded too.
+        // Reserved operations that publish answers of any size are bounded too.
         let is_bounded = !reserved || operation.payload() > 0;
         let item = Item {
             slot: store.source.slot(|| self.keys.key(key.as_bytes())),
@@ -291,8 +293,8 @@ impl<O: Operation> RedisClient<O> {
         (item, is_bounded)
     }
 
-    /// Returns the queues of all runtimes, and the index of those of `runtime`. Operations that wait on ended
-    /// runtimes fail. `None`: `runtime` has ended.
+    /// Returns the queues of all runtimes, and the index of those of `runtime`. Operations that wait on ended runtimes
+    /// fail. `None`: `runtime` has ended.
     fn queues(&self, runtime: &Handle) -> Option<(MutexGuard<'_, Vec<RuntimeQueues<O>>>, usize)> {
         let id = runtime.id();
         let find = |runtimes: &[RuntimeQueues<O>]| {
@@ -357,14 +359,14 @@ struct RuntimeQueues<O: Operation> {
 /// The operations that wait to be sent by one route, in batches.
 struct SendQueue<O: Operation> {
     route: Arc<Route>,
-    /// The waiting batches. The first leaves next.
+    /// The waiting batches. The first is sent next.
     batches: VecDeque<Arc<Batch<O>>>,
     /// Whether an operation is in flight from the task of its caller.
     inline: bool,
     /// The number of running flushers.
     flushers: usize,
     /// The number of operations in the last batch.
-    likely: usize,
+    expected_size: usize,
 }
 
 impl<O: Operation> RuntimeQueues<O> {
@@ -378,7 +380,7 @@ impl<O: Operation> RuntimeQueues<O> {
             batches: VecDeque::new(),
             inline: false,
             flushers: 0,
-            likely: 1,
+            expected_size: 1,
         });
         (links, queue)
     }
@@ -390,18 +392,18 @@ impl<O: Operation> SendQueue<O> {
         !self.inline && self.flushers == 0 && self.batches.is_empty()
     }
 
-    /// Whether another flusher is to begin after an operation was added at `index` of its batch. Then it is counted.
+    /// Whether another flusher must start after an operation was added at `index` of its batch. If so, counts it.
     fn begins_flusher(&mut self, index: usize) -> bool {
         let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
-        // The first operation of a batch has begun a flusher, or all of them are under way.
+        // The first operation of a batch has started a flusher, or all flushers are running.
         let begins = index == 0 && self.flushers < most;
         self.flushers += usize::from(begins);
         begins
     }
 
-    /// Adds an operation to a batch. A reserved operation joins the first batch with room. Any other operation
-    /// joins the last batch, unless that has waited for half the queue timeout (`half_the_time`), which means that its runtime
-    /// was blocked.
+    /// Adds an operation to a batch. A reserved operation joins the first batch with room. Any other operation joins
+    /// the last batch, unless that has waited for half the queue timeout (`half_the_time`), which means that its
+    /// runtime was blocked.
     fn push(
         &mut self,
         item: Item<O>,
@@ -422,7 +424,7 @@ impl<O: Operation> SendQueue<O> {
             } else {
                 MOST_OPERATIONS
             };
-            // With many operations, the clock is not read for each.
+            // With many operations, the clock is not read for each of them.
             let looks = !item.reserved && (count < 16 || count.is_multiple_of(64));
             if count < most
                 && state.bytes + bytes <= MOST_BYTES
@@ -431,13 +433,13 @@ impl<O: Operation> SendQueue<O> {
                 return (Arc::clone(batch), state.push(item, bytes));
             }
         }
-        let batch = Batch::of(item, bytes, budget, self.likely);
+        let batch = Batch::of(item, bytes, budget, self.expected_size);
         self.batches.push_back(Arc::clone(&batch));
         (batch, 0)
     }
 }
 
-/// How often a flusher yields before it sends again, so that callers that were just answered can submit their next
+/// How often a flusher yields before it sends again, so that callers that just got their replies can submit their next
 /// operation to the batch. With more yields, throughput does not rise.
 const YIELDS: usize = 2;
 
@@ -446,15 +448,15 @@ const IN_FLIGHT: usize = 64;
 
 /// A reference to a queue, for the tasks that send from it.
 #[derive_where(Clone)]
-struct QueueRef<O: Operation> {
+struct QueueHandle<O: Operation> {
     client: Arc<RedisClient<O>>,
     links: Arc<RuntimeLinks>,
     route: Arc<Route>,
     number: usize,
 }
 
-impl<O: Operation> QueueRef<O> {
-    /// Sends a batch. The callers of a call get their replies when the reply to the call arrives.
+impl<O: Operation> QueueHandle<O> {
+    /// Sends a batch. The callers of a call get their results when the reply to the call arrives.
     async fn send(&self, batch: &Arc<Batch<O>>) {
         let RedisClient {
             store,
@@ -462,17 +464,17 @@ impl<O: Operation> QueueRef<O> {
             keys,
             ..
         } = &*self.client;
-        let _under_way = UnderWay(store, &self.links);
+        let _under_way = CallGuard(store, &self.links);
         let plan = {
-            let state = batch.depart();
+            let state = batch.close();
             Plan::new(script, keys, &state.items)
         };
-        store.departs(plan.order.len(), &self.links.budget);
-        batch.departs(plan.calls.len());
+        store.note_sent(plan.order.len(), &self.links.budget);
+        batch.note_sent(plan.calls.len());
         let send = async |number: usize| {
             let call = &plan.calls[number];
             let reply = store.run(&self.links, &self.route, script, call).await;
-            self.deliver(batch.land(number, call, &plan.order, reply));
+            self.deliver(batch.deliver(number, call, &plan.order, reply));
         };
         match plan.calls.len() {
             0 => {}
@@ -488,8 +490,8 @@ impl<O: Operation> QueueRef<O> {
         }
     }
 
-    /// Passes on what an arrived reply means for others than its callers.
-    fn deliver(&self, landing: Landing<O>) {
+    /// Handles the effects of an arrived reply beyond its callers.
+    fn deliver(&self, landing: Deliveries<O>) {
         let store = &self.client.store;
         for push in landing.pushes {
             store.base.notifier.deliver(push);
@@ -531,18 +533,18 @@ impl<O: Operation> QueueRef<O> {
 }
 
 /// Marks a queue as idle when the operation that is sent from its caller's task ends for any reason.
-struct Inline<O: Operation>(QueueRef<O>);
+struct SendingGuard<O: Operation>(QueueHandle<O>);
 
-impl<O: Operation> Drop for Inline<O> {
+impl<O: Operation> Drop for SendingGuard<O> {
     fn drop(&mut self) {
-        // If others wait, a flusher sends them already.
+        // If other operations wait, a flusher is already sending them.
         self.0.with(|queue| queue.inline = false);
     }
 }
 
 /// A task that sends batches until none is left. It is counted while it exists.
 struct Flusher<O: Operation> {
-    queue: QueueRef<O>,
+    queue: QueueHandle<O>,
     /// The batch in flight.
     batch: Option<Arc<Batch<O>>>,
     done: bool,
@@ -567,7 +569,7 @@ impl<O: Operation> Flusher<O> {
         self.queue.with(|queue| {
             let batch = queue.batches.pop_front();
             match &batch {
-                Some(batch) => queue.likely = batch.state().items.len(),
+                Some(batch) => queue.expected_size = batch.state().items.len(),
                 None => {
                     queue.flushers -= 1;
                     self.done = true;

@@ -1,4 +1,4 @@
-//! What happens to a call that failed: whether it is sent again, where, and when. No other place sends an operation again.
+//! Retries of failed calls: whether a call is sent again, where, and when. No other code sends an operation again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::store::redis::slots::Refusal;
 /// The first pause before a call to a slot that is being moved is sent again. Each further pause is twice as long.
 const MOVING: Duration = Duration::from_millis(2);
 
-/// How many redirections of a call are followed: to the master, to the node that is getting the slot, and as many again for
-/// a slot that moves meanwhile.
+/// How many redirections of a call are followed: to the master, to the node that is importing the slot, and as many
+/// again for a slot that moves meanwhile.
 const REDIRECTIONS: usize = 4;
 
-/// What is known of the copies of a call that were sent so far.
+/// The state of the copies of a call that were sent so far.
 pub(super) struct Copies {
     pub(super) began: Instant,
     /// Whether its connection had been idle before the first copy.
@@ -30,13 +30,13 @@ pub(super) struct Copies {
     is_first: bool,
     /// Whether a copy before the last one may run, or has run in part.
     pub(super) twice: bool,
-    /// The master to which the last copy was redirected, if it was.
+    /// The master to which the last copy was redirected, if any.
     pub(super) other: Option<Arc<Route>>,
-    /// How often it was redirected, since it was last sent to its own master.
+    /// The number of redirections since the call was last sent to its own master.
     redirected: usize,
     /// The next pause, if the slot is being moved.
     pause: Duration,
-    /// That it was refused because of that.
+    /// The record of the refusal because of that.
     refused: Option<Refusal>,
 }
 
@@ -54,7 +54,7 @@ impl Copies {
         }
     }
 
-    /// The error of the last copy, as one of the call.
+    /// Returns the error of the last copy as the error of the call.
     pub(super) fn error(&self, error: Error) -> Error {
         if self.twice {
             error.of_last_copy()
@@ -77,7 +77,7 @@ impl Failed {
 }
 
 impl RedisStore {
-    /// Sends a call again that has failed. Returns what became of this copy; `None`: the failure is final. An error: the breaker
+    /// Sends a failed call again. Returns the result of this copy; `None`: the failure is final. An error: the breaker
     /// of the master to which the call was redirected is open.
     pub(super) async fn retry(
         &self,
@@ -88,7 +88,7 @@ impl RedisStore {
         let is_first = std::mem::take(&mut copies.is_first);
         let is_repeated = failed.is_repeated(outgoing.call.repeat, copies.was_idle);
         match (failed.outage.cause, &failed.redirect) {
-            // Once: the connection was closed before the call, or is broken.
+            // Only once: the connection was closed before the call, or is broken.
             (Cause::Disconnected, _) if is_first && is_repeated => {
                 copies.twice = true;
                 let again = self.attempt(outgoing, outgoing.route, false).await;
@@ -97,7 +97,7 @@ impl RedisStore {
             (Cause::Redirected, Some(redirect)) if copies.redirected < REDIRECTIONS => {
                 self.follow(outgoing, copies, redirect).await
             }
-            // The node does not know where the slot is.
+            // The node does not know the master of the slot.
             (Cause::Redirected, None) => {
                 self.source.look_for_masters(None);
                 Ok(None)
@@ -112,7 +112,7 @@ impl RedisStore {
         }
     }
 
-    /// Sends a call to the master to which another one has redirected it.
+    /// Sends a call to the master to which it was redirected.
     async fn follow(
         &self,
         outgoing: &Outgoing<'_>,
@@ -123,7 +123,7 @@ impl RedisStore {
         let Some(master) = self.source.redirected_to(&redirect.address) else {
             return Ok(None);
         };
-        // The node of ASK does not have the slot yet.
+        // For ASK, the other node does not have the slot yet.
         if !redirect.ask {
             self.source.look_for_masters(None);
         }
@@ -138,7 +138,7 @@ impl RedisStore {
         Ok(Some(again))
     }
 
-    /// Sends a call again to its own master, which has refused it since it is moving the slot.
+    /// Sends a call again to its own master, which refused it because it is moving the slot.
     async fn send_after_pause(
         &self,
         outgoing: &Outgoing<'_>,

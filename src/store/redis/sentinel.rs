@@ -1,8 +1,9 @@
-//! The master that Sentinels name.
+//! The master that Sentinels report.
 //!
-//! A store follows the Sentinels with a task on its background runtime: it listens to their messages, and also asks them at
-//! an interval, since messages can be lost. When they name another master, all connections to the former one are left,
-//! although it may serve for some seconds yet: what it grants meanwhile, the new one does not know.
+//! A store follows the Sentinels with a task on its background runtime: it subscribes to their messages, and also
+//! queries them at an interval, since messages can be lost. When they report another master, the store leaves all
+//! connections to the former one, although it may serve for some more seconds: the new master does not know what the
+//! former one grants meanwhile.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,21 +29,21 @@ use crate::store::redis::errors::connecting::no_connection;
 use crate::store::redis::errors::disconnected;
 use crate::store::redis::nodes::{Urls, ask_in_turn};
 
-/// The messages of a Sentinel after which it names another master. The Sentinel that leads a failover sends the first as
-/// soon as the new master serves, the others send the second.
+/// The messages of a Sentinel after which it reports another master. The Sentinel that leads a failover sends the first
+/// as soon as the new master serves, the others send the second.
 const MESSAGES: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
-/// How often each Sentinel is asked, besides at each message.
+/// The interval at which each Sentinel is queried, in addition to each message.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
-/// How long connecting to a Sentinel, or its answer, may take.
+/// How long connecting to a Sentinel, or its reply, may take.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// A master that no Sentinel has named for this time can be replaced by one that was named in an earlier failover: by
-/// Sentinels that were set up anew, whose count of failovers has begun anew.
+/// A master that no Sentinel has reported for this time can be replaced by one from an earlier failover, because
+/// Sentinels that were set up anew count failovers from the start.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
-/// The master that Sentinels name.
+/// The master that Sentinels report.
 pub(crate) struct Sentinels {
     asked: Arc<Asked>,
     home: Background,
@@ -55,16 +56,16 @@ struct Asked {
     named: watch::Sender<Named>,
 }
 
-/// The master that the Sentinels have named.
+/// The master that the Sentinels have reported.
 #[derive(Default)]
 struct Named {
-    /// `host:port`; `None`: nothing yet.
+    /// `host:port`; `None`: none was reported yet.
     address: Option<Arc<str>>,
     /// The number of the failover that made it the master. A Sentinel that is behind has a smaller one.
     epoch: u64,
     /// When it was last confirmed.
     confirmed: Option<Instant>,
-    /// How often another master was named.
+    /// The number of times that another master was reported.
     switches: u64,
 }
 
@@ -105,12 +106,13 @@ impl Sentinels {
         })
     }
 
-    /// How often another master was named. A connection that was made before the last time leads to a former master.
+    /// Returns the number of times that another master was reported. A connection that was made before the last time
+    /// leads to a former master.
     pub(super) fn switches(&self) -> u64 {
         self.asked.named.borrow().switches
     }
 
-    /// Waits until another master is named than after so many switches.
+    /// Waits until another master is reported, after `since` switches.
     pub(super) async fn switched(&self, since: u64) {
         // It ends with this value.
         let _ = self
@@ -121,7 +123,7 @@ impl Sentinels {
             .await;
     }
 
-    /// Makes a connection to the master, which may be named only while this is connecting.
+    /// Connects to the master, which may change while it is connecting.
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Outage> {
         self.follow();
         loop {
@@ -140,7 +142,7 @@ impl Sentinels {
         }
     }
 
-    /// Returns the master that is named at the moment.
+    /// Returns the master that is currently reported.
     pub(super) async fn master(&self) -> Result<Endpoint, Outage> {
         self.follow();
         self.asked.named_master().await
@@ -170,7 +172,7 @@ impl Sentinels {
 }
 
 impl Asked {
-    /// The Sentinels. They have no databases: that of the URLs is the master's.
+    /// Returns the Sentinels. They have no databases: the database in the URLs is the master's.
     fn sentinels(&self) -> impl Iterator<Item = Endpoint> {
         self.urls.infos.iter().map(|info| {
             let info = info
@@ -185,9 +187,9 @@ impl Asked {
         })
     }
 
-    /// A server that a Sentinel names, with the credentials of the store.
+    /// Returns a server that a Sentinel reports, with the credentials of the store.
     fn server(&self, address: &str) -> Endpoint {
-        // There is at least one.
+        // There is at least one URL.
         let info = self
             .urls
             .infos
@@ -210,8 +212,8 @@ impl Asked {
             .map_or(0, |info| info.redis_settings().db())
     }
 
-    /// Asks one Sentinel after the other until one answers. If none does, the master that was named last is returned: the
-    /// task that follows them knows of no other.
+    /// Queries one Sentinel after the other until one replies. If none does, returns the master that was last reported:
+    /// the task that follows the Sentinels has learned of no other.
     async fn named_master(&self) -> Result<Endpoint, Outage> {
         let ask = |sentinel: Endpoint| async move {
             self.ask(&mut in_time(&sentinel, sentinel.connect()).await?)
@@ -232,14 +234,14 @@ impl Asked {
     async fn stay(&self, sentinel: Endpoint) {
         let mut failures = Failures::default();
         loop {
-            // The errors of calls that need the master say what is wrong.
+            // Not reported here: the errors of calls to the master name the cause.
             let lasted = self.hear(&sentinel).await.unwrap_or_default();
             failures.pause(Attempt::Lasted(lasted)).await;
         }
     }
 
-    /// Asks a Sentinel at once, after each of its messages, and at an interval, until a connection fails. Returns for how
-    /// long it answered, if it did at all.
+    /// Queries a Sentinel at once, after each of its messages, and at an interval, until a connection fails. Returns
+    /// for how long it replied, or an error if it never did.
     async fn hear(&self, sentinel: &Endpoint) -> Result<Duration, Outage> {
         let mut connection = in_time(sentinel, sentinel.connect()).await?;
         let mut messages = subscribed(sentinel).await?.map(PubSub::into_on_message);
@@ -259,10 +261,10 @@ impl Asked {
         }
     }
 
-    /// Asks a Sentinel for the master.
+    /// Queries a Sentinel for the master.
     async fn ask(&self, sentinel: &mut MultiplexedConnection) -> Result<(), Outage> {
         let mut both = pipe();
-        // The epoch first: together with an address of before the failover, it would hide that of after it.
+        // The epoch is read first: an old address with a new epoch would hide the new address.
         both.cmd("SENTINEL").arg("MASTER").arg(&self.master);
         both.cmd("SENTINEL")
             .arg("GET-MASTER-ADDR-BY-NAME")
@@ -304,7 +306,7 @@ impl Asked {
     }
 }
 
-/// Awaits what a Sentinel does, for at most [`LONGEST`].
+/// Awaits a reply of a Sentinel, for at most [`LONGEST`].
 async fn in_time<T>(
     sentinel: &Endpoint,
     answer: impl Future<Output = Result<T, Outage>>,
@@ -317,7 +319,7 @@ async fn in_time<T>(
     })
 }
 
-/// Subscribes at a Sentinel. `None`: its user may not.
+/// Subscribes at a Sentinel. `None`: its user has no permission.
 async fn subscribed(sentinel: &Endpoint) -> Result<Option<PubSub>, Outage> {
     match in_time(sentinel, sentinel.subscribe(&MESSAGES)).await {
         Err(outage) if outage.cause == Cause::Denied => Ok(None),
@@ -325,7 +327,7 @@ async fn subscribed(sentinel: &Endpoint) -> Result<Option<PubSub>, Outage> {
     }
 }
 
-/// Checks that a server is a master, unless it does not say.
+/// Checks that a server is a master, unless it does not report its role.
 async fn check_role(
     connection: &mut MultiplexedConnection,
     server: &Endpoint,

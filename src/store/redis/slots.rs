@@ -1,20 +1,20 @@
-//! The hash slots of a Redis Cluster: the slot of a key, the master of a slot, and the channels by which one master wakes
-//! waiters.
+//! The hash slots of a Redis Cluster: the slot of a key, the master of a slot, and the channels on which one master
+//! wakes waiters.
 //!
-//! A message by `PUBLISH` goes to all nodes of a Cluster, one by `SPUBLISH` (Redis 7.0) only to the master and the replicas that
-//! serve the slot of its channel. A script may publish to each channel whose slot its node serves. So the slots are divided
-//! into groups, and each group has a hash tag with a slot in it. A script gets the tag of the group of its keys. A process
-//! subscribes, at each master, to its channels of the groups whose tags are there.
+//! A message by `PUBLISH` goes to all nodes of a Cluster, one by `SPUBLISH` (Redis 7.0) only to the master and the
+//! replicas that serve the slot of its channel. A script may publish to each channel whose slot its node serves. So the
+//! slots are divided into groups, and each group has a hash tag with a slot in it. A script gets the tag of the group
+//! of its keys. A process subscribes, at each master, to its channels of the groups whose tags are there.
 //!
-//! Where the tag of a group is at another master than a key of the group, or where nobody is subscribed, scripts publish to
-//! all nodes: see `grants.publish` in `lua/grants.lua`. So nothing depends on two processes that know the same masters.
+//! If the tag of a group is on another master than a key of the group, or if there is no subscriber, scripts publish to
+//! all nodes: see `grants.publish` in `lua/grants.lua`. So two processes need not know the same masters.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{
     Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
 };
-// Not tokio's: a caller's runtime may have paused its clock, the one that reads the masters has not.
+// Not tokio's: a caller's runtime may have paused its clock, but the runtime that reads the masters has not.
 use std::time::{Duration, Instant};
 
 use redis::{Value, cmd};
@@ -29,11 +29,11 @@ use crate::sync::lock;
 
 pub(super) const SLOTS: u16 = 16384;
 
-/// The masters are not read more often than this. The pause doubles while nothing changes.
+/// The shortest interval between reads of the masters. It doubles while nothing changes.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The number of no master.
+/// The number that stands for no master.
 const NONE: u16 = u16::MAX;
 
 /// Returns the slot of a key, by its hash tag if it has one (Redis Cluster specification, "hash tags").
@@ -49,18 +49,18 @@ pub(super) fn slot(key: &[u8]) -> u16 {
 #[derive(Debug)]
 pub(crate) struct Masters {
     known: RwLock<Known>,
-    /// Where they are read: a runtime of a caller may stand still meanwhile, and hold up all others.
+    /// The runtime on which they are read: a caller's runtime may be blocked meanwhile, and delay all others.
     home: Background,
     /// Held during a refresh.
     turn: tokio::sync::Mutex<()>,
     last: Mutex<Option<Refresh>>,
-    /// The links of all runtimes, which leave the masters that have no slots any more.
+    /// The links of all runtimes, which leave the masters that no longer have slots.
     links: Mutex<Vec<Weak<dyn OnMasters>>>,
 }
 
-/// What follows the masters.
+/// An observer of the masters.
 pub(super) trait OnMasters: Send + Sync {
-    /// Slots have moved to other masters.
+    /// Called when slots have moved to other masters.
     fn masters_changed(&self);
 }
 
@@ -70,12 +70,12 @@ struct Refresh {
     ended: Instant,
     /// The pause before the next one.
     pause: Duration,
-    /// Why no node answered, if so.
+    /// Why no node replied, if so.
     outage: Option<Outage>,
 }
 
 impl Refresh {
-    /// Whether the pause after it is not over.
+    /// Whether the pause after it is not over yet.
     fn rests(&self) -> bool {
         self.ended.elapsed() < self.pause
     }
@@ -103,7 +103,7 @@ impl Masters {
         }
     }
 
-    /// Has these links leave the masters that lose their slots.
+    /// Makes these links leave the masters that lose their slots.
     pub(super) fn add(&self, added: Weak<dyn OnMasters>) {
         let mut links = lock(&self.links);
         links.retain(|links| links.strong_count() > 0);
@@ -129,7 +129,7 @@ impl Masters {
         master.map_or(0, |master| usize::from(*master))
     }
 
-    /// Returns the number of the master at an address, which it may get now.
+    /// Returns the number of the master at an address. A new address gets a new number.
     pub(super) fn number_of(&self, address: &str) -> Option<usize> {
         Some(self.known_mut().number_of(address.to_owned()))
             .filter(|number| *number < usize::from(NONE))
@@ -165,14 +165,14 @@ impl Masters {
                 .any(|master| usize::from(*master) == number)
     }
 
-    /// Whether it is time to read the masters again.
+    /// Whether the masters may be read again now.
     pub(super) fn is_due(&self) -> bool {
         let rests = lock(&self.last).as_ref().is_some_and(Refresh::rests);
         !rests && self.turn.try_lock().is_ok()
     }
 
-    /// Whether the user may not read the masters, as a node has just answered. No breaker prevents calls from asking again,
-    /// since the nodes are up.
+    /// Whether the user may not read the masters, according to a recent reply. No breaker prevents calls from trying
+    /// again, since the nodes are up.
     pub(super) fn are_denied(&self) -> bool {
         let denied = |last: &Refresh| {
             last.outage
@@ -184,13 +184,13 @@ impl Masters {
             .is_some_and(|last| last.rests() && denied(last))
     }
 
-    /// Why no node answered at the last refresh.
+    /// Why no node replied at the last refresh.
     pub(super) fn outage(&self) -> Option<Outage> {
         lock(&self.last).as_ref()?.outage.clone()
     }
 
-    /// Starts to read the masters again, or to wait until another task has done so. If no node answers, the known masters
-    /// stay. The result ends when this is done; dropping it changes nothing.
+    /// Starts to read the masters again, or to wait until another task has done so. If no node replies, the known
+    /// masters stay. The returned future completes when this is done; dropping it changes nothing.
     pub(super) fn refresh<A>(
         self: &Arc<Self>,
         answer: A,
@@ -221,7 +221,7 @@ impl Masters {
         }
     }
 
-    /// Notes the end of a refresh.
+    /// Records the end of a refresh.
     fn ended(&self, pause: Duration, outage: Option<Outage>) {
         *lock(&self.last) = Some(Refresh {
             ended: Instant::now(),
@@ -256,7 +256,7 @@ impl Masters {
     }
 }
 
-/// Asks a node for the masters. `own`: the host of the node.
+/// Reads the masters from a node. `own`: the host of the node.
 pub(super) async fn ask(connection: &mut Connection, own: &str) -> Result<Topology, Outage> {
     let told = connection
         .send(cmd("CLUSTER").arg("SLOTS"))
@@ -270,8 +270,9 @@ pub(super) async fn ask(connection: &mut Connection, own: &str) -> Result<Topolo
     })
 }
 
-/// Parses the reply to `CLUSTER SLOTS`: for each range its first and last slot, then its nodes, the master first. A node that
-/// does not know its own host leaves it out: that is `own`. `?` is a host that is not known. `None` if no slot has a master.
+/// Parses the reply to `CLUSTER SLOTS`: for each range its first and last slot, then its nodes, the master first. A
+/// node that does not know its own host omits it: `own` is used instead. `?` is an unknown host. `None` if no slot has
+/// a master.
 fn parse(told: &Value, own: &str) -> Option<Topology> {
     let Value::Array(ranges) = told else {
         return None;
@@ -323,7 +324,7 @@ impl Known {
             .collect()
     }
 
-    /// The number of the master at an address, which it may get now.
+    /// Returns the number of the master at an address. A new address gets a new number.
     fn number_of(&mut self, address: String) -> usize {
         self.masters
             .iter()
@@ -334,7 +335,7 @@ impl Known {
             })
     }
 
-    /// Takes over the masters that a node has named. Returns whether anything has changed.
+    /// Stores the masters that a node has reported. Returns whether anything has changed.
     fn learn(&mut self, told: Topology) -> bool {
         let mut by_slot = vec![NONE; usize::from(SLOTS)];
         for (first, last, address) in told {
@@ -346,19 +347,19 @@ impl Known {
     }
 }
 
-/// The calls that a node refuses because their slot is being moved, while they are sent again and again: the slot of each, and
-/// why it was refused last. Almost always empty.
+/// The calls that a node refuses because their slot is being moved, while they are being retried: the slot of each, and
+/// the last reason. Almost always empty.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Refused(Arc<Mutex<Vec<(u16, Outage)>>>);
 
-/// Such a call. It ends when this value is dropped.
+/// Such a call. Dropping this value removes it.
 pub(super) struct Refusal {
     calls: Arc<Mutex<Vec<(u16, Outage)>>>,
     slot: u16,
 }
 
 impl Refused {
-    /// Notes that a call was refused. `before`: its earlier refusal.
+    /// Records that a call was refused. `before`: its earlier refusal.
     pub(super) fn note(
         &self,
         slot: Option<u16>,
@@ -374,7 +375,7 @@ impl Refused {
         })
     }
 
-    /// Why a call for a slot is refused at the moment.
+    /// Returns why a call for a slot is currently refused.
     pub(in crate::store) fn why(&self, slot: u16) -> Option<Error> {
         let calls = lock(&self.0);
         calls
@@ -393,7 +394,8 @@ impl Drop for Refusal {
     }
 }
 
-/// The number of groups. More would make the subscription longer; with fewer, more keys are in groups that two masters share.
+/// The number of groups. With more, the subscription would be longer; with fewer, more keys are in groups that two
+/// masters share.
 const GROUPS: u16 = 256;
 
 const PER_GROUP: u16 = SLOTS / GROUPS;
@@ -413,7 +415,7 @@ static TAGS: LazyLock<Vec<(String, u16)>> = LazyLock::new(|| {
     tags.into_iter().flatten().collect()
 });
 
-/// The prefix of the channels for a slot, given that of all channels. Without a slot, that is the same.
+/// Returns the prefix of the channels for a slot, given that of all channels. `None` without a slot.
 pub(super) fn prefix(channels: &str, slot: Option<u16>) -> Option<String> {
     let group = slot? / PER_GROUP;
     let (tag, _) = TAGS.get(usize::from(group))?;
@@ -424,7 +426,7 @@ fn tagged(channels: &str, tag: &str) -> String {
     format!("{channels}{{{tag}}}:")
 }
 
-/// The prefixes of the channels, or keys, of all groups, and their slots.
+/// Returns the prefixes of the channels, or keys, of all groups, and their slots.
 pub(super) fn prefixes(channels: &str) -> impl Iterator<Item = (String, u16)> {
     TAGS.iter()
         .map(move |(tag, slot)| (tagged(channels, tag), *slot))

@@ -1,4 +1,4 @@
-//! Where a store connects: to one server, to a Cluster, or to the master that Sentinels name.
+//! The servers of a store: one server, a Cluster, or the master that Sentinels report.
 
 use std::fmt;
 use std::pin::Pin;
@@ -32,7 +32,7 @@ use crate::store::redis::{errors, slots};
 #[derive(Clone)]
 pub(crate) enum Source {
     Url(Arc<Endpoint>),
-    /// As a user's pool does.
+    /// Connects as a user's pool does.
     #[cfg_attr(not(feature = "pools"), allow(dead_code))]
     Pool(Arc<Pool>),
     /// All masters of a Cluster, or one by its number.
@@ -85,7 +85,7 @@ impl Source {
         }
     }
 
-    /// Where the calls for one master go: to itself, where its address is known.
+    /// Returns the source for the calls of one master: it connects to that master if its address is known.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables))]
     pub(super) fn to_master(&self, number: usize) -> Self {
         match self {
@@ -95,19 +95,19 @@ impl Source {
         }
     }
 
-    /// The number of the master at an address, to which another master has redirected a call.
+    /// Returns the number of the master at an address, to which another master has redirected a call.
     pub(super) fn redirected_to(&self, address: &str) -> Option<usize> {
         self.masters()
             .filter(|_| !self.is_pool())?
             .number_of(address)
     }
 
-    /// The address of a master, for connections that lead to all of them.
+    /// Returns the address of a master, for connections that lead to all of them.
     pub(super) fn address_in_pool(&self, number: usize) -> Option<String> {
         self.masters().filter(|_| self.is_pool())?.address(number)
     }
 
-    /// The numbers of the masters to which calls go.
+    /// Returns the numbers of the masters to which calls are sent.
     pub(super) fn numbers(&self) -> Vec<usize> {
         if self.is_pool_of_cluster() {
             vec![0]
@@ -116,7 +116,7 @@ impl Source {
         }
     }
 
-    /// The numbers of all masters that have slots; 0 if none is known.
+    /// Returns the numbers of all masters that have slots; 0 if none is known.
     pub(super) fn all_masters(&self) -> Vec<usize> {
         let known: Vec<_> = self
             .masters()
@@ -132,8 +132,8 @@ impl Source {
             .is_none_or(|masters| masters.is_current(number))
     }
 
-    /// Whether the connection is useless after this outage: it is broken, or it leads to a server that is not (or
-    /// no longer) the right one. A connection of a pool for a Cluster reconnects to its nodes by itself.
+    /// Whether the connection is useless after this outage: it is broken, or it leads to a server that is not (or no
+    /// longer) the right one. A connection of a pool for a Cluster reconnects to its nodes by itself.
     pub(super) fn is_lost(&self, cause: Cause) -> bool {
         if self.is_pool_of_cluster() {
             cause == Cause::Disconnected
@@ -142,12 +142,12 @@ impl Source {
         }
     }
 
-    /// The hash slot of a key; `None` if one server has all keys.
+    /// Returns the hash slot of a key; `None` if one server has all keys.
     pub(in crate::store) fn slot(&self, key: impl FnOnce() -> RedisKey) -> Option<u16> {
         self.masters().map(|_| slots::slot(&key()))
     }
 
-    /// The number of the master of a slot.
+    /// Returns the number of the master of a slot.
     pub(super) fn master(&self, slot: Option<u16>) -> usize {
         self.masters()
             .zip(slot)
@@ -170,7 +170,8 @@ impl Source {
         }
     }
 
-    /// How often another master was named. A connection that was made before is to be left.
+    /// Returns the number of times that another master was reported. Connections that were made before the last time
+    /// must be closed.
     pub(super) fn switches(&self) -> u64 {
         match self {
             #[cfg(feature = "sentinel")]
@@ -179,7 +180,7 @@ impl Source {
         }
     }
 
-    /// Awaits a reply on a connection that was made after so many switches. It fails at the next one: the reply of a
+    /// Awaits a reply on a connection that was made after `since` switches. It fails at the next switch: the reply of a
     /// former master does not count.
     pub(super) async fn unless_switched<T>(
         &self,
@@ -198,7 +199,7 @@ impl Source {
         reply.await
     }
 
-    /// Ends what follows the Sentinels. It starts again with the next connection.
+    /// Ends the task that follows the Sentinels. It starts again with the next connection.
     pub(super) fn stop(&self) {
         #[cfg(feature = "sentinel")]
         if let Self::Sentinel(sentinels) = self {
@@ -206,7 +207,7 @@ impl Source {
         }
     }
 
-    /// The commands that it needs beside those of every store, for the ACL.
+    /// Returns the commands that it needs in addition to those of every store, for the ACL.
     pub(in crate::store) fn more_commands(&self) -> &'static str {
         match self {
             Self::Url(endpoint) if endpoint.database() != 0 => " +select",
@@ -219,10 +220,10 @@ impl Source {
         }
     }
 
-    /// What may be wrong if connecting takes too long.
+    /// Returns the possible reason if connecting takes too long.
     pub(super) fn hint(&self) -> &'static str {
         match self {
-            // Such a server waits for the end of a line.
+            // A server without TLS waits for the end of a line.
             Self::Url(endpoint) if endpoint.is_tls() => SPEAKS_TLS,
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster, _) if cluster.urls.infos.iter().any(is_tls) => SPEAKS_TLS,
@@ -257,7 +258,7 @@ impl Source {
 
 const SPEAKS_TLS: &str = "; does the server speak TLS on this port?";
 
-/// Asks a Cluster for its masters.
+/// Reads the masters of a Cluster.
 async fn told(mut connection: Connection) -> Result<Topology, Outage> {
     timeout(NODE_TIMEOUT, slots::ask(&mut connection, ""))
         .await
@@ -269,7 +270,7 @@ async fn told(mut connection: Connection) -> Result<Topology, Outage> {
         })
 }
 
-/// Writes the server that it connects to, without a secret.
+/// Writes the server that it connects to, without passwords.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,6 +1,6 @@
-//! The subscription of a store: it receives the grants to waiters of this process, and the messages to all processes. At
-//! one server it is one connection. At a Cluster it is a connection to each master, since a message takes up to 50 ms from
-//! one node to another.
+//! The subscription of a store: it receives the grants to waiters of this process, and the messages to all processes.
+//! On one server it is one connection. On a Cluster it is a connection to each master, since a message takes up to 50
+//! ms from one node to another.
 
 mod connection;
 #[cfg(feature = "cluster")]
@@ -18,7 +18,7 @@ use crate::telemetry::server::Server;
 
 #[derive(Debug)]
 pub(super) struct Subscription {
-    /// Where to subscribe: not a pool.
+    /// The servers to subscribe at. A pool cannot be used.
     places: Arc<[Source]>,
     listening: BackgroundTask,
     telemetry: Server,
@@ -33,7 +33,7 @@ impl Subscription {
         }
     }
 
-    /// Whether both are certainly the same place.
+    /// Whether both are certainly at the same server.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let places = self.places.first().zip(other.places.first());
         places.is_some_and(|(one, other)| one.is_same(other))
@@ -66,7 +66,7 @@ impl Subscription {
     }
 }
 
-/// Stays subscribed until the future is dropped. After a failure it tries the next place: almost at once if it was
+/// Stays subscribed until the future is dropped. After a failure it tries the next server: almost at once if it was
 /// subscribed for a while, otherwise at growing intervals.
 async fn listen(places: &[Source], ear: &Arc<Ear>) {
     let mut failures = Failures::default();

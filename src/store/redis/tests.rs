@@ -1,4 +1,4 @@
-//! How operations become calls, and replies their answers.
+//! How operations become calls, and how their replies become results.
 
 mod calls;
 pub(super) mod mutants;
@@ -19,7 +19,7 @@ use crate::store::operation::{
     Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,
 };
 
-/// An operation that is answered with the sum of its fields, and its place in its run.
+/// An operation whose reply is the sum of its fields, and its place in its run.
 #[derive(Clone, Debug)]
 struct Ask<const IN_ORDER: bool = false, const ONE_KEY: bool = false> {
     group: Option<u128>,
@@ -119,7 +119,7 @@ fn ask<const IN_ORDER: bool, const ONE_KEY: bool>(word: i64) -> Ask<IN_ORDER, ON
     }
 }
 
-/// A client of a server that is not there.
+/// A client of a server that does not exist.
 fn client<O: Operation<Cell = Nothing>>(builder: StoreBuilder) -> Arc<RedisClient<O>> {
     match Namespace::<Nothing>::open(&builder.redis("redis://127.0.0.1:1").unwrap(), "n").client() {
         Client::Redis(client) => client,

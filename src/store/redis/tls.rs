@@ -1,11 +1,11 @@
-//! Certificates for connections over TLS: whom a store trusts, and how it identifies itself. With rustls this also checks the
-//! certificates, reads those of the operating system, and chooses the cryptography.
+//! Certificates for connections over TLS: those that a store trusts, and its own. With rustls, this also checks the
+//! certificates, reads those of the operating system, and sets the cryptography provider.
 
 use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
 
 use crate::error::Error;
 
-/// Whom a store trusts over TLS, and how it identifies itself.
+/// The certificates that a store trusts over TLS, and its own.
 #[derive(Clone, Default)]
 pub(crate) struct Tls {
     pub(in crate::store) roots: Option<Vec<u8>>,
@@ -18,7 +18,7 @@ impl Tls {
         self.roots.is_none() && self.client.is_none()
     }
 
-    /// The settings in the form of the client library.
+    /// Returns the settings in the form of the client library.
     fn certificates(&self) -> Result<TlsCertificates, Error> {
         let no_certificate = |pem: &[u8]| !contains(pem, b"-----BEGIN CERTIFICATE-----");
         if self.roots.as_deref().is_some_and(no_certificate) {
@@ -85,7 +85,7 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// What only rustls needs.
+/// The parts that only rustls needs.
 #[cfg(feature = "rustls")]
 mod with_rustls {
     use std::sync::{Arc, OnceLock};
@@ -98,16 +98,16 @@ mod with_rustls {
     use crate::error::Error;
     use crate::store::redis::tls::Tls;
 
-    /// Sets the cryptography of this process, unless the program has set one. The client library takes what is set, and panics
-    /// if there is none, or if the program was built with two.
+    /// Sets the cryptography provider of this process, unless the program has set one. The client library uses the
+    /// provider that is set, and panics if there is none, or if the program was built with two.
     pub(super) fn provide_cryptography() {
         if CryptoProvider::get_default().is_none() {
-            // Fails if another thread was faster, which is as good.
+            // Fails if another thread has set one first, which has the same effect.
             drop(ring::default_provider().install_default());
         }
     }
 
-    /// Checks what the client library would notice when it connects, or never.
+    /// Checks for errors that the client library would report only when it connects, or never.
     pub(super) fn check(tls: &Tls) -> Result<(), Error> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(tls.roots.as_deref().unwrap_or_default())
@@ -139,9 +139,9 @@ mod with_rustls {
         Ok(())
     }
 
-    /// The root certificates of the operating system, in PEM. `None`: those of Mozilla are used. The client library reads them
-    /// at each connection, fails for one that it does not understand, and reads none at all if native-tls is built in as well.
-    /// They are read once in a process.
+    /// Returns the root certificates of the operating system, in PEM. `None`: those of Mozilla are used. The client
+    /// library reads them at each connection, fails if it does not understand one, and reads none at all if native-tls
+    /// is enabled as well. Here they are read once per process.
     pub(super) fn system_roots() -> Option<Vec<u8>> {
         static ROOTS: OnceLock<Vec<u8>> = OnceLock::new();
         if cfg!(feature = "rustls-webpki-roots") {

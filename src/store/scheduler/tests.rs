@@ -1,4 +1,4 @@
-//! Tasks get their signals when they are due, on the runtime whose clock counts.
+//! Tasks get their signals when they are due, on the runtime whose clock applies.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const SPAN: Duration = Duration::from_secs(10);
 
-/// A task that is due once, and notes its signals.
+/// A task that is due once, and records its signals.
 #[derive(Default)]
 struct Noted {
     due: Mutex<Option<Instant>>,
@@ -49,7 +49,7 @@ impl Noted {
     }
 }
 
-/// A scheduler, and what tells it whether pushes arrive.
+/// A scheduler, and the channel that reports whether pushes arrive.
 fn scheduler(follows_paused: bool) -> (Arc<Scheduler>, watch::Sender<Link>) {
     let link = watch::Sender::new(Link::Down);
     (
@@ -131,7 +131,7 @@ async fn what_a_link_was_before_is_no_news() {
         [],
         "nothing has changed since it was scheduled"
     );
-    // A change before the task of the scheduler first runs is news.
+    // A change before the task of the scheduler first runs is reported.
     *lock(&task.due) = None;
     scheduler.look_again();
     sleep(Duration::from_millis(1)).await;

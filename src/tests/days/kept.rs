@@ -1,4 +1,4 @@
-//! What is kept for a time: answers, handled items, items of filters.
+//! Data that is kept for a time: answers, handled items, items of filters.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::tests::days::{DAY, World, days, in_both};
 
 const STEP: Duration = Duration::from_secs(600);
 
-/// An answer is served while it is fresh, and then made anew. A process asks as of its last call, by the server's clock.
-/// The clock of the process does not skip time, so that is up to a step ago.
+/// An answer is served while it is fresh, and then computed again. A process's query has the time of its last call, by
+/// the server's clock. The clock of the process does not skip time, so the query may be up to a step old.
 async fn answers(mut world: World) {
     let ttl = 4 * STEP + STEP / 2;
     let flights = world.each(|store| -> SingleFlight<u64> {
@@ -47,7 +47,7 @@ async fn answers(mut world: World) {
     world.ends().await;
 }
 
-/// An item that was handled is known for the time that was asked for, and forgotten some time after it.
+/// A handled item is known for the configured time, and forgotten some time after it.
 async fn handled_items(mut world: World) {
     let exact = |store: &_| {
         Dedupe::exact(store, "exact")

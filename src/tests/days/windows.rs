@@ -28,7 +28,7 @@ fn quotas() -> [Quota; 3] {
     quotas.map(|quota| quota.at_offset(OFFSET))
 }
 
-/// What was charged in each window.
+/// The charged tokens of each window.
 #[derive(Default)]
 struct Ledger(BTreeMap<(u32, i32), u32>);
 
@@ -93,7 +93,7 @@ impl World {
     }
 }
 
-/// What is held is charged when it is captured, or when it ends, in the windows of that time.
+/// Held tokens are charged when they are captured, or when the hold ends, in the windows of that time.
 async fn holds(mut world: World) {
     let open = |ttl| move |bucket: &TokenBucket| bucket.with_hold_ttl(ttl).unwrap();
     let buckets = world.each(|store| TokenBucket::new(store, "budget", quotas()).unwrap());

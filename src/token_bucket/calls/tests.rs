@@ -17,7 +17,7 @@ async fn left(bucket: &TokenBucket) -> u32 {
     bucket.peek("k").await.unwrap().remaining()
 }
 
-/// The cache of refusals learns at once what this process does.
+/// The cache of refusals learns the calls of this process at once.
 #[tokio::test]
 async fn tokens_that_are_given_back_are_asked_for_at_once() {
     let server = RedisServer::start().await;

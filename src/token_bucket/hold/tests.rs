@@ -65,7 +65,7 @@ async fn holds_have_bounded_ttls() {
     assert_eq!(both.with_on_end(OnEnd::Capture).holding.ttl, 1_000_000);
 }
 
-/// A crash takes no credit that never comes back.
+/// A crash does not use up a credit that never refills.
 #[test]
 fn what_never_refills_is_released_by_default() {
     let sets: [(&[Quota], OnEnd); 3] = [

@@ -1,4 +1,5 @@
-//! The bound of a quota holds for what is captured and what acts together, whatever happens to the holders: of several limits.
+//! The bound of a quota applies to the sum of captured tokens and of requests that act, whatever happens to the
+//! holders: of several limits.
 
 mod stores;
 
@@ -32,7 +33,7 @@ const KEYS: [usize; 3] = [2, 1, 1];
 
 type Place = [usize; 3];
 
-/// The holds of a request as its holder sees them.
+/// The holds of a request from the view of its holder.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     place: Place,
@@ -55,7 +56,7 @@ struct Simulation {
     /// By limit and key.
     buckets: BTreeMap<(usize, usize), Bucket>,
     ledgers: BTreeMap<(usize, usize), Vec<(i64, i64)>>,
-    /// The true time, and how far the server's clock is behind.
+    /// The true time, and the time by which the server's clock is behind.
     real: i64,
     behind: i64,
     next: u128,
@@ -63,7 +64,7 @@ struct Simulation {
     admitted: BTreeSet<u128>,
     /// Reservations of one limit.
     pending: Vec<Pending>,
-    /// Whether a reservation was cancelled. What was charged after it does not come back with it.
+    /// Whether a reservation was cancelled. Tokens that were charged after it are not given back with it.
     has_cancelled: bool,
     log: Vec<String>,
 }
@@ -114,7 +115,7 @@ impl Simulation {
         self.log.join("\n")
     }
 
-    /// Ends the holds that are due in all buckets, and notes what is charged for them.
+    /// Ends the holds that are due in all buckets, and records their charges.
     fn sweep(&mut self) {
         let now = self.now();
         for (at, bucket) in &mut self.buckets {
@@ -325,7 +326,8 @@ impl Simulation {
         }
     }
 
-    /// What is held can be used. After a clock was set back, a request may have acted that the server takes for pending.
+    /// Held tokens can be used. After a clock was set back, a request may have acted that is still pending for the
+    /// server.
     fn has_what_is_held(&self, held: &Held) {
         if !self.pending.is_empty() || self.behind > 0 || self.has_cancelled {
             return;
@@ -471,7 +473,7 @@ fn captures_keep_to_the_quotas_of_all_limits_in_every_interval() {
         for _ in 0..rng.random_range(1..STEPS) {
             simulation.run(&mut rng);
         }
-        // Holders that have crashed: what they hold ends by itself.
+        // Holders that have crashed: their holds end by themselves.
         simulation.real += 100_000_000;
         simulation.sweep();
         assert!(

@@ -9,7 +9,7 @@ fn bucket(quota: Quota) -> TokenBucket {
         .with_max_wait(Duration::ZERO)
 }
 
-/// What a request is told at once.
+/// The immediate result of a request.
 fn told(
     limiter: &Limiter,
     quotas: Option<&Quotas>,

@@ -51,7 +51,7 @@ fn a_call_has_fewer_requests_under_more_quotas() {
     }
 }
 
-/// No two quotas are told by one name.
+/// No two quotas have the same name.
 #[test]
 fn what_cannot_be_put_together_is_told() {
     let store = Store::in_memory();

@@ -1,5 +1,5 @@
-//! The local state of one key under one set of quotas: the latest state that the server returned, and prefetched tokens.
-//! All threads read it without a lock.
+//! The local state of one key under one set of quotas: the latest state that the server returned, and prefetched
+//! tokens. All threads read it without a lock.
 
 use smallvec::SmallVec;
 use tokio::sync::Notify;
@@ -19,13 +19,13 @@ pub(crate) struct Entry {
     pub(crate) key: Key,
     pub(crate) quotas: Quotas,
     pub(crate) last_state: LastState,
-    /// Locked by whoever stores a state, or removes it.
+    /// Locked while a state is stored or removed.
     pub(crate) learning: Mutex<()>,
     /// Whether the entry was removed from the table.
     is_gone: AtomicBool,
     /// Until when (µs) the stored state bounds the requests to the store; 0: it does not.
     pub(crate) known_until: AtomicI64,
-    /// The tokens of requests that the store has not answered yet.
+    /// The tokens of requests to the store that have no reply yet.
     pub(crate) in_flight: AtomicI64,
     /// The prefetched tokens.
     pub(crate) slots: Padded<Slots>,
@@ -68,7 +68,7 @@ impl Entry {
         self.is_gone.load(Ordering::Acquire)
     }
 
-    /// Marks the entry as removed if `ends` says so. Returns whether it does.
+    /// Marks the entry as removed if `ends` returns `true`. Returns that result.
     pub(crate) fn ends_if(&self, ends: impl FnOnce(&Self) -> bool) -> bool {
         let ends = ends(self);
         if ends {
@@ -105,7 +105,7 @@ impl Entry {
         }
     }
 
-    /// Counts tokens that a request asks the store for.
+    /// Counts tokens that are requested from the store.
     pub(crate) fn missed(&self, tokens: i64) {
         if self.has_prefetch_task.load(Ordering::Relaxed) {
             self.missed.fetch_add(tokens, Ordering::Relaxed);
@@ -121,14 +121,14 @@ impl Entry {
 }
 
 pub(crate) struct LastState {
-    /// The server's clock minus this process's clock, at most.
+    /// The maximum of the server's clock minus this process's clock.
     offset: AtomicI64,
     /// When the request was sent, by this process's clock.
     sent: AtomicI64,
-    /// When the server answered, by the server's clock.
+    /// When the server replied, by the server's clock.
     answered: AtomicI64,
     blocked_until: AtomicI64,
-    /// The TAT of each quota: whole and part; or its used tokens, and the window of a calendar quota.
+    /// For each quota, the whole and the part of the TAT; or the used tokens and the window of a calendar quota.
     levels: SmallVec<[[AtomicI64; 2]; 1]>,
 }
 
@@ -144,10 +144,10 @@ impl LastState {
         }
     }
 
-    /// Stores the answer to a request sent at `sent`. The server answered after that, so the difference of the
-    /// clocks was at most the difference stored here.
+    /// Stores the reply to a request sent at `sent`. The server replied after that, so the difference of the clocks was
+    /// at most the difference stored here.
     ///
-    /// Only one thread calls this at a time. Returns whether the answer was stored: answers to requests sent before the
+    /// Only one thread calls this at a time. Returns whether the reply was stored: replies to requests sent before the
     /// stored one are ignored. (Their order by the server's clock is not reliable, because that clock may be set back.)
     pub(crate) fn learn(&self, sent: i64, state: &BucketState) -> bool {
         if sent < self.sent.fetch_max(sent, Ordering::Relaxed) {
@@ -158,7 +158,7 @@ impl LastState {
         self.blocked_until
             .store(state.bucket.blocked_until, Ordering::Relaxed);
         for (stored, level) in self.levels.iter().zip(&state.bucket.levels) {
-            // A reader of a level also sees what the caller did before, such as to count a request no longer as in flight.
+            // A thread that reads a level also sees earlier writes of the caller, such as ending a request in flight.
             stored[0].store(level.tat.whole, Ordering::Release);
             let counts_used = level.quota.num == 0;
             let part = if counts_used {
@@ -171,7 +171,7 @@ impl LastState {
         true
     }
 
-    /// The time by the server's clock, at most.
+    /// The maximum of the time by the server's clock.
     #[inline]
     pub(crate) fn time(&self, now: i64) -> i64 {
         (now + self.offset.load(Ordering::Relaxed)).max(self.answered.load(Ordering::Relaxed))

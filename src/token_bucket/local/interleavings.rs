@@ -1,6 +1,6 @@
-//! The local state of a bucket: no token is used twice, and no refusal outlives what it follows from.
+//! The local state of a bucket: no token is used twice, and no refusal outlives its reason.
 //!
-//! Not here: [`HotKeyCounter`] may lose counts by design; the shards of [`Table`] are each behind one lock.
+//! Not covered: [`HotKeyCounter`] may lose counts by design; each shard of [`Table`] is behind one lock.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn quotas() -> Quotas {
     Quotas::try_from(Quota::per_hour(1).burst(10)).unwrap()
 }
 
-/// A bucket with so many tokens.
+/// A bucket with this number of tokens.
 fn with(quotas: &Quotas, left: i64) -> BucketState {
     let (now, mut bucket) = (
         1_000_000_000_000,
@@ -91,7 +91,7 @@ struct Cache {
 }
 
 impl Cache {
-    /// A cache that knows a bucket with so many tokens.
+    /// A cache that has stored a bucket with this number of tokens.
     fn of(left: i64) -> (Arc<Self>, Arc<Entry>) {
         let cache = Self::empty();
         let (table, key) = (&cache.local.table, &cache.key);
@@ -115,7 +115,7 @@ impl Cache {
         })
     }
 
-    /// A request that asks the store, and is in flight of an entry.
+    /// A request to the store that an entry counts as in flight.
     fn asked(&self, in_flight_of: Option<Arc<Entry>>) -> Asked {
         if let Some(entry) = &in_flight_of {
             entry.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -129,13 +129,13 @@ impl Cache {
         }
     }
 
-    /// Tells that so many tokens are left.
+    /// A reply with this number of tokens left.
     fn answer(&self, asked: Asked, admitted: bool, left: i64) -> impl FnOnce() + Send + use<> {
         let state = with(&self.quotas, left);
         move || asked.answered(admitted, &state)
     }
 
-    /// Asks for a token. `None`: refused without the store.
+    /// Requests a token. `None`: refused without the store.
     fn ask(&self) -> Option<Option<Arc<Entry>>> {
         let gate = |copy: &mut ThreadLocalEntry| copy.gate(clock::micros(), ONE, true);
         match self.local.table.with(&self.key, &self.quotas, gate) {
@@ -146,7 +146,7 @@ impl Cache {
     }
 }
 
-/// Of two requests for the last token, one asks the store.
+/// Of two requests for the last token, one is sent to the store.
 pub(crate) fn as_many_requests_ask_as_there_are_tokens() {
     check(|| {
         let (cache, _) = Cache::of(1);
@@ -157,7 +157,7 @@ pub(crate) fn as_many_requests_ask_as_there_are_tokens() {
     });
 }
 
-/// A request that was answered is not counted both in the answer and as in flight.
+/// A request with a reply is not counted both in the state and as in flight.
 pub(crate) fn an_answered_request_counts_once() {
     check(|| {
         let (cache, entry) = Cache::of(2);
@@ -168,7 +168,7 @@ pub(crate) fn an_answered_request_counts_once() {
     });
 }
 
-/// An answer that arrives while the refusal is removed is not kept: it was given before the tokens came back.
+/// A reply that arrives while the refusal is removed is not stored: it dates from before the tokens were given back.
 pub(crate) fn a_refusal_does_not_outlive_the_return_of_tokens() {
     check(|| {
         let (cache, entry) = Cache::of(0);
@@ -183,7 +183,7 @@ pub(crate) fn a_refusal_does_not_outlive_the_return_of_tokens() {
     });
 }
 
-/// Likewise if there was no entry yet, and if the bucket was reset.
+/// The same, if there was no entry yet, and if the bucket was reset.
 pub(crate) fn a_first_refusal_does_not_outlive_a_return_or_reset() {
     let forgets: [fn(&Cache); 2] = [
         |cache| cache.local.forget_refusal(&cache.key, &cache.quotas),
@@ -204,7 +204,7 @@ pub(crate) fn a_first_refusal_does_not_outlive_a_return_or_reset() {
     }
 }
 
-/// Of two answers that arrive together the later one is kept, whole.
+/// Of two replies that arrive together, the later one is stored completely.
 pub(crate) fn of_two_answers_the_later_is_kept() {
     check(|| {
         let (cache, entry) = Cache::of(10);
@@ -227,7 +227,7 @@ pub(crate) fn of_two_answers_the_later_is_kept() {
     });
 }
 
-/// The use in a window of the calendar is not read as the use in the next.
+/// The usage in one calendar window is not read as the usage in the next.
 pub(crate) fn a_full_window_is_not_taken_for_the_next() {
     const DAY: i64 = 86_400_000_000;
     check(|| {
@@ -256,7 +256,7 @@ pub(crate) fn a_full_window_is_not_taken_for_the_next() {
     });
 }
 
-/// A thread does not use its share of tokens that another has forgotten.
+/// A thread does not use its share of tokens after another thread has dropped them.
 pub(crate) fn tokens_of_a_forgotten_entry_are_not_used() {
     check(|| {
         let (cache, entry) = Cache::of(8);
@@ -267,7 +267,7 @@ pub(crate) fn tokens_of_a_forgotten_entry_are_not_used() {
                 copy.take(now, ONE).is_some()
             })
         };
-        // A table without entries is not looked into.
+        // A lookup in an empty table returns early.
         let (table, another) = (&cache.local.table, Key::from("another"));
         table
             .entry(table.hash(&another), &another, &cache.quotas)

@@ -35,7 +35,7 @@ struct Batch {
 }
 
 impl PrefetchTask {
-    /// Starts a task, unless one runs. Requests asked for `count` tokens within the last `span` µs.
+    /// Starts a task, unless one runs. Requests needed `count` tokens within the last `span` µs.
     pub(super) fn start(
         entry: Arc<Entry>,
         table: Arc<Table>,
@@ -119,7 +119,7 @@ impl PrefetchTask {
         entry.learn(&self.table, now, &prefetched.state, None);
         let count = prefetched.count;
         if count > 0 && (self.table.is_outdated(now) || entry.is_gone()) {
-            // The bucket was blocked or reset meanwhile.
+            // The bucket was blocked or reset in the meantime.
             self.give_back(&prefetched, count, now);
             return 0;
         }
@@ -129,7 +129,7 @@ impl PrefetchTask {
                 sent: now,
                 used: 0,
             });
-            // If the answer came too late, no token can be taken, and all tokens are given back.
+            // If the reply came too late, no token can be taken, and all tokens are given back.
             entry.batch.store(count, Ordering::Relaxed);
             entry.slots.0.put(slot, count, now + self.hold);
             entry.wants.store(false, Ordering::Relaxed);
@@ -184,14 +184,14 @@ impl PrefetchTask {
         if !self.clients.cancel.may_repeat() {
             let cancel = Cancel::unused(&prefetched.state, tokens, clock::micros() - sent);
             self.clients.cancel.detach(self.entry.key.clone(), cancel);
-            // The bucket now has more tokens than the last answer said.
+            // The bucket now has more tokens than in the last reply.
             self.entry.open();
         }
     }
 }
 
-/// How many tokens are worth a prefetch, if tokens were used, and others missed, in the µs that have `passed` since the previous
-/// one: those of half of the time for which they are held.
+/// How many tokens to prefetch, if `used` tokens were used and `missed` ones were requested from the store in the
+/// `passed` µs since the previous prefetch: as many as are needed in half of the hold time.
 fn worth(hold: i64, passed: i64, used: i64, missed: i64, previous: i64) -> i64 {
     let per_half_hold = (used + missed).saturating_mul(hold / 2) / passed.max(100);
     let most = per_half_hold.min(2 * previous + missed).min(MOST);

@@ -22,7 +22,7 @@ use crate::token_bucket::local::entry::LastState;
 use support::redis_server::RedisServer;
 use support::{patient, seed};
 
-/// In a cached state, tokens come back at the start of a window.
+/// In a cached state, tokens are refilled at the start of a window.
 #[test]
 fn the_last_state_knows_its_window() {
     let quotas = Quotas::new([Quota::per_calendar_day(2), Quota::non_refilling(5)]).unwrap();

@@ -29,8 +29,8 @@ pub(crate) struct ThreadLocalEntry {
     /// Prefetched tokens, usable before `deadline` (µs).
     tokens: i64,
     deadline: i64,
-    /// Whether this thread took tokens of the entry before. Only then it takes a share. Entries that alternate in a
-    /// place take single tokens, so none are left behind.
+    /// Whether this thread took tokens of the entry before. Only then does it take a share. Entries that alternate in a
+    /// place take single tokens, so that no tokens are left in a replaced copy.
     stays: bool,
 }
 

@@ -20,7 +20,7 @@ const RENEWAL: Verb = Verb::Extend {
 
 const CAPTURE: Verb = Verb::Capture { amount: 1, late: 0 };
 
-/// The renewals of a store that never answers, and that nothing wakes up.
+/// The renewals of a store that never replies, and that are never woken.
 fn unanswered() -> (TcpListener, Arc<Renewals>) {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let builder = StoreBuilder::default()
@@ -48,7 +48,7 @@ fn due(renewals: &Renewals) -> Option<Instant> {
     lock(&renewals.table).due.first().map(|(due, _)| *due)
 }
 
-/// In how many ms the first entry is due. Clocks differ by a ms.
+/// The number of ms until the first entry is due. Clocks differ by a ms.
 fn due_in(renewals: &Renewals) -> Option<u128> {
     let due = PeriodicTask::due(renewals)?.saturating_duration_since(Instant::now());
     Some((due.as_millis() + 5) / 10 * 10)
@@ -72,7 +72,7 @@ fn owed(renewals: &Arc<Renewals>, late: u32) -> Arc<Validity> {
 fn count(renewals: &Renewals) -> (usize, usize, usize) {
     let table = lock(&renewals.table);
     assert_eq!(
-        (table.entries.len(), table.keep.is_some()),
+        (table.entries.len(), table.keep_alive.is_some()),
         (table.due.len(), table.owed > 0)
     );
     (

@@ -20,7 +20,7 @@ fn held(bucket: &Bucket, quotas: &Quotas, now: i64) -> u32 {
     peek(bucket, quotas, now).held()
 }
 
-/// A request under other quotas. After it, the levels of these come first.
+/// A request under other quotas. After it, their levels come first.
 fn use_otherwise(bucket: &mut Bucket, now: i64) {
     assert!(take(bucket, &one(Quota::per_hour(10)), now, 1));
 }
@@ -165,7 +165,7 @@ fn forged_replies_are_refused() {
         .concat();
         vec![Value::Array(numbers)]
     };
-    // Behind the outcome: the amount, a bare bucket, what is held, and until when.
+    // After the outcome: the amount, a bare bucket, the held tokens, and until when.
     let rest = [5, 0, 5, START + TTL];
     let outcomes = [
         Outcome::Refused,

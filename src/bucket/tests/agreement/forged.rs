@@ -1,4 +1,4 @@
-//! Values that no script has written are not taken for a bucket.
+//! Values that no script has written are not read as a bucket.
 
 use std::time::Duration;
 

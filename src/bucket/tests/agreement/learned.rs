@@ -1,4 +1,4 @@
-//! What is remembered of an upstream: the script and the Rust code agree, also on forged values.
+//! The stored quotas of an upstream: the script and the Rust code agree, also on forged values.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ fn client(store: &Store) -> Client<Learn> {
     Namespace::new(store, "upstreams.learned").unwrap().client()
 }
 
-/// What is remembered of the key `k`, and whether it corrects what was told.
+/// The stored quotas for the key `k`, and whether a level was corrected.
 async fn read(client: &Client<Learn>) -> (String, bool) {
     let read = client.run("k".into(), Learn::read()).await.unwrap();
     (read.quotas.to_string(), read.corrects)
@@ -47,7 +47,7 @@ async fn lua_and_rust_agree_on_what_is_learned() {
         now += jump(&mut rng).clamp(-7_200_000_000, 60_000_000) / 8;
         time.set(now);
         let key = Key::from(format!("k{}", rng.random_range(0..20)));
-        // News of now, of before, and of a time that a clock had before it was set back.
+        // Responses to requests of now, of before, and of a time of the clock before it was set back.
         let order = [
             0,
             now,
@@ -81,7 +81,7 @@ async fn older_news_undoes_nothing() {
     clock.set(START + 1000);
     assert_eq!(read(&client).await.0, "");
     assert_eq!(learn(500, "20/s", true).await, ("20/s".to_owned(), true));
-    // The same discrepancy, as another response told it, and a late response.
+    // The same discrepancy in another response, and a late response.
     assert_eq!(learn(600, "20/s", true).await, ("20/s".to_owned(), false));
     assert_eq!(learn(400, "10/s", false).await, ("20/s".to_owned(), false));
     assert_eq!(learn(0, "", false).await, ("20/s".to_owned(), false));
@@ -90,7 +90,7 @@ async fn older_news_undoes_nothing() {
         learn(150_000, "30/s", true).await,
         ("30/s".to_owned(), true)
     );
-    // The clock is set back: what is learned now is news.
+    // The clock is set back: quotas that are learned now are newer.
     clock.set(START - 3_600_000_000);
     assert_eq!(learn(-3_599_999_000, "40/s", false).await.0, "30/s");
     clock.set(START - 3_500_000_000);

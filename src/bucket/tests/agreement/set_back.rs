@@ -104,7 +104,7 @@ async fn owes_no_more_than_before(world: World) {
     world.pass(-BACK);
     world.serves_within(&bucket, tenth, SECOND).await;
 
-    // Its times are those of before, and a later one depends on it.
+    // Its times are from before, and a later one depends on it.
     let bucket = world
         .bucket("cancelled-after", [per_second()])
         .with_max_wait(3 * SECOND);
@@ -141,7 +141,7 @@ async fn a_bucket_in_redis_owes_no_more_than_before() {
     owes_no_more_than_before(World::on_redis(START).await).await;
 }
 
-/// A clock of the server that stands still is set back more and more.
+/// If the server's clock stands still, it is set back more and more.
 async fn delay_after_a_cancellation_20_ms_later(world: World) -> u64 {
     let bucket = TokenBucket::new(&world.store, "late", Quota::per_minute(60).burst(5)).unwrap();
     let bucket = bucket.with_max_wait(60 * SECOND);

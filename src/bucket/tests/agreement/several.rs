@@ -79,7 +79,7 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
             match rng.random_range(0..10) {
                 0..5 => {
                     let same = rng.random_bool(0.3);
-                    // Those with a cost of each limit leave in calls of their own.
+                    // Requests with a cost for each limit are sent in separate calls.
                     let each = rng.random_bool(0.4);
                     let cost = |rng: &mut StdRng| {
                         let most = |quotas: &Quotas| quotas.max_cost().min(4);

@@ -1,4 +1,4 @@
-//! What calendar quotas do at the ends of their windows, on both stores.
+//! Calendar quotas at the ends of their windows, in both stores.
 
 use std::time::Duration;
 
@@ -164,7 +164,7 @@ async fn reservations_of_later_windows_are_a_choice(world: &mut World) {
             .unwrap_err()
             .is_refused()
     );
-    // The third was reserved after the second, so only the third comes back.
+    // The third was reserved after the second, so only the third is given back.
     cancel_at_once(&mut second).await;
     cancel_at_once(&mut third).await;
     assert_eq!(

@@ -2,7 +2,7 @@
 
 use super::super::*;
 
-/// The values follow the documentation of the module. With other values, stored items would not be found.
+/// The values follow the page `wire_format`. With other values, stored items would not be found.
 #[test]
 fn test_vectors() {
     let week = Duration::from_secs(7 * 86_400);

@@ -1,5 +1,5 @@
-//! Addresses: that of the peer, which the server puts among the extensions of a request, those in forwarding headers, and the
-//! networks of trusted proxies from their text.
+//! Addresses: the address of the peer, which the server inserts into the extensions of a request, addresses in
+//! forwarding headers, and the networks of trusted proxies, parsed from text.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -13,7 +13,7 @@ mod tests;
 
 type Read = Arc<dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync>;
 
-/// Reads the address of the peer: by a closure, or as the servers that this crate knows insert it.
+/// Reads the address of the peer: with a closure, or from the extensions of known servers.
 #[derive(Clone, Default)]
 pub(super) struct Peer(Option<Read>);
 
@@ -39,7 +39,7 @@ impl Peer {
     }
 }
 
-/// As the servers that this crate knows insert it.
+/// Reads the extensions that known servers insert.
 fn known(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
@@ -74,13 +74,13 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// The length in bytes above which text is not taken for an address. The longest address has 45 bytes; brackets, a zone
-/// (16 bytes on Linux) and a port fit as well.
+/// Longer texts, in bytes, are not addresses. The longest address has 45 bytes; brackets, a zone (16 bytes on Linux)
+/// and a port fit as well.
 pub(super) const MAX_NODE_LEN: usize = 128;
 
-/// The address of a node in the terms of RFC 7239, in canonical form: with its port, brackets and zone, as in
-/// `[2001:db8::1]:80`. `None` for everything else: `unknown`, obfuscated identifiers, host names, bytes that
-/// are not ASCII, unspecified addresses, malformed ports.
+/// The address of a node as RFC 7239 defines it, in canonical form. It may have a port, brackets and a zone, as in
+/// `[2001:db8::1]:80`. `None` for everything else: `unknown`, obfuscated identifiers, host names, bytes that are not
+/// ASCII, unspecified addresses, malformed ports.
 ///
 /// | accepted | |
 /// |---|---|
@@ -135,7 +135,8 @@ fn is_port(port: &str) -> bool {
     }
 }
 
-/// All networks, in their canonical form, or the first error. Networks and addresses are parsed from their text as well.
+/// All networks, in their canonical form, or the first error. Networks and addresses are parsed from their text as
+/// well.
 pub(super) fn parse_networks(
     networks: impl IntoIterator<Item: fmt::Display>,
 ) -> Result<Vec<IpNet>, String> {
@@ -150,7 +151,7 @@ pub(super) fn parse_networks(
         .collect()
 }
 
-/// A network or an address. The parser of the standard library is used, which is stricter than that of `ipnet`.
+/// A network or an address. It uses the parser of the standard library, which is stricter than that of `ipnet`.
 fn parse_network(text: &str) -> Option<IpNet> {
     let Some((address, bits)) = text.split_once('/') else {
         return text.parse::<IpAddr>().ok().map(IpNet::from);

@@ -1,5 +1,5 @@
-//! The entries of a forwarding header, read from the right: of `X-Forwarded-For`, of `Forwarded` by its grammar (RFC 7239), and
-//! of fields with one address.
+//! The entries of a forwarding header, read from the right: of `X-Forwarded-For`, of `Forwarded` with its grammar (RFC
+//! 7239), and of fields with one address.
 
 use std::iter::Rev;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ static FORWARDED_NAME: HeaderName = FORWARDED;
 pub(super) enum ForwardingHeader {
     XForwardedFor,
     Forwarded,
-    /// A field with the address of the client alone.
+    /// A field that contains only the address of the client.
     OneAddress(HeaderName),
 }
 
@@ -36,8 +36,8 @@ impl ForwardingHeader {
         }
     }
 
-    /// The only address in the only field with this name. `None` if it is another header, or if the field is missing, sent
-    /// several times, or not one address.
+    /// The only address in the only field with this name. `None` if it is another header, or if the field is missing,
+    /// sent several times, or not one address.
     pub(super) fn one_address(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let Self::OneAddress(name) = self else {
             return None;
@@ -56,7 +56,7 @@ impl ForwardingHeader {
         }
     }
 
-    /// The last entry of a field, and what is left of the comma before it. `None` if the text that ends the field
+    /// The last entry of a field, and the part to the left of the comma before it. `None` if the end of the field
     /// cannot be divided into entries.
     fn split_last<'a>(&self, field: &'a [u8]) -> Option<Split<'a>> {
         match self {
@@ -78,7 +78,7 @@ impl ForwardingHeader {
     }
 }
 
-/// What is left of the last comma, and what is right of it.
+/// The parts to the left and to the right of the last comma.
 type Split<'a> = (Option<&'a [u8]>, &'a [u8]);
 
 /// The addresses of the entries from right to left. `None` is an entry that is not an address.
@@ -104,7 +104,8 @@ impl Iterator for Entries<'_> {
                 None => self.fields.as_mut()?.next()?.as_bytes(),
             };
             let Some((left, entry)) = self.header.split_last(field) else {
-                // How many entries there are here is not known, so nothing further left can be counted or believed.
+                // The number of entries in this field is unknown, so entries further left can neither be counted nor
+                // trusted.
                 self.fields = None;
                 return Some(None);
             };
@@ -117,8 +118,8 @@ impl Iterator for Entries<'_> {
     }
 }
 
-/// The last element of a field `Forwarded` (RFC 7239), and what is left of the comma before it. `None` if a quoted string at
-/// the end of the field is not opened.
+/// The last element of a field `Forwarded` (RFC 7239), and the part to the left of the comma before it. `None` if the
+/// quoted string at the end of the field has no opening quote.
 ///
 /// ```text
 /// Forwarded         = #forwarded-element
@@ -131,17 +132,18 @@ impl Iterator for Entries<'_> {
 /// string. A parser that splits at each comma is misled by `host="a, for=6.6.6.6"`, where the host comes from the
 /// client and the proxy has quoted it correctly.
 ///
-/// This parser therefore divides a field into elements from the right. The boundaries of well-formed elements are found
-/// without reading what is left of them:
+/// This parser therefore divides a field into elements from the right. It finds the boundaries of well-formed elements
+/// without reading the part to their left:
 ///
 /// * The end of the field is outside of quoted strings, since the last element is well-formed.
 /// * The first quote to the left of such a place closes a quoted string. Within the string each quote follows an odd
 ///   number of backslashes. The quote that opens it follows `=`, hence an even number (0).
-/// * A comma outside of quoted strings ends the element before it. The place left of that comma is again the end of an
-///   element.
+/// * A comma outside of quoted strings ends the element before it. The position to the left of that comma is again the
+///   end of an element.
 ///
-/// So the elements that honest proxies have appended are divided the same way whatever bytes are left of them. Where a
-/// quote is closed but never opened, the division ends. Each element is then parsed from the left, by the grammar.
+/// So the elements that honest proxies have appended are divided the same way, whatever bytes are to the left of them.
+/// If a quote is closed but never opened, the division ends. Each element is then parsed from the left, with the
+/// grammar.
 fn split_last(field: &[u8]) -> Option<Split<'_>> {
     let mut end = field.len();
     loop {
@@ -158,7 +160,7 @@ fn split_last(field: &[u8]) -> Option<Split<'_>> {
     }
 }
 
-/// Where the quoted string is opened that is closed at the end of the text.
+/// The position of the quote that opens the quoted string at the end of the text.
 fn opening_quote(text: &[u8]) -> Option<usize> {
     let mut end = text.len();
     loop {
@@ -175,12 +177,12 @@ fn opening_quote(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The address of the parameter `for` of an element. `None` if there is no such parameter or more than one, if its value is not an
-/// address, or if the element is malformed.
+/// The address of the parameter `for` of an element. `None` if there is no such parameter or more than one, if its
+/// value is not an address, or if the element is malformed.
 ///
-/// Deviations from the grammar are accepted where they are common and not ambiguous: white space around `;`, and any
-/// visible characters but `"`, `\`, `,` and `;` in a value without quotes, as in `for=[2001:db8::1]:80`. Such a value
-/// may also be empty, as in `host=`: otherwise a client that sends no host could be counted as the proxy.
+/// Deviations from the grammar are accepted if they are common and unambiguous: white space around `;`, and any visible
+/// characters but `"`, `\`, `,` and `;` in a value without quotes, as in `for=[2001:db8::1]:80`. Such a value may also
+/// be empty, as in `host=`: otherwise a client that sends no host could be counted as the proxy.
 fn parse_element(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     let mut rest = element;
@@ -188,7 +190,7 @@ fn parse_element(element: &[u8]) -> Option<IpAddr> {
         rest = rest.trim_ascii_start();
         if !matches!(rest.first(), None | Some(b';')) {
             let (name, value, after) = pair(rest)?;
-            // A second `for` would make it depend on the parser which address counts.
+            // With a second `for`, parsers would disagree about the address.
             if name.eq_ignore_ascii_case(b"for") && found.replace(value).is_some() {
                 return None;
             }
@@ -202,7 +204,7 @@ fn parse_element(element: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The name of a parameter, its value (what is between the quotes, with its backslashes), and what follows.
+/// The name of a parameter, its value (the text between the quotes, with its backslashes), and the rest.
 fn pair(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (name, rest) = text.split_at(text.iter().position(|byte| !is_token(*byte))?);
     let value = rest.strip_prefix(b"=").filter(|_| !name.is_empty())?;
@@ -224,7 +226,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Where a quoted string is closed, from what follows the quote that opens it.
+/// The position of the quote that closes a quoted string. `text` begins after the opening quote.
 fn closing_quote(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -239,7 +241,7 @@ fn closing_quote(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The address of a value. One without quotes has no backslashes.
+/// The address of a value. A value without quotes has no backslashes.
 fn node_of(value: &[u8]) -> Option<IpAddr> {
     if !value.contains(&b'\\') {
         return parse_node(value);

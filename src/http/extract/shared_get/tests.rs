@@ -173,15 +173,15 @@ fn whose_scheme_is_told() {
     }
 }
 
-/// The field names by which proxies and frameworks tell a service the user.
+/// The field names with which proxies and frameworks pass the user to a service.
 #[test]
 fn fields_that_name_a_user_make_a_request_private() {
     let fields = "x-api-key x-auth-token x-auth-request-email x-forwarded-user x-forwarded-email \
          x-forwarded-access-token x-amzn-oidc-data x-goog-iap-jwt-assertion x-goog-authenticated-user-email \
          cf-access-jwt-assertion x-ms-client-principal x-ms-client-principal-name x-remote-user remote-user \
          x-authenticated-userid x-user-id ssl-client-subject-dn x-client-cert x-ssl-client-s-dn";
-    // Reported, and others: no list of such names has all of them.
-    // At the end: the address of a user (RFC 9110, 10.1.2), and what a service passes on of one.
+    // Reported fields, and others: no list of such names is complete. At the end: the address of a user (RFC 9110,
+    // 10.1.2), and fields with which a service passes on data of a user.
     let others = "private-token x-vault-token x-goog-api-key ocp-apim-subscription-key x-rapidapi-key x-token \
          x-session-id dpop x-tenant-id x-shopify-access-token x-csrf-token signature-input \
          a-field-of-tomorrow from baggage";
@@ -269,7 +269,7 @@ const CLIENTS: &str = "\
      sec-ch-ua-full-version-list sec-gpc viewport-width width x-requested-with alt-used te x-moz \
      http2-settings amz-sdk-invocation-id amz-sdk-request x-amz-user-agent x-goog-api-client";
 
-/// What nginx, Envoy, HAProxy, Varnish, CDNs, load balancers of clouds and tracing add.
+/// The fields that nginx, Envoy, HAProxy, Varnish, CDNs, load balancers of clouds and tracing add.
 const ADDED: &str = "\
      x-forwarded-for x-forwarded-host x-forwarded-proto x-real-ip x-request-id x-b3-traceid x-b3-spanid \
      x-envoy-attempt-count x-envoy-external-address via x-varnish cdn-loop cf-connecting-ip \

@@ -90,7 +90,7 @@ async fn a_body_that_is_too_large_streams_on() {
         let frame = body.frame().await.unwrap().unwrap();
         assert_eq!(frame.into_data().unwrap(), data);
     }
-    // One of the largest length is shared, and what was chunked has a length then.
+    // A body of the maximum length is shared, and a chunked body then has a length.
     let largest = stream(vec![Ok(data("four")), Ok(data("five"))]);
     let (own, answer) = capture(&responses, response(largest, &[])).await;
     let restored = restore(answer.unwrap());

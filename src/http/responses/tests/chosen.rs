@@ -141,7 +141,7 @@ async fn what_others_get_has_an_age() {
             .parse()
             .unwrap()
     };
-    // In whole seconds, of which some may pass meanwhile.
+    // In whole seconds, some of which may pass during the test.
     let since = |age: u64| age..age + 2 + began.elapsed().as_secs();
     let mut answer = answer.unwrap();
     let told = age(&answer);

@@ -4,7 +4,7 @@ use super::super::*;
 
 const NOW: u64 = 1_800_000_000;
 
-/// What fields say, divided by bars. An `@` is before the seconds from now to a date.
+/// The freshness from these fields, separated by bars. An `@` precedes the seconds from now to a date.
 fn of(fields: &str) -> (Option<u64>, bool, u64) {
     let mut headers = HeaderMap::new();
     for (name, value) in fields.split('|').filter_map(|field| field.split_once(": ")) {

@@ -52,7 +52,7 @@ impl Scene {
         }
     }
 
-    /// What fails if the message is odd.
+    /// A call that fails if the message is odd.
     fn send(&self, id: u64) -> JoinHandle<Result<u16, &'static str>> {
         let (begun, ended, opens) = (
             Arc::clone(&self.begun),

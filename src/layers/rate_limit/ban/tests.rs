@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// Refuses the key so many times. Returns how long it is banned then.
+    /// Refuses the key this number of times. Returns how long it is banned then.
     async fn refused(&self, times: usize) -> Duration {
         for _ in 0..times {
             let decision = self.bucket.allow("k").await.unwrap();
@@ -48,7 +48,8 @@ async fn each_ban_is_twice_as_long_up_to_the_longest() {
         assert_eq!(world.refused(1).await, span);
         world.advance(span);
     }
-    // One ban is forgotten in each 500 s. The last began 1130 s ago, so the third of the first four follows.
+    // The count of bans falls by one in each 500 s. The last ban began 1130 s ago, so the third of the first four
+    // follows.
     world.advance(seconds(880));
     assert_eq!(world.refused(3).await, seconds(240));
 }
@@ -66,7 +67,7 @@ async fn refusals_during_a_ban_do_not_count() {
         (Duration::ZERO, seconds(60))
     );
     world.advance(seconds(20));
-    // Another process does not know of the ban yet.
+    // Another process has not detected the ban yet.
     for _ in 0..3 {
         world.bans.refused(&world.bucket, &Key::from("k"), &before);
     }

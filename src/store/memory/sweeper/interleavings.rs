@@ -1,6 +1,6 @@
-//! The store in memory: every cell is counted once, and the sweeper knows all namespaces with cells.
+//! The store in memory: every cell is counted once, and the sweeper lists all namespaces with cells.
 //!
-//! Not here: a step on a cell, and whether the sweeper's task runs, are each under one lock.
+//! Not covered: a step on a cell, and whether the sweeper's task runs, are each under one lock.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -24,7 +24,7 @@ impl Cell for Until {
     }
 }
 
-/// A store whose sweeper begins no task.
+/// A store whose sweeper starts no task.
 fn store(max_keys: Option<usize>) -> (InMemory, Arc<Cells<Until>>) {
     NOW.store(0, Ordering::Relaxed);
     let store = InMemory::new(Clock::system(), Bounds::keys(max_keys));
@@ -51,7 +51,7 @@ fn counted(store: &InMemory) -> usize {
     store.shared.bound.cells()
 }
 
-/// A namespace that gets a cell while the sweeper takes it off the list as empty is on the list afterwards.
+/// A namespace that gets a cell while the sweeper removes it from the list as empty is on the list afterwards.
 pub(crate) fn a_namespace_with_a_cell_is_listed() {
     check(|| {
         let (store, cells) = store(None);
@@ -77,7 +77,7 @@ pub(crate) fn a_namespace_is_listed_once() {
     });
 }
 
-/// Of two keys of two namespaces that come at once, one gets the last place, and the other is refused.
+/// If keys of two namespaces arrive at the same time, one gets the last place, and the other is refused.
 pub(crate) fn a_full_store_takes_no_other_key() {
     check(|| {
         let (store, cells) = store(Some(1));
@@ -91,7 +91,7 @@ pub(crate) fn a_full_store_takes_no_other_key() {
     });
 }
 
-/// A cell that has ended is given back once, whether a step or the sweeper finds it.
+/// An expired cell is uncounted once, whether a step or the sweeper finds it.
 pub(crate) fn an_ended_cell_is_given_back_once() {
     check(|| {
         let (store, cells) = store(Some(1));

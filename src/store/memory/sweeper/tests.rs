@@ -7,7 +7,7 @@ use crate::store::memory::InMemory;
 use crate::store::memory::cells::Cells;
 use crate::store::memory::tests::{Until, manual};
 
-/// A store whose sweeper begins no task by itself, and its clock.
+/// A store whose sweeper starts no task by itself, and its clock.
 fn store(max_keys: Option<usize>) -> (InMemory, Arc<AtomicI64>) {
     let (store, time) = manual(max_keys);
     lock(&store.shared.sweeper.list).running = true;
@@ -88,7 +88,7 @@ fn a_search_goes_on_where_the_last_one_ended() {
     let mut searches = 1;
     while try_keep(&cells, 5000..5001, i64::MAX).is_err() {
         searches += 1;
-        // The next search may begin a millisecond after one that found nothing.
+        // The next search may start a millisecond after one that found nothing.
         time.fetch_add(1000, Ordering::Relaxed);
     }
     assert!(
@@ -106,7 +106,7 @@ async fn swept(cells: &Cells<Until>) -> Duration {
     began.elapsed()
 }
 
-/// The task runs by the paused clock here, by which its rounds take no time.
+/// The task uses the paused clock here, by which its rounds take no time.
 #[tokio::test(start_paused = true)]
 async fn rounds_are_rare_while_nothing_changes() {
     const LONG: Duration = Duration::from_secs(100);

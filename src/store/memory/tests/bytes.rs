@@ -64,7 +64,7 @@ fn a_full_store_takes_no_more_bytes() {
         })
         .unwrap();
     is_refused(keep(&cells, &"k".repeat(20_000), 0, 10));
-    // What ends makes room at once.
+    // Expired state is removed at once.
     keep(&cells, "one", 0, 0).unwrap();
     keep(&cells, "three", 60_000, 10).unwrap();
     time.store(2000, Ordering::Relaxed);
@@ -100,7 +100,7 @@ fn all_bytes_are_given_back() {
                     }),
                 ),
             }
-            // The sweeper gives back what it has removed a little later.
+            // The sweeper uncounts the cells that it has removed a little later.
             eventually("as many bytes are counted as there are", || {
                 let shards = cells.shards.iter().map(|shard| crate::sync::lock(shard));
                 shards.map(|shard| shard.bytes()).sum::<usize>() == store.shared.bound.bytes()

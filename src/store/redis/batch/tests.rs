@@ -1,4 +1,4 @@
-//! How much may wait, and how a reply is read.
+//! The bounds of the queue, and the parsing of replies.
 
 use super::*;
 

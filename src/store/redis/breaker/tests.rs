@@ -128,7 +128,7 @@ async fn only_what_lasted_comes_back_at_once() {
     );
 }
 
-/// A refusal may last for ever. An operator may also end it.
+/// A refusal may be permanent, or an operator may end it.
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_is_tried_less_and_less_often() {
     let mut failures = Failures::default();

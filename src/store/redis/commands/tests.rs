@@ -1,4 +1,4 @@
-//! How the replies to commands of operators are read.
+//! The parsing of replies to commands of operators.
 
 use super::*;
 

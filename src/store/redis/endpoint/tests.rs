@@ -1,4 +1,4 @@
-//! What is set reaches the connections.
+//! The settings are applied to the connections.
 
 use super::*;
 

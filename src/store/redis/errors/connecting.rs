@@ -1,4 +1,4 @@
-//! Why there is no connection, with what to do.
+//! The reasons for failed connections, with remedies.
 
 use std::fmt::Display;
 
@@ -7,7 +7,8 @@ use redis::RedisError;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::redis::errors::{source, without_arguments};
 
-/// Parts of the texts of rustls, OpenSSL and the operating system, and what to do. A Cluster hands on no more than a text.
+/// Parts of the texts of rustls, OpenSSL and the operating system, and remedies. A Cluster passes on only the text of
+/// an error.
 const REMEDIES: [(&[&str], &str); 7] = [
     (
         &["max number of clients"],
@@ -60,7 +61,7 @@ const REMEDIES: [(&[&str], &str); 7] = [
     ),
 ];
 
-/// Parts of the texts for the first commands of a connection, and what to do if the server refuses them.
+/// Parts of the texts for the first commands of a connection, and remedies if the server refuses them.
 const REFUSALS: [(&str, &str); 2] = [
     (
         "refused to switch database",
@@ -90,7 +91,7 @@ const CLOSED: [&str; 4] = [
     "broken pipe",
 ];
 
-/// The outage of a server to which no connection can be made.
+/// Returns the outage of a server to which no connection can be made.
 pub(in crate::store::redis) fn no_connection(server: impl Display, error: RedisError) -> Outage {
     let text = without_arguments(&error.to_string()).to_owned();
     let has_one = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
@@ -129,8 +130,8 @@ mod tests {
 
     use super::*;
 
-    /// As the client library tells what Redis 6.2 says, and what later ones say. Only what the server does not have, or does
-    /// not allow, is to be left out.
+    /// The texts of the client library, for Redis 6.2 and for later versions. The remedy is only for commands that the
+    /// server does not have, or does not allow.
     #[test]
     fn a_server_without_resp3_is_named() {
         for (text, is_remedied) in [

@@ -1,4 +1,4 @@
-//! What each error of a server means.
+//! The meaning of each error of a server.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn a_server_that_cannot_serve_is_told_from_one_that_answers_nonsense() {
             "{code}"
         );
     }
-    // As Redis 6.2 tells it of a script.
+    // The text of Redis 6.2 for a script.
     let replica = "@user_script: 7: -READONLY You can't write against a read only replica.";
     assert_eq!(server("ERR", replica).cause, Cause::NotServing);
     assert_eq!(server("NOPERM", "x").cause, Cause::Denied);
@@ -85,7 +85,7 @@ fn a_call_is_redirected_to_an_address_that_is_told() {
     assert!(is_no_script(&told("NOSCRIPT No matching script.")) && !is_no_script(&told("ERR x")));
 }
 
-/// As Redis 6.2, 7.0 and 7.2 write them, below what is told of them.
+/// The texts of Redis 6.2, 7.0 and 7.2, below the remedy for them.
 const DENIED: &str = "\
 allow the commands of Store::acl_rule
   NOPERM this user has no permissions to run the 'evalsha' command

@@ -3,8 +3,8 @@
 use super::*;
 use crate::store::redis::errors;
 
-/// A thread can stand still between giving a call to the connection and looking for the reply. Meanwhile the call runs and
-/// the connection ends, and then the first poll finds the error.
+/// A thread can be suspended between passing a call to the connection and checking for the reply. Meanwhile the call
+/// runs and the connection ends, and then the first poll finds the error.
 #[test]
 fn what_may_run_once_is_not_sent_again_whatever_the_first_poll_says() {
     for (written, was_idle) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -28,7 +28,7 @@ fn what_may_run_once_is_not_sent_again_whatever_the_first_poll_says() {
     }
 }
 
-/// Whatever waits for the first copy would be left to itself.
+/// Otherwise operations of the first copy would never be undone.
 #[test]
 fn that_the_last_copy_was_not_sent_says_nothing_of_the_one_before() {
     for cause in [Cause::NotSent, Cause::BreakerOpen] {

@@ -1,4 +1,4 @@
-//! What Sentinels tell, and what a server says of itself.
+//! The masters that Sentinels report, and the role that a server reports.
 
 use support::redis_server::RedisServer;
 
@@ -35,7 +35,7 @@ fn the_master_of_the_latest_failover_counts() {
         "a Sentinel that is behind"
     );
     assert!(after("b:1", 9) == (b.clone(), 1) && confirmed() > before);
-    // Sentinels that were set up anew: nobody confirms the master of the former ones.
+    // Sentinels that were set up anew: none confirms the master of the former ones.
     asked
         .named
         .send_modify(|named| named.confirmed = Instant::now().checked_sub(2 * FORGOTTEN));

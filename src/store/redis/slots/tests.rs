@@ -1,4 +1,4 @@
-//! The masters of the slots, as they are told, and when they are read; the groups of slots that share channels.
+//! The masters of the slots, as nodes report them, and when they are read; the groups of slots that share channels.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn masters_are_read_and_keep_their_numbers() {
     assert_eq!(masters.number_of("10.0.0.9:7000"), Some(3));
 }
 
-/// The caller's clock stands still, and that of the background thread does not.
+/// The caller's clock is paused, and that of the background thread is not.
 #[tokio::test(start_paused = true)]
 async fn masters_are_read_again_while_the_clock_of_the_caller_is_paused() {
     let masters = Arc::new(Masters::new(&Background::thread()));
@@ -167,7 +167,7 @@ fn hosts_that_are_left_out_are_that_of_the_node() {
     );
 }
 
-/// As a node answers that was removed from its cluster.
+/// The reply of a node that was removed from its cluster.
 #[test]
 fn an_answer_without_masters_is_none() {
     for told in [
@@ -220,7 +220,7 @@ fn each_group_has_a_tag_in_it() {
     assert_eq!(prefix("td:wake:", None), None);
 }
 
-/// Processes of all versions must name the same channels.
+/// Processes of all versions must use the same channels.
 #[test]
 fn tags_do_not_change() {
     let some: Vec<_> = [0, 1, 128, 255]

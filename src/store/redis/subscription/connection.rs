@@ -1,4 +1,5 @@
-//! One connection of a subscription: how it passes its messages on, and what it shares with the others of its store.
+//! One connection of a subscription: how it passes its messages on, and the state that it shares with the others of its
+//! store.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -13,7 +14,7 @@ use redis::{Msg, Value};
 use tokio::time::{Instant, timeout};
 
 use crate::error::reasons::Outage;
-use crate::store::notifier::{News, Notifier, Push};
+use crate::store::notifier::{Notifier, Push, PushKind};
 use crate::store::redis::breaker::Attempt;
 use crate::store::redis::endpoint::Endpoint;
 use crate::store::redis::errors::disconnected;
@@ -28,9 +29,9 @@ pub(super) const CHECK: Duration = Duration::from_secs(15);
 
 pub(super) const NOT_IN_TIME: &str = "no connection in time";
 
-/// What the connections of a subscription share.
+/// The common state of the connections of a subscription.
 pub(super) struct Ear {
-    /// The channel of this process, and that of all processes.
+    /// The channel of this process, and the channel of all processes.
     channels: [String; 2],
     notifier: Weak<Notifier>,
     telemetry: Server,
@@ -62,7 +63,7 @@ impl Ear {
         &self.channels
     }
 
-    /// Passes the messages on until the connection fails, or is to be left.
+    /// Passes the messages on until the connection fails, or `left` completes.
     pub(super) async fn hear<S: Borrow<Endpoint>>(
         &self,
         server: impl Future<Output = Result<S, Outage>>,
@@ -100,7 +101,7 @@ impl Ear {
         Attempt::Lasted(since.elapsed())
     }
 
-    /// Notes that a connection has failed.
+    /// Records that a connection has failed.
     pub(super) fn closed(&self, open: Open<'_>) {
         drop(open);
         // If the store was dropped, this is not a loss.
@@ -109,8 +110,8 @@ impl Ear {
         }
     }
 
-    /// Passes a message on. `several`: whether other connections receive the same messages. Returns `false` if the store
-    /// was dropped.
+    /// Passes a message on. `several`: whether other connections receive the same messages. Returns `false` if the
+    /// store was dropped.
     pub(super) fn passes_on(&self, message: &Msg, several: bool) -> bool {
         let Some(notifier) = self.notifier.upgrade() else {
             return false;
@@ -120,8 +121,8 @@ impl Ear {
         if channel == self.channels[1] {
             notifier.broadcast(payload);
         } else if let Some(push) = Push::parse(payload) {
-            // Other messages may arrive twice: a waiter that has left does not mind.
-            let is_grant = matches!(push.news, News::Granted { .. });
+            // Other messages may arrive twice: they have no effect on a waiter that has left.
+            let is_grant = matches!(push.news, PushKind::Granted { .. });
             if !several || !is_grant || lock(&self.duplicates).is_new(payload) {
                 notifier.deliver(push);
             }
@@ -129,7 +130,7 @@ impl Ear {
         true
     }
 
-    /// Reports why there is no subscription, if there is none at all.
+    /// Reports why there is no subscription, if no connection is subscribed.
     pub(super) fn failed(&self, outage: &Outage) -> Attempt {
         if *lock(&self.open) == 0 && self.notifier.strong_count() > 0 {
             self.telemetry.subscription_failed(&outage.text);
@@ -138,8 +139,8 @@ impl Ear {
     }
 }
 
-/// A connection is subscribed while this value lives. Pushes arrive while there is one: at a Cluster each node has all
-/// messages, though those of other nodes come later.
+/// Counts a connection as subscribed while this value lives. Pushes arrive while there is at least one: on a Cluster
+/// each node has all messages, though those of other nodes arrive later.
 pub(super) struct Open<'a>(&'a Ear);
 
 impl<'a> Open<'a> {
@@ -157,7 +158,7 @@ impl<'a> Open<'a> {
         Self(ear)
     }
 
-    /// Notes that messages of one master may have been missed.
+    /// Records that messages of one master may have been missed.
     #[cfg(feature = "cluster")]
     pub(super) fn missed(&self) {
         let _open = lock(&self.0.open);
@@ -181,15 +182,15 @@ impl Drop for Open<'_> {
     }
 }
 
-/// How long a grant is remembered, at least. It is more than a grant to a waiter lasts: a copy that comes later is of a
-/// lease that has ended.
+/// How long a grant is remembered, at least. This is longer than a grant to a waiter lasts: a copy that arrives later
+/// belongs to a lease that has ended.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// How many grants are remembered, at most twice.
+/// How many grants are remembered; up to twice as many.
 const MOST: usize = 1 << 18;
 
-/// The recent grants, to recognize those that arrive over several connections: once from each node of a Cluster. No two
-/// of them have the same text: it has the waiter, the expiry in µs, and the fence.
+/// The recent grants, to detect those that arrive over several connections: once from each node of a Cluster. No two
+/// grants have the same text: it contains the waiter, the expiry in µs, and the fence.
 #[derive(Debug)]
 struct Duplicates {
     hasher: RandomState,
@@ -210,7 +211,7 @@ impl Default for Duplicates {
 }
 
 impl Duplicates {
-    /// Remembers a grant. Returns whether it has not arrived before.
+    /// Remembers a grant. Returns whether it is new.
     fn is_new(&mut self, grant: &[u8]) -> bool {
         if self.since.elapsed() > WINDOW || self.current.len() >= MOST {
             self.previous = std::mem::take(&mut self.current);

@@ -1,5 +1,5 @@
-//! The subscription at a Cluster: one connection to each master, for the channels of this process that all nodes have, and for
-//! those that only this master has (see [`slots`]).
+//! The subscription on a Cluster: one connection to each master, for the channels of this process that all nodes have,
+//! and for those that only this master has (see [`slots`]).
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ use crate::store::redis::cluster::Cluster;
 use crate::store::redis::subscription::connection::{CHECK, CONNECT, Ear, NOT_IN_TIME, Open};
 use crate::store::redis::{errors, slots};
 
-/// How often the masters are looked up. They are also looked up when a connection fails.
+/// The interval at which the masters are looked up. They are also looked up when a connection fails.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Stays subscribed at each master until the future is dropped.
@@ -56,7 +56,7 @@ pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible
         if masters.is_empty() {
             failures.pause(Attempt::FAILED).await;
         } else if timeout(LOOK_EVERY, lost.notified()).await.is_ok() {
-            // The others may need a moment to elect a new master.
+            // The other nodes may need a moment to elect a new master.
             failures.pause(Attempt::FAILED).await;
         }
     }
@@ -72,7 +72,7 @@ struct Master {
     lost: Arc<Notify>,
 }
 
-/// A connection, the messages on it, and the slots whose channels it is subscribed to.
+/// A connection, the messages on it, and the slots of its channels.
 struct Subscribed {
     connection: MultiplexedConnection,
     pushes: mpsc::UnboundedReceiver<PushInfo>,
@@ -116,7 +116,7 @@ impl Master {
                         continue;
                     }
                     Ok(Ok(false)) => continue,
-                    // The connection has no time-outs of its own.
+                    // The connection has no timeouts of its own.
                     Ok(Err(_)) | Err(_) => break,
                 },
             };
@@ -125,7 +125,7 @@ impl Master {
                     kind: PushKind::SUnsubscribe,
                     ..
                 })) => {
-                    // A slot has moved to another master, and its channels with it.
+                    // A slot has moved to another master, together with its channels.
                     subscribed.slots.clear();
                     self.lost.notify_one();
                 }
@@ -180,8 +180,8 @@ impl Master {
         Ok(subscribed)
     }
 
-    /// Subscribes to the channels of this master that are missing. Returns whether any were added. Where this is denied,
-    /// or the server has no such channels, it is not tried again: messages come by the others.
+    /// Subscribes to the channels of this master that are missing. Returns whether any were added. If the server denies
+    /// this, or has no such channels, it does not try again: messages arrive on the other channels.
     async fn follow(&self, ear: &Ear, subscribed: &mut Subscribed) -> Result<bool, RedisError> {
         let (all, process) = ear.shards();
         let masters = &self.cluster.masters;
@@ -200,7 +200,7 @@ impl Master {
         let mut added = false;
         for ((_, slot), reply) in missing.iter().zip(replies) {
             match reply.extract_error() {
-                // The slot is at another master by now, which is known at the next look.
+                // The slot is on another master by now, which the next look-up finds.
                 Err(error) if errors::redirect(&error).is_some() => continue,
                 Err(_) => {}
                 Ok(_) => added = true,
@@ -279,7 +279,7 @@ mod tests {
             assert_eq!(master.follow(&ear, &mut subscribed).await.ok(), Some(true));
             assert_eq!(subscribed.slots, own);
 
-            // All slots are said to be here, and most are not.
+            // All slots are reported to be here, but most are not.
             let (wrong, told) = (cluster_of(&servers).await, address.clone());
             wrong
                 .masters
@@ -292,7 +292,7 @@ mod tests {
                 .unwrap();
             assert_eq!(subscribed.slots, own);
         }
-        // What is denied is not asked for again.
+        // A denied channel is not tried again.
         for node in servers.nodes() {
             node.query::<()>(&["ACL", "SETUSER", "default", "-ssubscribe"])
                 .unwrap();

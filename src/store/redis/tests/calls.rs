@@ -1,4 +1,4 @@
-//! How long a reply is awaited, and what a failure says about the connection.
+//! How long a reply is awaited, and the effect of a failure on the connection.
 
 use std::future::{pending, ready};
 use std::pin::pin;
@@ -14,12 +14,12 @@ use tokio::time::{Instant, advance, sleep};
 
 use super::*;
 use crate::error::reasons::Cause;
-use crate::store::redis::attempt::noting;
+use crate::store::redis::attempt::was_written;
 use crate::store::redis::errors;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Awaits a reply, while the server answers other calls at these times. Returns when the wait was over.
+/// Awaits a reply, while the server replies to other calls at these times. Returns when the wait was over.
 async fn waited<T>(answers: &[Duration], reply: impl Future<Output = T>) -> (Option<T>, Duration) {
     let client = client::<Ask>(Store::builder().timeout(TIMEOUT));
     let (store, runtime, began) = (&client.store, Handle::current(), Instant::now());
@@ -63,7 +63,7 @@ async fn a_reply_that_another_task_reads_at_the_last_moment_counts() {
     assert_eq!(waited(&[], reply).await.0, Some(Ok(())));
 }
 
-/// The reply arrives after the deadline, by which the runtime did not run.
+/// The reply arrives after the deadline, during which the runtime did not run.
 #[tokio::test(start_paused = true)]
 async fn time_in_which_the_runtime_stood_still_does_not_count_once() {
     const STILL: Duration = Duration::from_millis(100);
@@ -97,18 +97,18 @@ async fn a_call_was_written_unless_its_connection_had_ended() {
     });
     let mut written = [true; 4];
     let [first, second, third, fourth] = &mut written;
-    assert!(noting(pin!(ready(Ok(()))), first).await.is_ok());
+    assert!(was_written(pin!(ready(Ok(()))), first).await.is_ok());
     assert!(
-        noting(pin!(ready(Err::<(), _>(broken()))), second)
+        was_written(pin!(ready(Err::<(), _>(broken()))), second)
             .await
             .is_err()
     );
     assert!(
-        noting(pin!(ready(Err::<(), _>(refused()))), third)
+        was_written(pin!(ready(Err::<(), _>(refused()))), third)
             .await
             .is_err()
     );
-    assert!(noting::<()>(pin!(later), fourth).await.is_err());
+    assert!(was_written::<()>(pin!(later), fourth).await.is_err());
     assert_eq!(written, [true, false, true, true]);
 }
 

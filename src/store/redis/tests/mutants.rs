@@ -1,8 +1,8 @@
-//! Mutants of the scripts. The tests of agreement must find them.
+//! Mutants of the scripts. The agreement tests must find them.
 //!
-//! Some lack one of the commands and arguments that set or keep a ttl: every one of them must be found. The others differ in
-//! one operator, number or statement (see [`faults`]): of a random sample of them, 95 % must be found, apart from those that
-//! are known to behave like the script ([`faults::SAME`]).
+//! Some lack one of the commands and arguments that set or keep a ttl: every one of them must be found. The others
+//! differ in one operator, number or statement (see [`faults`]): of a random sample of them, 95 % must be found, apart
+//! from those that are known to behave like the script ([`faults::SAME`]).
 //!
 //! ```sh
 //! cargo test --all-features --lib mutants -- --ignored --nocapture
@@ -90,7 +90,7 @@ fn end_of_argument(text: &str, from: usize) -> usize {
     text[from..].char_indices().find_map(ends).unwrap()
 }
 
-/// Returns the mutants of a text, and what each lacks.
+/// Returns the mutants of a text, and the part that each lacks.
 fn mutants(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut add = |at: usize, from: usize, to: usize, instead: &str| {
@@ -122,7 +122,7 @@ fn mutants(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The pieces that have mutants, with them and what each lacks.
+/// Returns the pieces that have mutants, and their mutants.
 fn all(mutants: fn(&str) -> Vec<(String, String)>) -> Vec<(String, Vec<(String, String)>)> {
     let list = |folder: PathBuf| {
         fs::read_dir(folder)
@@ -188,8 +188,8 @@ fn is_found(piece: &str, mutant: &Path) -> bool {
     is_found
 }
 
-/// Tries the mutants of the pieces that `MUTANTS` names (a part of the name; all, if it is not set). Returns how many there
-/// were, and those that were not found.
+/// Tries the mutants of the pieces that `MUTANTS` names (a part of the name; all, if it is not set). Returns how many
+/// there were, and those that were not found.
 async fn tried(pieces: Vec<(String, Vec<(String, String)>)>) -> (usize, Vec<String>) {
     let only = env::var("MUTANTS").unwrap_or_default();
     let pieces: Vec<_> = pieces
@@ -197,7 +197,7 @@ async fn tried(pieces: Vec<(String, Vec<(String, String)>)>) -> (usize, Vec<Stri
         .filter(|(piece, _)| piece.contains(&only))
         .collect();
     let (server, folder) = (RedisServer::start().await, ScratchDir::new());
-    // No mutant is found by a test that fails without one.
+    // A test that fails without a mutant proves nothing.
     let tests = pieces.iter().flat_map(|(piece, _)| tests_of(piece));
     let sound = Command::new(env::current_exe().unwrap())
         .args(tests)
@@ -211,12 +211,14 @@ async fn tried(pieces: Vec<(String, Vec<(String, String)>)>) -> (usize, Vec<Stri
     let (mut count, mut alive) = (0, Vec::new());
     for (piece, mutants) in pieces {
         for (mutant, lacks) in mutants {
+            // A mutant that does not compile would be found for that, so it is none.
+            if let Err(error) = server.query::<String>(&["SCRIPT", "LOAD", &mutant]) {
+                println!("does not compile {piece}.lua:{lacks}: {error}");
+                continue;
+            }
             count += 1;
             let file = folder.path().join(format!("{count}.lua"));
             fs::write(&file, &mutant).unwrap();
-            // A mutant that does not compile would be found for that.
-            let compiled = server.cli(&["SCRIPT", "LOAD", &mutant]);
-            assert_eq!(compiled.trim().len(), 40, "{piece}.lua:{lacks}: {compiled}");
             if is_found(&piece, &file) {
                 println!("found {piece}.lua:{lacks}");
             } else {
@@ -237,8 +239,8 @@ async fn every_missing_ttl_is_found() {
     assert!(count > 0 && alive.is_empty(), "{}", alive.join("\n"));
 }
 
-/// Takes a quarter of an hour. `MUTANTS=queue` tries the mutants of one piece, `MOST=50` as many of each piece, `SEED`
-/// others.
+/// Takes a quarter of an hour. `MUTANTS=queue` tries the mutants of one piece, `MOST=50` that many of each piece,
+/// `SEED` another sample.
 #[tokio::test]
 #[ignore = "part of the long run"]
 async fn faults_are_found() {

@@ -1,4 +1,4 @@
-//! Which operations leave in one call, and with what arguments.
+//! Which operations are sent in one call, and with which arguments.
 
 use redis::Arg;
 
@@ -32,7 +32,7 @@ fn planned<const ONE_KEY: bool>(items: &[Item<Ask<false, ONE_KEY>>]) -> String {
     calls.collect::<Vec<_>>().join(", ")
 }
 
-/// Of texts such as `a5`: a key of one letter, and a word.
+/// Parses texts such as `a5`: a key of one letter, and a word.
 fn asks(texts: &str) -> Vec<Item<Ask>> {
     texts
         .split(' ')
@@ -44,7 +44,7 @@ fn asks(texts: &str) -> Vec<Item<Ask>> {
 fn a_call_has_a_bounded_number_of_runs_of_operations_on_a_key_that_continue_each_other() {
     for (operations, calls) in [
         ("a5", "1 a shared 0 5 1 [0]"),
-        // Equal arguments are there once.
+        // Equal arguments occur once.
         ("a5 b5", "2 a b shared 0 5 1 [0][1]"),
         ("b5 a6", "2 a b shared 0 6 1 5 1 [1][0]"),
         ("a5 a5 a5 a5", "2 a a shared 0 5 3 5 1 [0,1,2][3]"),
@@ -112,7 +112,7 @@ fn operations_leave_with_those_of_their_slot_and_group() {
         planned(&two),
         "1 b shared 1 5 1 [1], 2 a c shared 1 5 1 [0][2]"
     );
-    // One of no group takes the arguments of the group that leaves first, which was submitted first.
+    // An operation without a group takes the arguments of the group that is sent first, which was submitted first.
     let any = [
         at(1, None, "a"),
         at(1, Some(2), "b"),
@@ -131,11 +131,11 @@ fn operations_leave_with_those_of_their_slot_and_group() {
         )
     });
     assert_eq!(planned(&ranks), "2 a a shared 0 0 1 10 1 [1][0]");
-    // A script of one key has its name once.
+    // A script for one key has its name once.
     let of = |key, word| waiting::<Ask<false, true>>(key, ask(word));
     let calls = "1 a shared 0 5 1 8 1 [0][2], 1 b shared 0 5 1 [1]";
     assert_eq!(planned(&[of("a", 5), of("b", 5), of("a", 8)]), calls);
-    // Without a caller it leaves only if it is owed.
+    // Without a caller it is sent only if it is owed.
     let mut left = asks("a1 b1 c1 d1");
     left[0].phase = Phase::Left;
     (left[1].phase, left[1].owed) = (Phase::Left, true);

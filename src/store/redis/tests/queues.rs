@@ -28,7 +28,7 @@ fn submit<O: Operation>(
     )
 }
 
-/// Awaits the answer from this task, whose waker the batch does not have yet.
+/// Awaits the reply from this task, whose waker the batch does not have yet.
 async fn answer<O: Operation>(mut step: Step<O>) -> Result<O::Reply, Error> {
     if let Step::Queued(queued) = &mut step {
         queued.fresh = false;
@@ -46,7 +46,7 @@ fn refusal<O: Operation>(step: Step<O>) -> Option<Error> {
 #[tokio::test]
 async fn only_reserved_operations_without_a_payload_are_never_refused() {
     let client = client::<Ask>(Store::builder().max_queued(1));
-    // The first does not wait, and the second takes the place.
+    // The first does not wait, and the second uses the budget.
     let _first = [1, 2].map(|word| submit(&client, "a", ask(word), false));
     for (reserved, owed, payload, is_refused) in [
         (false, false, 0, true),
@@ -75,7 +75,7 @@ async fn only_reserved_operations_without_a_payload_are_never_refused() {
     assert_eq!(client.store.owed.count(), 1);
 }
 
-/// The clock goes on before the flusher runs.
+/// The clock advances before the flusher runs.
 #[tokio::test(start_paused = true)]
 async fn an_operation_that_has_waited_for_too_long_is_not_sent_unless_it_is_reserved() {
     for (waits, is_sent) in [
@@ -87,7 +87,7 @@ async fn an_operation_that_has_waited_for_too_long_is_not_sent_unless_it_is_rese
         links.route(0).link.failed();
         let steps =
             [false, true].map(|reserved| submit(&client, "a", Ask { reserved, ..ask(1) }, false));
-        // It is polled once, so that the flusher does not run before the clock has gone on.
+        // It is polled once, so that the flusher does not run before the clock has advanced.
         let poll = Box::pin(advance(waits))
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()));

@@ -1,4 +1,4 @@
-//! Where calls go: to one server, to the masters of a Cluster, or where a pool leads.
+//! The destinations of calls: one server, the masters of a Cluster, or those of a pool.
 
 use support::cluster::RedisCluster;
 use support::pools::{pool, pool_of_cluster};
@@ -52,7 +52,7 @@ async fn a_server_that_is_silent_over_tls_may_not_speak_it() {
     }
 }
 
-/// One node that answers says nothing of the others.
+/// A reply of one node does not show the state of the others.
 #[tokio::test]
 async fn an_answer_to_a_ping_leaves_the_breaker_of_a_pool_for_a_cluster_as_it_is() {
     requires!(since_7_0());

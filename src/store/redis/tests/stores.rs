@@ -1,4 +1,4 @@
-//! What a store does as a whole: its limits, its end, and the end of a runtime.
+//! The behaviour of a whole store: its limits, its shutdown, and the end of a runtime.
 
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -87,7 +87,7 @@ async fn a_shutdown_ends_in_time_and_says_what_is_left() {
     };
     assert_eq!(store.shutdown(SPAN).await, left(0));
     assert!(began.elapsed() < SPAN / 10);
-    let whole = crate::store::Store(Arc::new(Backend::Redis(Arc::clone(store))));
+    let whole = crate::store::Store::on(Backend::Redis(Arc::clone(store)));
     whole.owed().unwrap().add(3);
     let published = whole.publication().unwrap();
     let began = Instant::now();
@@ -101,7 +101,7 @@ async fn a_shutdown_ends_in_time_and_says_what_is_left() {
     assert_eq!(store.shutdown(SPAN).await, left(3));
 }
 
-/// Without a server: the calls of the runtime are under way when it ends.
+/// Without a server: the calls of the runtime are in flight when it ends.
 #[test]
 fn the_end_of_a_runtime_fails_its_operations_and_no_others() {
     let client = client::<Ask>(Store::builder());

@@ -20,18 +20,18 @@ fn limits(store: impl Fn() -> Store) -> ([TokenBucket; 2], TokenBuckets<2>) {
     (buckets, limits)
 }
 
-/// Two limits in different stores, which are asked one after the other.
+/// Two limits in different stores, which are decided one after the other.
 fn apart() -> ([TokenBucket; 2], TokenBuckets<2>) {
     limits(Store::in_memory)
 }
 
-/// Two limits in one store, which are asked in one operation.
+/// Two limits in one store, which are decided in one operation.
 fn together() -> ([TokenBucket; 2], TokenBuckets<2>) {
     let store = Store::in_memory();
     limits(|| store.clone())
 }
 
-/// What is held and what is left of each.
+/// The held and the remaining tokens of each limit.
 async fn left(buckets: &[TokenBucket; 2]) -> [(u32, u32); 2] {
     [
         fixtures::left(&buckets[0]).await,

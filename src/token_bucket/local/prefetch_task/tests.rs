@@ -45,8 +45,8 @@ impl World {
         }
     }
 
-    /// How many tokens are missing in the store, half an hour later. What was given back counts as used for the µs
-    /// that it was away.
+    /// How many tokens are missing in the store, half an hour later. Tokens that were given back count as used for the
+    /// µs until then.
     async fn missing(&self) -> i64 {
         let now = self.clock.now();
         self.clock.set(now + 1_800_000_000);
@@ -191,7 +191,7 @@ fn as_much_is_prefetched_as_is_used_in_half_of_the_time() {
         (0, 100, 10_000, 0, 50),
         (0, 100, 20_000, 0, 25),
         (60, 40, 10_000, 100, 50),
-        // At most twice as much as before, and what was missing.
+        // At most twice the previous number, plus the missed tokens.
         (1000, 10, 10_000, 50, 110),
         (1000, 0, 10_000, 50, 100),
         // Less is not worth it.
@@ -257,7 +257,7 @@ async fn one_task_runs_unless_the_key_rests() {
     .await;
 }
 
-/// From the first request until nobody asks any more.
+/// From the first request until there are no more requests.
 #[tokio::test]
 async fn the_store_misses_what_was_used() {
     let world = World::new();
@@ -274,7 +274,7 @@ async fn the_store_misses_what_was_used() {
             None => world.entry.missed(1),
         }
         tokio::task::yield_now().await;
-        // It ends if this machine stands still for longer than the tokens are held.
+        // It ends if this machine pauses for longer than the tokens are held.
         if task.is_finished() {
             task = start();
         }

@@ -107,7 +107,7 @@ fn more_tokens_are_wanted_when_a_quarter_is_left() {
     assert!(!wants(), "there is another batch");
     entry.drop_tokens();
     assert_eq!((entry.slots.0.left(0), entry.slots.0.left(1)), (0, 0));
-    // Tokens of which the store is asked meanwhile.
+    // Tokens that are requested from the store in the meantime.
     entry.missed(3);
     assert_eq!(
         (wants(), entry.missed.load(Relaxed)),

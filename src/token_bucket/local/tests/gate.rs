@@ -1,4 +1,4 @@
-//! Which requests are refused without the store.
+//! The requests that are refused without the store.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -52,7 +52,7 @@ impl Cache {
         )
     }
 
-    /// A request that asks the store.
+    /// A request that is sent to the store.
     fn asks(&self, now: i64) -> Asked {
         self.ask(now, 1, true).continue_value().flatten().unwrap()
     }
@@ -121,7 +121,7 @@ fn a_known_refusal_tells_what_the_store_told() {
     }
 }
 
-/// Of the tokens that there can be, those of requests that are not answered yet are no more.
+/// The tokens of requests without a reply are subtracted from the tokens that there can be.
 #[test]
 fn requests_in_flight_count_while_they_last() {
     let (cache, now) = (

@@ -1,4 +1,4 @@
-//! What a thread takes of prefetched tokens.
+//! How a thread takes prefetched tokens.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn batch(table: &Table, quotas: &Quotas, key: &Key, tokens: i64) -> Arc<Entry> {
     entry
 }
 
-/// Takes tokens. Returns how many are left, as the decision tells.
+/// Takes tokens. Returns the number left in the decision.
 fn take(table: &Table, quotas: &Quotas, key: &Key, now: i64, cost: i64) -> Option<i64> {
     let decision = table
         .with(key, quotas, |copy| copy.take(now, Ask { cost, wait: 0 }))
@@ -91,7 +91,7 @@ fn tokens_end_with_their_batch() {
     );
 }
 
-/// Nor are those of a key that is blocked, or forgotten.
+/// Neither are those of a key that is blocked, or whose entry was removed.
 #[test]
 fn tokens_of_a_blocked_key_are_not_used() {
     let (table, quotas, key) = (Table::default(), quotas(), Key::from("k"));

@@ -47,7 +47,7 @@ fn clients_cannot_choose_their_address() {
         let header = *HEADERS.choose(rng).unwrap();
         let client = client(rng);
         let proxies: Vec<IpAddr> = (0..rng.random_range(1..4)).map(|_| proxy(rng)).collect();
-        // A proxy may not know or not tell the address of the client. Then the client is counted as this proxy, or as
+        // A proxy may not know or not report the address of the client. Then the client is counted as this proxy, or as
         // the peer.
         let tells = rng.random_ratio(7, 8);
 

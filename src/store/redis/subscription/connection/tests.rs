@@ -1,4 +1,4 @@
-//! A subscription ends, and begins again, as its server and its users want.
+//! A subscription ends, and starts again, as its server and its users require.
 
 use std::future::{pending, ready};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::store::redis::endpoint::Access;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// What was heard.
+/// The messages that were received.
 #[derive(Default)]
 pub(in super::super) struct Heard(Mutex<Vec<String>>);
 
@@ -23,7 +23,7 @@ impl Listener for Heard {
 }
 
 impl Recipient for Heard {
-    fn hear(self: Arc<Self>, _: u64, news: News) {
+    fn hear(self: Arc<Self>, _: u64, news: PushKind) {
         lock(&self.0).push(format!("{news:?}"));
     }
 }
@@ -95,7 +95,7 @@ fn pushes_arrive_while_a_connection_is_open() {
     assert_eq!(link(), Link::Down);
 }
 
-/// Publishes to a subscription, and lets the server be silent for so long that a ping is sent, some times.
+/// Publishes to a subscription, and keeps the server silent until a ping is sent, several times.
 pub(in super::super) async fn publishes(server: &RedisServer, notifier: &Notifier, heard: &Heard) {
     eventually("the subscription", SOON, async || {
         notifier.current_link() != Link::Down
@@ -107,7 +107,7 @@ pub(in super::super) async fn publishes(server: &RedisServer, notifier: &Notifie
             .unwrap()
     };
     publish();
-    // A message that was heard shows that what was sent before has arrived, too.
+    // A received message shows that earlier messages have arrived, too.
     for nth in 1..4 {
         eventually("it hears", SOON, async || lock(&heard.0).len() == nth).await;
         server.query::<()>(&["CONFIG", "RESETSTAT"]).unwrap();
@@ -119,7 +119,7 @@ pub(in super::super) async fn publishes(server: &RedisServer, notifier: &Notifie
     }
 }
 
-/// A ping tells a silent server from one that has vanished.
+/// A ping distinguishes a silent server from one that has vanished.
 #[tokio::test]
 async fn a_subscription_stays_while_the_server_is_silent() {
     let server = RedisServer::start().await;

@@ -1,6 +1,6 @@
 //! Mutants that differ from a script in one operator, number or statement.
 
-/// What stands in a script, and what a mutant has instead.
+/// The text in a script, and its replacement in a mutant.
 const SWAPS: [(&str, &str); 19] = [
     (" <= ", " < "),
     (" < ", " <= "),
@@ -23,7 +23,7 @@ const SWAPS: [(&str, &str); 19] = [
     ("KEYS[1]", "KEYS[2]"),
 ];
 
-/// Mutants that behave like the script: the piece, a part of what is changed, and the reason.
+/// Mutants that behave like the script: the piece, a part of the changed text, and the reason.
 pub(super) const SAME: [(&str, &str, &str); 7] = [
     (
         "permits",
@@ -80,7 +80,7 @@ fn is_statement(line: &str) -> bool {
         && !line.starts_with("--")
 }
 
-/// Returns the mutants of a text, and what each has instead.
+/// Returns the mutants of a text, and the change of each.
 pub(super) fn mutants(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut begin = 0;

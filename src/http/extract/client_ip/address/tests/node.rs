@@ -31,7 +31,7 @@ const CASES: &[(&str, &str)] = &[
         "[2607:f8b0:4004:83f::200e%zone]:4484",
         "2607:f8b0:4004:83f::200e",
     ),
-    // IPv4-mapped addresses are IPv4 addresses; those of NAT64 and 6to4 and IPv4-compatible ones are not.
+    // IPv4-mapped addresses are IPv4 addresses; NAT64, 6to4 and IPv4-compatible addresses are not.
     ("::ffff:188.0.2.128", "188.0.2.128"),
     ("[::ffff:188.0.2.128]:48483", "188.0.2.128"),
     ("0:0:0:0:0:ffff:bc15:0006", "188.21.0.6"),

@@ -21,7 +21,7 @@ const ELEMENTS: &[(&str, &str)] = &[
     ("by=1::1;host=a:80;for=2::2;secret=abc==", "2::2"),
 ];
 
-/// Elements without an address: hidden ones, other values, malformed ones, and those with more than one `for`.
+/// Elements without an address: hidden or other values, malformed elements, and elements with more than one `for`.
 const NONE: &str = r#"for="_gazonk"|for=_hidden|for=_SEVKISEK|for=unknown|for=_hidden;by="[2001:db8::1]"|proto=https|;
 forward=2.2.2.2;x-for=3.3.3.3|secret="for=6.6.6.6"|for=192.0.2.999|for=""|for="::1]"
 for="1.1.1.1, 2.2.2.2"|for=" 1.1.1.1"|for=0.0.0.0|2.2.2.2|for|for;for=2.2.2.2|for=|for=;for=2.2.2.2

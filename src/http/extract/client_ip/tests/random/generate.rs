@@ -5,7 +5,7 @@ use super::*;
 /// The fields of a header.
 pub(super) type Fields = Vec<Vec<u8>>;
 
-/// What a client may send to mislead a parser, divided by bars.
+/// Pieces that a client may send to mislead a parser, separated by bars.
 const PIECES: &str = "\
      \"|\"|\\|\\\"|\\\\|,|, |;|=| |\t|for=|for=\"|by=|host=\"|[|]|:80|6.6.6.6|[2001:db8::6]:80|10.0.0.6|fd00::6|\
      ::ffff:10.0.0.6|for=6.6.6.6|, for=6.6.6.6|for=10.0.0.6|for=\"6.6.6.6\"|for=\"[fd00::6]\"|unknown|_x|\

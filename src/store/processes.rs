@@ -1,6 +1,6 @@
-//! Counts the processes that share a limit. Each of them tells the store from time to time that it is alive.
+//! Counts the processes that share a limit, by the heartbeats that each of them sends to the store.
 //!
-//! Decisions pay nothing for it: it is one call for each name and process about every 10 s, on the background thread.
+//! Decisions do no work for it: it is one call for each name and process about every 10 s, on the background thread.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
@@ -21,25 +21,25 @@ use crate::store::operation::{
 use crate::store::scheduler::{PeriodicTask, Signal};
 use crate::sync::lock;
 
-/// How often a process tells that it is alive, at most.
+/// The longest interval between two heartbeats.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// How long a process counts after it was alive, in µs. All processes of a fleet use the same.
+/// How long a process counts after a heartbeat, in µs. All processes of a fleet must use the same value.
 const TTL: i64 = 30_000_000;
 
-/// How many of the last counts are kept. They cover [`TTL`].
+/// The number of recent counts that are kept. They cover [`TTL`].
 const KEPT: usize = 4;
 
-/// How many processes are counted. Further ones do not make a share smaller.
+/// The maximum number of processes that are counted. Further ones do not make a share smaller.
 const MOST: u32 = 10_000;
 
-/// The processes that are alive, and when each was alive last, µs.
+/// The live processes, and the last heartbeat of each, µs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Alive(BTreeMap<Arc<str>, i64>);
+pub(crate) struct Processes(BTreeMap<Arc<str>, i64>);
 
-impl Cell for Alive {
+impl Cell for Processes {
     fn is_idle(&self, now: i64) -> bool {
-        // A time that is too late counts again once the clock has caught up.
+        // A time in the future counts again once the clock has caught up.
         self.0.values().all(|at| *at < now - TTL)
     }
 
@@ -48,22 +48,22 @@ impl Cell for Alive {
     }
 }
 
-/// Notes that a process is alive or leaves. The reply is the number of processes that are alive.
+/// A heartbeat of a process, or its departure. The reply is the number of live processes.
 #[derive(Debug)]
-pub(super) struct Beat {
+pub(super) struct Presence {
     process: Arc<str>,
     leaves: bool,
     most: u32,
 }
 
-impl Operation for Beat {
-    type Cell = Alive;
+impl Operation for Presence {
+    type Cell = Processes;
     type Reply = u32;
     type Undo = Self;
     const SCRIPT: Script = function!(Writes: "count_members"; &["fleet"]);
     const PARTS: &'static [&'static str] = &["members"];
     const REPEAT: Repeat = Repeat::Safe;
-    // A process that leaves is not alive again by an earlier call.
+    // An earlier call must not add a process again after it has left.
     const IN_ORDER: bool = true;
 
     fn own(&self, _: usize, call: &mut Arguments<'_>) {
@@ -84,7 +84,7 @@ impl Operation for Beat {
         }
     }
 
-    fn apply(self, alive: &mut Alive, now: i64) -> u32 {
+    fn apply(self, alive: &mut Processes, now: i64) -> u32 {
         let alive = &mut alive.0;
         alive.retain(|_, at| (now - TTL..=now + TTL).contains(at));
         if self.leaves {
@@ -96,30 +96,31 @@ impl Operation for Beat {
     }
 }
 
-/// The processes that share the limits of one name. This one is among them as long as this value lives.
+/// The processes that share the limits of one name. This process is one of them as long as this value lives.
 pub(super) struct Members {
     store: Store,
-    client: Client<Beat>,
+    client: Client<Presence>,
     process: Arc<str>,
     state: Mutex<State>,
-    /// What [`State::count`] was last.
+    /// The last result of [`State::count`].
     count: AtomicU32,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The number that counts as well until there are [`KEPT`] counts.
+    /// The number that counts in addition until there are [`KEPT`] counts.
     first: u32,
     /// The last counts.
     counts: VecDeque<u32>,
-    /// When the store is told next. `None`: this process has left.
+    /// When the next heartbeat is due. `None`: this process has left.
     due: Option<Instant>,
     every: Duration,
 }
 
 impl State {
-    /// The most of the last counts. A single count may be too low: the store has lost its state, its clock was set, or other
-    /// processes start or do not reach it. By the last of the counts, all processes that live have told it again.
+    /// Returns the largest of the last counts. A single count may be too low: the store has lost its state, its clock
+    /// was set, or other processes are starting or cannot reach it. All live processes have sent a heartbeat again by
+    /// the time of the last count.
     fn count(&self) -> u32 {
         let first = if self.counts.len() < KEPT {
             self.first
@@ -131,7 +132,7 @@ impl State {
 }
 
 impl Members {
-    /// Returns the processes that share the limits of a name, of which this one is one from [`start`](Self::start) on.
+    /// Returns the processes that share the limits of a name. This process joins them with [`start`](Self::start).
     pub(super) fn join(store: &Store, name: &str) -> Arc<Self> {
         store.shared(name, || {
             let state = State {
@@ -152,7 +153,7 @@ impl Members {
         })
     }
 
-    /// Begins to count, unless that has begun. `first`: the number of processes until they are counted.
+    /// Starts to count, unless it has already started. `first`: the number of processes until they are counted.
     pub(super) fn start(&self, first: NonZeroU32) {
         let due = {
             let mut state = lock(&self.state);
@@ -163,7 +164,7 @@ impl Members {
         self.store.scheduler().schedule(due);
     }
 
-    /// The number of processes, without I/O.
+    /// Returns the number of processes, without I/O.
     pub(super) fn count(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }
@@ -171,7 +172,7 @@ impl Members {
     fn beat(self: &Arc<Self>) {
         {
             let (mut state, now) = (lock(&self.state), Instant::now());
-            // Not all at the same time.
+            // Randomized, so that processes do not send heartbeats at the same time.
             let next = now + state.every.mul_f64(1.0 - clock::fraction() / 10.0);
             match &mut state.due {
                 Some(due) if *due <= now => *due = next,
@@ -187,7 +188,7 @@ impl Members {
             });
     }
 
-    /// Takes over a count. Without an answer, the last ones remain.
+    /// Stores a count. Without a reply, the last counts stay.
     fn counted(&self, answer: &Result<u32, Error>) {
         let Ok(count) = answer else { return };
         let mut state = lock(&self.state);
@@ -204,8 +205,8 @@ impl Members {
         }
     }
 
-    fn step(&self, leaves: bool) -> Beat {
-        Beat {
+    fn step(&self, leaves: bool) -> Presence {
+        Presence {
             process: Arc::clone(&self.process),
             leaves,
             most: MOST,

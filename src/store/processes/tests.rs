@@ -1,4 +1,4 @@
-//! How processes are counted, with intervals and clocks that only the inside can set.
+//! How processes are counted, with intervals and clocks that only unit tests can set.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -83,7 +83,7 @@ async fn processes_are_counted_until_they_leave() {
     let server = RedisServer::start().await;
     let processes: Vec<_> = (0..5).map(|_| process(on(&server))).collect();
     all_count(&processes.iter().collect::<Vec<_>>(), 5).await;
-    // Handles of one store are one process.
+    // Handles of one store count as one process.
     let again = Members::join(&processes[0].store, "api");
     assert!(Arc::ptr_eq(&again, &processes[0]));
 
@@ -92,7 +92,7 @@ async fn processes_are_counted_until_they_leave() {
     store.shutdown(SOON).await.unwrap();
     drop(e);
     all_count(&[&a, &b, &c], 3).await;
-    // A store that is used again after it was shut down.
+    // A store that is used again after a shutdown.
     d.start(ONE);
     all_count(&[&a, &b, &c, &d], 4).await;
     drop(d);
@@ -113,8 +113,8 @@ async fn the_last_count_holds_in_an_outage() {
     let (a, b) = (process(on(&server)), process(on(&server)));
     all_count(&[&a, &b], 2).await;
     server.cli(&["SET", "other", "1"]);
-    server.cli(&["DEL", KEY]);
     server.cli(&["ACL", "SETUSER", "default", "-zadd"]);
+    server.cli(&["DEL", KEY]);
     let beats = async || {
         server
             .cli(&["INFO", "commandstats"])
@@ -123,11 +123,10 @@ async fn the_last_count_holds_in_an_outage() {
     };
     eventually("calls that fail", SOON, async || beats().await > 0).await;
     assert_eq!((a.count(), b.count()), (2, 2), "no count without an answer");
-    server.cli(&["ACL", "SETUSER", "default", "+zadd"]);
-    server.cli(&["DEL", KEY]);
     server.cli(&["SET", KEY, "a string"]);
+    server.cli(&["ACL", "SETUSER", "default", "+zadd"]);
     let before = a.counts();
-    // A key of another type is no answer either.
+    // A key of another type is an error too.
     tokio::time::timeout(SOON, a.client.run(Key::from(""), a.step(false)))
         .await
         .unwrap()
@@ -139,12 +138,12 @@ async fn the_last_count_holds_in_an_outage() {
 }
 
 struct Side {
-    namespace: Namespace<Alive>,
+    namespace: Namespace<Processes>,
 }
 
 impl Side {
     async fn beat(&self, key: &Key, process: &str, leaves: bool, most: u32) -> String {
-        let beat = Beat {
+        let beat = Presence {
             process: process.into(),
             leaves,
             most,
@@ -160,7 +159,7 @@ impl Side {
     }
 }
 
-/// What a process that is not ours could have written.
+/// Writes a process that another program could have written.
 fn forge(memory: &Side, redis: &mut Connection, sequence: usize, process: &str, at: i64) {
     let name = format!("td:{{agreement:{sequence}}}:members");
     redis
@@ -170,9 +169,10 @@ fn forge(memory: &Side, redis: &mut Connection, sequence: usize, process: &str, 
         panic!("it is in memory")
     };
     cells
-        .step(sequence.to_string().as_bytes(), |alive: &mut Alive, _| {
-            alive.0.insert(process.into(), at)
-        })
+        .step(
+            sequence.to_string().as_bytes(),
+            |alive: &mut Processes, _| alive.0.insert(process.into(), at),
+        )
         .unwrap();
 }
 
@@ -211,10 +211,10 @@ async fn lua_and_rust_agree_on_every_sequence() {
                 .unwrap();
             let process = ["a", "b", "c", "d", "e"][rng.random_range(0..5)];
             if rng.random_bool(0.1) {
-                // A state that has ended when it is made is not kept in memory.
+                // State that is already expired when it is made is not kept in memory.
                 let by = [0, -30_000_000, 30_000_000, 30_000_001, START];
                 let at = now + by[rng.random_range(0..by.len())];
-                // What has ended must not be there: in memory it goes with any access, in Redis with a call.
+                // Expired state must not be there: in memory any access removes it, in Redis a call.
                 on_redis.beat(&key, "nobody", true, 5).await;
                 in_memory.beat(&key, "nobody", true, 5).await;
                 forge(&in_memory, &mut client, sequence, process, at);

@@ -1,11 +1,12 @@
 //! Quotas and tables of them that are changed for the whole fleet.
 
+use crate::bucket::chosen::{ChosenQuotas, IntoQuotas as _, QuotaTable};
 use crate::bucket::quotas::Quotas;
 use crate::error::Error;
 use crate::fleet::FleetSetting;
 use crate::fleet::value::Sealed;
 use crate::key::Key;
-use crate::layers::rate_limit::quotas::QuotaTable;
+use crate::layers::rate_limit::quotas::{ChooseQuotas, Table};
 
 /// Quotas that are changed for the whole fleet, without a deployment. See [`fleet`](crate::fleet).
 ///
@@ -28,6 +29,13 @@ use crate::layers::rate_limit::quotas::QuotaTable;
 /// ```
 pub type FleetQuotas = FleetSetting<Quotas>;
 
+/// Chooses the quotas that currently apply to the whole fleet.
+impl<Req> ChooseQuotas<Req> for FleetSetting<Quotas> {
+    fn quotas(&self, _: &Req) -> ChosenQuotas {
+        self.current().into_quotas()
+    }
+}
+
 impl Sealed for Quotas {
     const NAME: &'static str = "quotas";
     const PARTS: &'static [&'static str] = &["setting:quotas"];
@@ -44,7 +52,7 @@ impl Sealed for Quotas {
 /// A table of quotas that is changed for the whole fleet, without a deployment. See [`fleet`](crate::fleet).
 ///
 /// ```
-/// use tower_distributed::token_bucket::FleetTable;
+/// use tower_distributed::fleet::FleetTable;
 /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
@@ -61,6 +69,12 @@ impl Sealed for Quotas {
 /// # Ok(()) }
 /// ```
 pub type FleetTable = FleetSetting<QuotaTable>;
+
+impl From<FleetTable> for Table {
+    fn from(table: FleetTable) -> Self {
+        Self::Current(Box::new(move || table.current()))
+    }
+}
 
 /// Between the name and the quotas of a row.
 const IS: &str = " = ";

@@ -9,21 +9,22 @@ use crate::store::Store;
 /// The limit of a [`WaitGroup`](crate::WaitGroup), changed for the whole fleet without a deployment. See
 /// [`fleet`](crate::fleet).
 ///
-/// Once a version is set, it is the limit of the `WaitGroup` of the same name in the same store, instead of the limits of that
-/// and of [adaptive](crate::ConcurrencyLimitLayer::adaptive) ones. A limit that is [chosen](crate::ConcurrencyLimitLayer::limit)
-/// for a request counts where it is lower. The limit is read at each grant: it also applies to the callers that wait, and
-/// processes without a handle follow it as long as callers of a process with one wait for the same key.
+/// Once a version is set, it is the limit of the `WaitGroup` of the same name in the same store. It replaces the limit
+/// of the `WaitGroup` and [adaptive](crate::ConcurrencyLimitLayer::adaptive) limits. A limit that is
+/// [chosen](crate::ConcurrencyLimitLayer::limit) for a request applies if it is lower. The limit is read at each grant,
+/// so it also applies to waiting callers. A process without a handle follows it while callers of a process with a
+/// handle wait for the same key.
 ///
-/// A process follows it as long as it has a handle. If the first version is [undone](FleetLimit::undo), callers that wait
-/// already keep the limit that it had: set the one that is meant before.
+/// A process follows the limit as long as it has a handle. If the first version is [undone](FleetLimit::undo), callers
+/// that are already waiting keep its limit: set the intended limit before.
 ///
-/// A lower limit takes no permit from its holder. New permits are granted when those held are fewer than the limit. A caller
-/// whose weight is above a limit that was lowered gets its permit when no other is held. By a limit of 0 no permit is granted,
-/// and all callers are refused, also those that wait.
+/// If the limit is lowered, holders keep their permits. New permits are granted when fewer permits than the limit are
+/// held. A caller whose weight is above a lowered limit acquires its permit when no other is held. With a limit of 0,
+/// no permit is granted, and all callers are refused, including waiting ones.
 ///
 /// ```
 /// use tower_distributed::{Store, WaitGroup};
-/// use tower_distributed::wait_group::FleetLimit;
+/// use tower_distributed::fleet::FleetLimit;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_distributed::Error> {
 /// let store = Store::in_memory();

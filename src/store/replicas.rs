@@ -1,15 +1,15 @@
-//! How many processes share a limit while the store is unavailable.
+//! The number of processes that share a limit while the store is unavailable.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::fleet::members::Members;
 use crate::store::Store;
 use crate::store::failure::Sharing;
+use crate::store::processes::Members;
 
-/// The number of processes that share a limit while the store is unavailable: the largest that a layer has named, or that
-/// was counted.
+/// The number of processes that share a limit while the store is unavailable: the larger of the number that layers were
+/// given, and the counted one.
 #[derive(Clone, Debug)]
 pub(crate) struct Replicas(Arc<Most>);
 
@@ -32,7 +32,7 @@ impl Replicas {
         let named = match sharing {
             Sharing::Named(replicas) => replicas,
             Sharing::Counted { first, at_least } => {
-                // In memory there is no outage, and nobody else.
+                // In memory there are no outages and no other processes.
                 if !store.is_in_memory() {
                     most.members
                         .get_or_init(|| Members::join(store, name))
