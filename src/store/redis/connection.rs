@@ -88,7 +88,7 @@ impl Connection {
         commands: &[&Cmd],
         skip: usize,
     ) -> Result<Vec<Value>, RedisError> {
-        let mut all = Pipeline::with_capacity(commands.len());
+        let mut all = Pipeline::new();
         for command in commands {
             all.add_command((*command).clone());
         }

@@ -10,6 +10,23 @@ use super::names::Names;
 
 const FILE: &str = include_str!("../../../examples/prometheus/alerts.yml");
 
+/// The guide whose sections the alerts name.
+const GUIDE: &str = include_str!("../../../src/docs/guide/errors.md");
+const PAGE: &str =
+    "https://docs.rs/tower-distributed/latest/tower_distributed/guide/errors/index.html#";
+
+/// The anchors of the guide, as rustdoc writes them.
+fn sections() -> Vec<String> {
+    let headings = GUIDE.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            line.trim_start_matches(['#', ' '])
+                .to_lowercase()
+                .replace(' ', "-")
+        })
+        .collect()
+}
+
 #[test]
 fn every_alert_is_complete_and_names_metrics_and_labels_that_exist() {
     let (files, names) = (
@@ -52,6 +69,14 @@ fn every_alert_is_complete_and_names_metrics_and_labels_that_exist() {
         assert!(
             summary.ends_with('.') && runbook.ends_with('.') && runbook.len() > 60,
             "{alert}"
+        );
+        let url = text(&rule["annotations"]["runbook_url"]);
+        let section = url
+            .strip_prefix(PAGE)
+            .unwrap_or_else(|| panic!("{alert}: {url}"));
+        assert!(
+            sections().contains(&section.to_owned()),
+            "{alert}: the guide has no {section}"
         );
         let shown: Vec<_> = summary
             .split("$labels.")

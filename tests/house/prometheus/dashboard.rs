@@ -57,6 +57,15 @@ fn every_panel_shows_metrics_that_exist_by_labels_that_they_have() {
 }
 
 #[test]
+fn every_metric_is_on_the_dashboard() {
+    let all = Names::all();
+    assert!(all.len() > 10, "{all:?}");
+    for metric in all {
+        assert!(FILE.contains(&metric), "{metric}");
+    }
+}
+
+#[test]
 fn every_variable_lists_values_of_a_label_that_exists() {
     let (dashboard, names) = (
         serde_json::from_str::<Value>(FILE).unwrap(),

@@ -38,6 +38,16 @@ impl Names {
         Self(names)
     }
 
+    /// The metrics, by the names that they have in the table.
+    pub(crate) fn all() -> Vec<String> {
+        let rows = PAGE
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `tower_distributed_"));
+        rows.filter_map(|row| row.split('`').next())
+            .map(|name| format!("tower_distributed_{name}"))
+            .collect()
+    }
+
     pub(crate) fn has(&self, metric: &str) -> bool {
         self.0.contains_key(metric)
     }
