@@ -1,8 +1,8 @@
 //! A mutex on a quorum of independent servers: it is there as long as a majority of them is.
 //!
 //! ```text
-//! cargo run --example quorum                                  # three stores in this process
-//! REDIS_URLS=redis://a/,redis://b/,redis://c/ cargo run --example quorum
+//! cargo run --features quorum --example quorum                                  # three stores in this process
+//! REDIS_URLS=redis://a/,redis://b/,redis://c/ cargo run --features quorum --example quorum
 //! ```
 
 use std::time::Duration;

@@ -4,12 +4,16 @@
 Reads what `cargo doc --no-deps --all-features` has written: each item with its declaration, its methods, and the traits
 that it implements. After a change of the API, `python3 tests/public_api.py write` writes the list anew; read the
 difference, and name what breaks users in CHANGELOG.md.
+
+`python3 tests/public_api.py since COMMIT` prints what the list has, and that of the commit has not, as a table in Markdown.
+It needs no documentation.
 """
 
 import difflib
 import html
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -89,7 +93,51 @@ def listing():
     return lines
 
 
+def parts(listed):
+    """A list as a map: of an item, and of each of its members, to its lines."""
+    found = {}
+    for block in "\n".join(listed).split("\n\n"):
+        first, *lines = block.strip("\n").split("\n")
+        found[first, ""] = []
+        for words in lines:
+            # Fields and variants have the same indent as methods. The arguments of a function are no members.
+            member = r"    (?:pub )?(?:const |async )*(?:fn (\w+)|type (\w+)|(impl\b.*)|(\w+)\b)"
+            name = None if first.startswith("fn ") else re.match(member, words)
+            if name:
+                key = next(group for group in name.groups() if group)
+                found.setdefault((first, key), []).append(words.strip().rstrip(","))
+            else:
+                found[first, ""].append(words.strip())
+    return found
+
+
+def since(commit):
+    """The difference to the list of another commit, as rows of Markdown: removed, changed, added."""
+    path = LIST.relative_to(ROOT).as_posix()
+    shown = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=ROOT, capture_output=True, text=True)
+    if shown.returncode:
+        sys.exit(shown.stderr.strip())
+    before, now = parts(shown.stdout.split("\n")), parts(LIST.read_text(encoding="utf-8").split("\n"))
+    rows = []
+    for item, member in sorted(before.keys() | now.keys()):
+        # A member of an item that is gone, or new, goes with it.
+        if member and ((item, "") not in before or (item, "") not in now):
+            continue
+        was, is_now = before.get((item, member)), now.get((item, member))
+        if was == is_now:
+            continue
+        what = "added" if was is None else "removed" if is_now is None else "changed"
+        cells = [" ".join(lines or []).replace("|", "\\|") for lines in (was, is_now)]
+        cells = [f"`{cell}`" if cell else "" for cell in cells]
+        rows.append((["removed", "changed", "added"].index(what), f"| {what} | `{item}` | {cells[0]} | {cells[1]} |"))
+    print("| | item | was | is |\n|---|---|---|---|")
+    print("\n".join(row for _, row in sorted(rows)) if rows else "| nothing has changed | | | |")
+
+
 def main():
+    if len(sys.argv) == 3 and sys.argv[1] == "since":
+        since(sys.argv[2])
+        return
     now = listing()
     if sys.argv[1:] == ["write"]:
         LIST.write_text("\n".join(now), encoding="utf-8")

@@ -45,7 +45,7 @@ fn cluster(builder: StoreBuilder, urls: &[String]) -> Result<Store, Failure> {
 #[cfg(not(feature = "cluster"))]
 fn cluster(_: StoreBuilder, _: &[String]) -> Result<Store, Failure> {
     Err(
-        "this tool was built without Cluster: cargo run --features cluster --example inspect"
+        "this tool was built without Cluster: cargo run --features operator,cluster --example inspect"
             .into(),
     )
 }
@@ -58,7 +58,7 @@ fn sentinel(builder: StoreBuilder, urls: &[String], master: &str) -> Result<Stor
 #[cfg(not(feature = "sentinel"))]
 fn sentinel(_: StoreBuilder, _: &[String], _: &str) -> Result<Store, Failure> {
     Err(
-        "this tool was built without Sentinel: cargo run --features sentinel --example inspect"
+        "this tool was built without Sentinel: cargo run --features operator,sentinel --example inspect"
             .into(),
     )
 }

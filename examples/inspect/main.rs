@@ -2,14 +2,14 @@
 //! quotas for the whole fleet.
 //!
 //! ```sh
-//! cargo run --example inspect -- redis://127.0.0.1/                                     # lists all
-//! cargo run --example inspect -- redis://127.0.0.1/ --namespace reports --full
-//! cargo run --example inspect -- redis://127.0.0.1/ --revoke reports 2026-11            # asks first
-//! cargo run --example inspect -- redis://127.0.0.1/ --set api "100/min, burst 20" --by ann
-//! cargo run --example inspect -- redis://127.0.0.1/ --top api                           # who is refused most
-//! cargo run --example inspect -- redis://127.0.0.1/ --libraries                         # of functions, on each server
-//! cargo run --example inspect -- redis://127.0.0.1/ --acl ops                           # the permissions that it needs
-//! cargo run --example inspect --features cluster -- --cluster redis://10.0.0.1/ redis://10.0.0.2/
+//! cargo run --features operator --example inspect -- redis://127.0.0.1/                                     # lists all
+//! cargo run --features operator --example inspect -- redis://127.0.0.1/ --namespace reports --full
+//! cargo run --features operator --example inspect -- redis://127.0.0.1/ --revoke reports 2026-11            # asks first
+//! cargo run --features operator --example inspect -- redis://127.0.0.1/ --set api "100/min, burst 20" --by ann
+//! cargo run --features operator --example inspect -- redis://127.0.0.1/ --top api                           # who is refused most
+//! cargo run --features operator --example inspect -- redis://127.0.0.1/ --libraries                         # of functions, on each server
+//! cargo run --features operator --example inspect -- redis://127.0.0.1/ --acl ops                           # the permissions that it needs
+//! cargo run --features operator,cluster --example inspect -- --cluster redis://10.0.0.1/ redis://10.0.0.2/
 //! ```
 
 mod act;

@@ -226,7 +226,7 @@ impl Load {
             }
             if place.cluster && !cfg!(feature = "cluster") {
                 return Err(
-                    "--cluster needs the feature: cargo run --release --features cluster --example load"
+                    "--cluster needs the feature: cargo run --release --features operator,cluster --example load"
                         .into(),
                 );
             }

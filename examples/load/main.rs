@@ -2,9 +2,9 @@
 //! checks on the calls of all processes together what was promised.
 //!
 //! ```text
-//! cargo run --release --example load -- --help
-//! cargo run --release --example load -- http http://127.0.0.1:3000/limited --rate 20 --quota 5/s --burst 10
-//! cargo run --release --example load -- token-bucket --redis redis://127.0.0.1/ --quota 100/s --processes 4
+//! cargo run --release --features operator --example load -- --help
+//! cargo run --release --features operator --example load -- http http://127.0.0.1:3000/limited --rate 20 --quota 5/s --burst 10
+//! cargo run --release --features operator --example load -- token-bucket --redis redis://127.0.0.1/ --quota 100/s --processes 4
 //! ```
 //!
 //! The checks find no breach where there is none: an admission happened between the start of its call and its answer, so

@@ -1,9 +1,9 @@
 //! Draws the pictures of the documentation, from real runs, into `docs/`.
 //!
 //! ```text
-//! cargo run --example pictures                    all pictures
-//! cargo run --example pictures -- token-level     some of them
-//! cargo run --example pictures -- --help          their names
+//! cargo run --features operator --example pictures                    all pictures
+//! cargo run --features operator --example pictures -- token-level     some of them
+//! cargo run --features operator --example pictures -- --help          their names
 //! ```
 //!
 //! Computed pictures are the same in every run: `tests/house/pictures.rs` compares them with the files. Measured pictures start
@@ -98,7 +98,7 @@ fn main() -> Done {
 
 fn help() -> Done {
     println!(
-        "cargo run --example pictures [-- NAME…]\n\nDraws docs/NAME.svg, all without a name. The names:"
+        "cargo run --features operator --example pictures [-- NAME…]\n\nDraws docs/NAME.svg, all without a name. The names:"
     );
     for picture in &PICTURES {
         println!(

@@ -1,8 +1,8 @@
 //! A service with limits, a lock, flights and a filter, and their metrics for Prometheus at `/metrics`.
 //!
 //! ```text
-//! cargo run --example prometheus --features metrics
-//! REDIS_URL=redis://127.0.0.1/ PORT=3001 cargo run --example prometheus --features metrics
+//! cargo run --features metrics,operator --example prometheus
+//! REDIS_URL=redis://127.0.0.1/ PORT=3001 cargo run --features metrics,operator --example prometheus
 //! ```
 //!
 //! Beside this file are `dashboard.json` (in Grafana: Dashboards, New, Import), `alerts.yml` (a rule file of Prometheus),

@@ -25,7 +25,7 @@ fn compare(name: &str, file: &str, drawn: &str) {
     assert!(
         file == drawn,
         "docs/{name}.svg is out of date from line {line} on.\n  in the file: {:?}\n  drawn now:   {:?}\n\
-         Run `cargo run --example pictures -- {name}`, look at the picture, and commit it.",
+         Run `cargo run --features operator --example pictures -- {name}`, look at the picture, and commit it.",
         file.lines().nth(line - 1),
         drawn.lines().nth(line - 1),
     );
