@@ -75,7 +75,7 @@ async fn status(app: &Router, method: &str, fields: &[(&str, &str)]) -> u16 {
 }
 
 /// The remaining tokens of all.
-async fn remaining(bucket: &TokenBucket) -> u64 {
+async fn remaining(bucket: &TokenBucket) -> u32 {
     bucket.peek(ALL).await.unwrap().remaining()
 }
 
