@@ -5,11 +5,14 @@
 //! REDIS_URL=redis://127.0.0.1/ PORT=3001 cargo run --example gateway # state in Redis, shared by all
 //! ```
 //!
-//! The API is in this file, `leases.rs`, `once.rs`, `policies.rs` and `queues.rs`; the page is in `page/`.
+//! The API is in this file, `counting.rs`, `leases.rs`, `once.rs`, `policies.rs` and `queues.rs`; the page is in `page/`.
 
+mod counting;
 mod leases;
 mod once;
 mod page;
+#[path = "../pages/mod.rs"]
+mod pages;
 mod policies;
 mod queues;
 
@@ -103,6 +106,7 @@ fn app(store: &Store, seat: &Seat) -> Result<Router, Error> {
         .route_layer(from_fn_with_state(seat.clone(), page::board::follow))
         .route("/limited", get(limited).layer(limit))
         .merge(policies::routes(store, &seat.refused)?)
+        .merge(counting::routes(store, &seat.alone)?)
         .route_layer(from_fn_with_state(seat.clone(), page::board::count))
         .merge(queues::routes(store, seat)?)
         .route("/healthz", get(move || std::future::ready(health.clone())))

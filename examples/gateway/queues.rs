@@ -8,6 +8,7 @@ use axum::http::HeaderName;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::{Extension, Router};
+use tower_distributed::wait_group::WaitGroupBuilder;
 use tower_distributed::{Error, Key, Store, WaitGroup, web};
 
 use crate::page::board::Seat;
@@ -18,15 +19,23 @@ pub(crate) const PERMITS: u32 = 4;
 /// Names the tenant. What is no example takes it from credentials that it has checked.
 pub(crate) const TENANT: HeaderName = HeaderName::from_static("x-tenant");
 
+/// The limit in the order of arrival.
+pub(crate) fn fifo(store: &Store) -> Result<WaitGroup, Error> {
+    calls().build(store, "gateway-fifo")
+}
+
+/// The fair limit.
+pub(crate) fn fair(store: &Store) -> Result<WaitGroup, Error> {
+    calls().fair().build(store, "gateway-fair")
+}
+
+fn calls() -> WaitGroupBuilder {
+    WaitGroup::builder(PERMITS).max_waiters(200)
+}
+
 pub(crate) fn routes(store: &Store, seat: &Seat) -> Result<Router, Error> {
-    let (calls, one_queue) = (
-        || WaitGroup::builder(PERMITS).max_waiters(200),
-        |_: &Request| "all",
-    );
-    let (fifo, fair) = (
-        calls().build(store, "gateway-fifo")?,
-        calls().fair().build(store, "gateway-fair")?,
-    );
+    let one_queue = |_: &Request| "all";
+    let (fifo, fair) = (fifo(store)?, fair(store)?);
     let max_wait = Duration::from_secs(10);
     let fifo = web::concurrency_limit(fifo, one_queue).max_wait(max_wait);
     let fair = web::concurrency_limit(fair, one_queue)

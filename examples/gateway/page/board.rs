@@ -12,8 +12,8 @@ use axum::middleware::Next;
 use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tower_distributed::LeaseHandle;
 use tower_distributed::fleet::RefusedKeys;
+use tower_distributed::{LeaseHandle, Store};
 
 use super::tenants::Queues;
 
@@ -82,6 +82,8 @@ pub(crate) struct Seat {
     pub(crate) queues: Queues,
     /// What the rate limits of both gateways refuse, by address: the page shows addresses anyway.
     pub(crate) refused: RefusedKeys,
+    /// What this gateway counts alone.
+    pub(crate) alone: Store,
 }
 
 impl Default for Board {

@@ -1,4 +1,4 @@
-//! The requests that the page's buttons send, in turn to both gateways.
+//! The requests that the page's buttons and its steady traffic send, in turn to both gateways.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -104,13 +104,23 @@ pub(super) fn calls(what: &str, now: u64, caller: u8) -> Option<Vec<Call>> {
 }
 
 /// One request to each limit that outlives an outage in its own way.
-pub(super) fn policies(turn: usize, caller: u8) -> [Call; 3] {
+fn policies(turn: usize, caller: u8) -> [Call; 3] {
     [
         "GET /policy/fail-closed",
         "GET /policy/fail-open",
         "GET /policy/local-share",
     ]
     .map(|path| Call::new(turn, path, caller, ""))
+}
+
+/// One request to each limit that has steady traffic.
+pub(super) fn each_turn(turn: usize, caller: u8) -> impl Iterator<Item = Call> {
+    let counted = ["GET /counted/together", "GET /counted/alone"];
+    let counted = counted.map(|path| Call::new(turn, path, caller, ""));
+    policies(turn, caller)
+        .into_iter()
+        .chain(counted)
+        .chain([limited(turn, caller)])
 }
 
 /// One request to `/limited`.

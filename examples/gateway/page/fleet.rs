@@ -1,31 +1,25 @@
 //! Two gateways on one store, what they know of it, and the traffic between.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
-use futures::future::{join, join_all};
+use futures::future::join;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use tower_distributed::fleet::{RefusedKey, RefusedKeys};
-use tower_distributed::{BreakerState, Error, Store, TokenBucket, WaitGroup};
+use tower_distributed::{Error, Store};
 
 use super::board::{Board, Seat};
-use super::bursts::{self, Call};
+use super::bursts::Call;
 use super::link::Link;
+use super::side::{Known, Side};
 use super::tenants::Queues;
 
 /// No server listens there.
 const NOWHERE: &str = "redis://127.0.0.1:1/";
-/// The time between two requests of the traffic: 8.3 per second to each limit.
-const TRAFFIC_EVERY: Duration = Duration::from_millis(120);
-/// The address that the traffic comes from: 127.0.0.2.
-const TRAFFIC_FROM: u8 = 2;
 /// How many addresses the page shows.
 const SHOWN: usize = 6;
 
@@ -37,6 +31,10 @@ pub(crate) struct Fleet {
     queues: Queues,
     refused: RefusedKeys,
     traffic: AtomicBool,
+    /// Which gateway is asked first.
+    is_second_first: AtomicBool,
+    /// Tells pages that are open that this is another process than before.
+    started_ms: u64,
 }
 
 struct Gateway {
@@ -47,90 +45,6 @@ struct Gateway {
     known: Mutex<Known>,
 }
 
-/// A gateway on a store.
-struct Side {
-    store: Store,
-    app: Router,
-    bucket: TokenBucket,
-    exports: WaitGroup,
-}
-
-/// What the store said last.
-#[derive(Default)]
-struct Known {
-    latency: Option<Duration>,
-    version: Option<String>,
-    error: Option<String>,
-    tokens: BTreeMap<String, u32>,
-    permits: Option<u32>,
-}
-
-impl Side {
-    fn new(store: Store, seat: &Seat) -> Result<Self, Error> {
-        let (bucket, exports) = (crate::bucket(&store)?, crate::leases::exports(&store)?);
-        Ok(Self {
-            app: crate::app(&store, seat)?,
-            bucket,
-            exports,
-            store,
-        })
-    }
-
-    /// Asks the store as a layer does, so that the breaker is left alone. Pings would close it.
-    async fn ask(&self, callers: &[String]) -> Known {
-        let began = Instant::now();
-        let permits = match self.exports.count("all").await {
-            Ok(permits) => permits,
-            Err(error) => return Known::unavailable(&error),
-        };
-        let latency = Some(began.elapsed());
-        let peek = async |caller: &String| {
-            let state = self
-                .bucket
-                .peek(caller.parse::<IpAddr>().ok()?)
-                .await
-                .ok()?;
-            Some((caller.clone(), state.remaining()))
-        };
-        let tokens = join_all(callers.iter().map(peek))
-            .await
-            .into_iter()
-            .flatten()
-            .collect();
-        match self.store.ping().await {
-            Ok(_) => {
-                let version = self.store.stats().server_version;
-                Known {
-                    latency,
-                    version,
-                    error: None,
-                    tokens,
-                    permits: Some(permits),
-                }
-            }
-            Err(error) => Known::unavailable(&error),
-        }
-    }
-
-    /// The state of its breaker. Nobody is asked.
-    fn breaker(&self) -> &'static str {
-        match self.store.stats().breaker {
-            BreakerState::Closed => "closed",
-            BreakerState::HalfOpen => "half-open",
-            _ => "open",
-        }
-    }
-}
-
-impl Known {
-    fn unavailable(error: &Error) -> Self {
-        Self {
-            error: Some(error.to_string()),
-            ..Self::default()
-        }
-    }
-}
-
 impl Gateway {
     fn side(&self, link: &Link) -> &Side {
         self.on_nothing
@@ -139,17 +53,13 @@ impl Gateway {
             .unwrap_or(&self.on_store)
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self, link: &Link) -> Value {
-        let known = self.known();
-        json!({
-            "name": self.name, "reachable": known.latency.is_some(), "version": known.version,
-            "latency_us": known.latency.map(|latency| u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)),
-            "breaker": self.side(link).breaker(), "error": known.error, "tokens": known.tokens, "permits": known.permits,
-        })
+        let breaker = self.side(link).breaker();
+        self.known().state(self.name, breaker)
     }
 }
 
@@ -183,12 +93,12 @@ impl Fleet {
         let queues = Queues::default();
         let refused = RefusedKeys::with_plain_keys(&stores[0], "gateway")?;
         let gateway = |name, store: &Store| {
-            let (queues, refused) = (queues.clone(), refused.clone());
             let seat = Seat {
                 board: board.clone(),
                 gateway: name,
-                queues,
-                refused,
+                queues: queues.clone(),
+                refused: refused.clone(),
+                alone: Store::in_memory(),
             };
             let on_nothing =
                 (!link.is_forwarded()).then(|| Side::new(Store::redis(NOWHERE)?, &seat));
@@ -202,17 +112,20 @@ impl Fleet {
             })
         };
         let gateways = [gateway("A", &stores[0])?, gateway("B", &stores[1])?];
-        let (board, traffic) = (board.clone(), AtomicBool::new(true));
+        let started = SystemTime::now().duration_since(UNIX_EPOCH);
+        let started = started.unwrap_or_default().as_millis();
         let fleet = Arc::new(Self {
             gateways,
             link,
-            board,
+            board: board.clone(),
             queues,
             refused,
-            traffic,
+            traffic: AtomicBool::new(true),
+            is_second_first: AtomicBool::new(false),
+            started_ms: u64::try_from(started).unwrap_or_default(),
         });
         tokio::spawn(Arc::clone(&fleet).keep_asking());
-        tokio::spawn(Arc::clone(&fleet).keep_calling());
+        tokio::spawn(super::traffic::keep_calling(Arc::clone(&fleet)));
         Ok(fleet)
     }
 
@@ -224,12 +137,35 @@ impl Fleet {
         &self.board
     }
 
+    pub(super) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// Whether the switch is off, or the store gave no answer when it was asked last.
+    pub(super) fn has_no_store(&self) -> bool {
+        self.link.is_away() || self.gateways[0].known().is_unreachable()
+    }
+
+    /// Whether traffic is sent: while somebody looks, and has not switched it off.
+    pub(super) fn has_traffic(&self) -> bool {
+        self.board.is_watched() && self.traffic.load(Ordering::Relaxed)
+    }
+
     pub(super) fn send_traffic(&self, on: bool) {
         self.traffic.store(on, Ordering::Relaxed);
     }
 
     pub(super) fn take_store_away(&self, away: bool) {
         self.link.take_away(away);
+    }
+
+    /// Sends a call when it is due. The page shows what becomes of it.
+    pub(super) fn send(self: &Arc<Self>, call: Call) {
+        let fleet = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(call.after).await;
+            fleet.answer(call.gateway, call.request).await
+        });
     }
 
     /// The answer of gateway A (0) or B (1).
@@ -254,10 +190,10 @@ impl Fleet {
         let operations: u64 = stats.iter().map(|stats| stats.operations).sum();
         let batches: u64 = stats.iter().map(|stats| stats.batches).sum();
         json!({
-            "now_ms": self.board.now(), "state": self.state_is_in().to_string(), "away": self.link.is_away(),
+            "started_ms": self.started_ms, "now_ms": self.board.now(), "state": self.state_is_in().to_string(), "away": self.link.is_away(),
             "cut": self.link.is_forwarded(),
             "traffic": self.traffic.load(Ordering::Relaxed), "gateways": gateways, "batches": { "operations": operations, "batches": batches },
-            "limited": { "rate": 5, "burst": 10 }, "exports": { "limit": 2 },
+            "limited": { "rate": 5, "burst": 10 }, "counted": { "rate": crate::counting::RATE }, "exports": { "limit": 2 },
             "counts": self.board.counts(), "routes": self.board.routes(),
             "requests": self.board.requests(), "queues": self.queues.state(), "refused": self.refused(),
         })
@@ -274,46 +210,21 @@ impl Fleet {
         let mut callers = self.board.callers("/limited");
         callers.truncate(SHOWN);
         let ask = async |gateway: &Gateway| {
-            let known = gateway.side(&self.link).ask(&callers).await;
-            *gateway.known() = known;
+            let answered = gateway.side(&self.link).ask(&callers).await;
+            gateway.known().update(answered);
         };
-        join(ask(&self.gateways[0]), ask(&self.gateways[1])).await;
+        // In turn, so that neither has the advantage of the other's warm caches.
+        let first = usize::from(self.is_second_first.fetch_not(Ordering::Relaxed));
+        join(ask(&self.gateways[first]), ask(&self.gateways[1 - first])).await;
     }
 
     async fn keep_asking(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval(super::EVERY);
+        let mut ticks = tokio::time::interval(crate::pages::EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             ticks.tick().await;
             if self.board.is_watched() {
                 self.ask_stores().await;
-            }
-        }
-    }
-
-    async fn keep_calling(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval(TRAFFIC_EVERY);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-        for turn in 0.. {
-            ticks.tick().await;
-            if !self.board.is_watched() || !self.traffic.load(Ordering::Relaxed) {
-                continue;
-            }
-            let limited = bursts::limited(turn, TRAFFIC_FROM);
-            // Without the store nobody waits.
-            let queued = (!self.link.is_away())
-                .then(|| self.queues.calls(turn))
-                .into_iter()
-                .flatten();
-            for Call {
-                gateway, request, ..
-            } in bursts::policies(turn, TRAFFIC_FROM)
-                .into_iter()
-                .chain([limited])
-                .chain(queued)
-            {
-                let fleet = Arc::clone(&self);
-                tokio::spawn(async move { fleet.answer(gateway, request).await });
             }
         }
     }

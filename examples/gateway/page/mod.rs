@@ -2,11 +2,11 @@
 //!
 //! | | |
 //! |---|---|
-//! | `GET /` | the page, one file |
+//! | `GET /`, `/page/{file}` | the page |
 //! | `GET /state` | all numbers of the page, as JSON |
 //! | `GET /events` | the same, several times a second |
 //! | `POST /burst/{what}` | sends some requests to both gateways |
-//! | `POST /traffic/{on or off}` | sends requests to the rate limits and the queues all the time, while somebody looks |
+//! | `POST /traffic/{on or off}` | sends requests to every layer all the time, while somebody looks |
 //! | `POST /store/{away or back}` | cuts the way to the store |
 //!
 //! All other requests are for gateway A.
@@ -15,70 +15,52 @@ pub(crate) mod board;
 mod bursts;
 mod fleet;
 mod link;
+mod side;
 pub(crate) mod tenants;
+mod traffic;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Path, Query, Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY};
-use axum::http::{HeaderValue, Method, StatusCode};
-use axum::middleware::{Next, from_fn};
+use axum::http::StatusCode;
+use axum::middleware::from_fn;
 use axum::response::sse::{Event, Sse};
-use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use futures::{Stream, StreamExt as _, stream};
+use futures::Stream;
 use serde_json::{Value, json};
-use tokio::time::MissedTickBehavior;
 
 pub(crate) use self::fleet::Fleet;
+use crate::pages::{self, File};
 
-/// The time between two events.
-const EVERY: Duration = Duration::from_millis(150);
-/// The page loads nothing from elsewhere.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-                      connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'";
+/// The files of this page alone.
+const FILES: [File; 9] = [
+    ("/", include_str!("index.html")),
+    ("/page/gateway.css", include_str!("gateway.css")),
+    ("/page/gateway.js", include_str!("gateway.js")),
+    ("/page/history.js", include_str!("history.js")),
+    ("/page/limits.js", include_str!("limits.js")),
+    ("/page/queues.js", include_str!("queues.js")),
+    ("/page/requests.js", include_str!("requests.js")),
+    ("/page/store.js", include_str!("store.js")),
+    ("/page/timeline.js", include_str!("timeline.js")),
+];
 
 pub(crate) fn routes(fleet: &Arc<Fleet>) -> Router {
     let first = Arc::clone(fleet);
-    Router::new()
-        .route("/", get(page))
+    pages::files(&FILES)
         .route("/state", get(state))
         .route("/events", get(events))
         .route("/burst/{what}", post(burst))
         .route("/traffic/{to}", post(traffic))
         .route("/store/{to}", post(store))
-        .route_layer(from_fn(of_no_other_site))
+        .route_layer(from_fn(pages::of_no_other_site))
         .with_state(Arc::clone(fleet))
         .fallback(move |request: Request| {
             let fleet = Arc::clone(&first);
             async move { fleet.answer(0, request).await }
         })
-}
-
-/// Refuses what other pages in the same browser send: they must not press these buttons.
-async fn of_no_other_site(request: Request, next: Next) -> Response {
-    let site = request
-        .headers()
-        .get("sec-fetch-site")
-        .map(HeaderValue::as_bytes);
-    let is_of_other_site = matches!(site, Some(b"cross-site" | b"same-site"));
-    if request.method() == Method::POST && is_of_other_site {
-        return StatusCode::FORBIDDEN.into_response();
-    }
-    next.run(request).await
-}
-
-async fn page() -> impl IntoResponse {
-    (
-        [
-            (CACHE_CONTROL, "no-store"),
-            (CONTENT_SECURITY_POLICY, POLICY),
-        ],
-        Html(include_str!("../page.html")),
-    )
 }
 
 async fn state(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
@@ -91,19 +73,12 @@ async fn events(
     State(fleet): State<Arc<Fleet>>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let watching = fleet.board().watch();
-    let mut ticks = tokio::time::interval(EVERY);
-    // A slow reader is sent what is now, not what it has missed.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let states = stream::unfold(
-        (fleet, ticks, watching),
-        async |(fleet, mut ticks, watching)| {
-            ticks.tick().await;
-            let event = Event::default().data(fleet.state().to_string());
-            Some((Ok(event), (fleet, ticks, watching)))
-        },
-    );
-    // A page that is open must not keep the process from ending.
-    Sse::new(states.take_until(Box::pin(crate::interrupted())))
+    let state = move || {
+        // Counted as a watcher for as long as the stream lives.
+        let _ = &watching;
+        fleet.state()
+    };
+    pages::events(state, crate::interrupted())
 }
 
 #[derive(serde::Deserialize)]
@@ -125,14 +100,8 @@ async fn burst(
 ) -> Result<Json<Value>, StatusCode> {
     let calls = bursts::calls(&what, fleet.board().now(), caller).ok_or(StatusCode::NOT_FOUND)?;
     let sent = calls.len();
-    for call in calls {
-        let fleet = Arc::clone(&fleet);
-        tokio::spawn(async move {
-            tokio::time::sleep(call.after).await;
-            fleet.answer(call.gateway, call.request).await
-        });
-    }
-    Ok(Json(json!({ "sent": sent })))
+    calls.into_iter().for_each(|call| fleet.send(call));
+    Ok(Json(json!({ "sent": sent, "now_ms": fleet.board().now() })))
 }
 
 async fn traffic(
@@ -141,7 +110,7 @@ async fn traffic(
 ) -> Result<Json<Value>, StatusCode> {
     let on = one_of(&to, "on", "off")?;
     fleet.send_traffic(on);
-    Ok(Json(json!({ "traffic": on })))
+    Ok(Json(json!({ "traffic": on, "now_ms": fleet.board().now() })))
 }
 
 async fn store(
@@ -150,7 +119,7 @@ async fn store(
 ) -> Result<Json<Value>, StatusCode> {
     let away = one_of(&to, "away", "back")?;
     fleet.take_store_away(away);
-    Ok(Json(json!({ "away": away })))
+    Ok(Json(json!({ "away": away, "now_ms": fleet.board().now() })))
 }
 
 fn one_of(text: &str, yes: &str, no: &str) -> Result<bool, StatusCode> {

@@ -26,7 +26,7 @@ const MODEST: std::ops::Range<usize> = 1..10;
 const GREEDY: usize = 40;
 const AT_ONCE: usize = 8;
 /// How many turns of the traffic are between two calls of modest tenants.
-const MODEST_EVERY: usize = 3;
+const MODEST_EVERY: usize = 5;
 /// How long calls are remembered: at most 267, since each holds one of the permits for 150 ms.
 const LATELY: Duration = Duration::from_secs(10);
 
