@@ -46,7 +46,7 @@ export function limited(state) {
 function addClient(caller, burst) {
   clients.push(caller);
   const gauge = make("div", { class: "gauge", role: "meter", "aria-label": `tokens of ${caller}`, "aria-valuemin": 0, "aria-valuemax": burst }, ...Array.from({ length: burst }, () => make("i")));
-  const tokens = make("span", { class: "muted tokens", "aria-hidden": "true" }, make("b", { "data-tokens": caller }));
+  const tokens = make("b", { class: "muted tokens", "aria-hidden": "true", "data-tokens": caller });
   const nums = make("dl", { class: "nums" }, ...["A", "B", "refused"].map((name) => make("div", {}, make("dt", {}, name), make("dd", {}))));
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("class", "chart");

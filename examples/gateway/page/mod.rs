@@ -110,7 +110,9 @@ async fn traffic(
 ) -> Result<Json<Value>, StatusCode> {
     let on = one_of(&to, "on", "off")?;
     fleet.send_traffic(on);
-    Ok(Json(json!({ "traffic": on, "now_ms": fleet.board().now() })))
+    Ok(Json(
+        json!({ "traffic": on, "now_ms": fleet.board().now() }),
+    ))
 }
 
 async fn store(

@@ -51,7 +51,10 @@ fn send(fleet: &Arc<Fleet>, turn: usize) {
     for (what, every, first) in BURSTS {
         if turn % every == first {
             let calls = bursts::calls(what, fleet.board().now(), BUSY);
-            calls.into_iter().flatten().for_each(|call| fleet.send(call));
+            calls
+                .into_iter()
+                .flatten()
+                .for_each(|call| fleet.send(call));
         }
     }
     // Without the store nobody waits.
