@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the page of the gateway example in headless Chromium, and installs it if it is missing.
+# Tests the pages of the examples gateway and llm_gateway in headless Chromium, and installs it if it is missing.
 # Usage: tests/page.sh [directory for new screenshots]
 # Exits with 3 if there is no browser, and none can be installed.
 set -euo pipefail
@@ -12,7 +12,7 @@ if ! command -v chromedriver >/dev/null && ! tests/install.sh chromium chromium-
   exit 3
 fi
 
-cargo build --all-features --example gateway
+cargo build --all-features --example gateway --example llm_gateway
 cargo test --all-features --test house in_browser -- --ignored --skip screenshots
 if [ $# -gt 0 ]; then
   SCREENSHOTS="$(realpath "$1")" cargo test --all-features --test house screenshots -- --ignored

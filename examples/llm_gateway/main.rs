@@ -76,7 +76,7 @@ async fn run() -> Result<(), BoxError> {
     let page = page::Page::new(&store, board.clone(), clients)?;
     let app = gateway("A")?.merge(page::routes(&page));
     serve_on(listener, app);
-    println!("the page is at http://{first}/, state: {store}");
+    println!("the page is at http://{first}, state: {store}");
     tokio::spawn(clients::keep_asking(Arc::clone(&page)));
     page.keep_looking().await;
     Ok(())

@@ -25,7 +25,7 @@ pub fn program_of(name: &str) -> PathBuf {
 
 /// A running example that serves HTTP. It dies with this value.
 pub struct ServingExample {
-    _process: Supervised,
+    process: Supervised,
     /// Kept open: it goes on printing.
     _stdout: BufReader<ChildStdout>,
     /// Its URL.
@@ -36,9 +36,30 @@ impl ServingExample {
     /// Starts an example that listens on PORT, and prints its URL in its first line. Without a URL of Redis its state is
     /// in its process.
     pub fn start(name: &str, redis_url: Option<&str>) -> Self {
+        Self::start_on(0, name, redis_url)
+    }
+
+    /// Sends SIGSTOP: connections stay open, and nothing is answered.
+    pub fn pause(&self) {
+        self.process.pause();
+    }
+
+    /// Sends SIGCONT after [`Self::pause`].
+    pub fn resume(&self) {
+        self.process.resume();
+    }
+
+    /// Ends the example, and starts it again on its port.
+    pub fn restart(&mut self, name: &str) {
+        self.process.kill9();
+        let port = self.base.rsplit_once(':').unwrap().1.parse().unwrap();
+        *self = Self::start_on(port, name, None);
+    }
+
+    fn start_on(port: u16, name: &str, redis_url: Option<&str>) -> Self {
         let mut command = Supervised::command(program_of(name), None);
         command
-            .env("PORT", "0")
+            .env("PORT", port.to_string())
             .env_remove("REDIS_URL")
             .stdout(Stdio::piped());
         if let Some(url) = redis_url {
@@ -55,7 +76,7 @@ impl ServingExample {
             .trim()
             .to_owned();
         Self {
-            _process: process,
+            process,
             _stdout: stdout,
             base,
         }

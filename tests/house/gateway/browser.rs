@@ -159,14 +159,68 @@ impl Browser {
     }
 
     pub(crate) async fn prefer(&self, colors: &str) {
-        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": colors }] });
+        self.emulate("prefers-color-scheme", colors).await;
+    }
+
+    /// Sets a feature of the medium, as CSS names it.
+    pub(crate) async fn emulate(&self, name: &str, value: &str) {
+        let features = json!({ "features": [{ "name": name, "value": value }] });
         self.devtools("Emulation.setEmulatedMedia", features).await;
     }
 
+    /// What a screen reader reads: role, name and properties of each node that it does not pass over, in its order.
+    pub(crate) async fn tree(&self) -> Vec<Node> {
+        let tree = self
+            .devtools("Accessibility.getFullAXTree", json!({}))
+            .await;
+        let nodes = tree["nodes"].as_array().unwrap().iter();
+        nodes
+            .filter(|node| node["ignored"] != true)
+            .map(Node::of)
+            .collect()
+    }
+
     /// Returns a PNG in base64: of the whole page, or of what fits on the screen.
-    pub(crate) async fn screenshot(&self, whole: bool) -> String {
-        let parameters = json!({ "format": "png", "captureBeyondViewport": whole });
-        let shot = self.devtools("Page.captureScreenshot", parameters).await;
+    pub(crate) async fn screenshot(&self, width: u32, scale: u32, whole: bool) -> String {
+        if whole {
+            // The screen is as high as the page, so that charts are drawn as people see them.
+            let height = self.value("document.documentElement.scrollHeight").await;
+            let height = u32::try_from(height.as_u64().unwrap()).unwrap();
+            self.resize(width, height, scale).await;
+            let drawn = self.value("Number(document.body.dataset.events)").await;
+            let later = format!("Number(document.body.dataset.events) > {drawn} + 2");
+            self.until("a picture of this size", &later).await;
+        }
+        let shot = self
+            .devtools("Page.captureScreenshot", json!({ "format": "png" }))
+            .await;
         shot["data"].as_str().unwrap().to_owned()
+    }
+}
+
+/// A node of the tree of a screen reader.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) role: String,
+    pub(crate) name: String,
+    properties: Value,
+}
+
+impl Node {
+    fn of(node: &Value) -> Self {
+        let text = |value: &Value| value["value"].as_str().unwrap_or_default().to_owned();
+        Self {
+            role: text(&node["role"]),
+            name: text(&node["name"]),
+            properties: node["properties"].clone(),
+        }
+    }
+
+    /// A property, such as `checked` or `level`.
+    pub(crate) fn property(&self, name: &str) -> Value {
+        let properties = self.properties.as_array();
+        let mut properties = properties.into_iter().flatten();
+        let found = properties.find(|property| property["name"] == name);
+        found.map_or(Value::Null, |found| found["value"]["value"].clone())
     }
 }

@@ -1,9 +1,14 @@
-//! The main job, as a newcomer runs it: the `gateway` example, in process and on Redis, two of them on one.
+//! The main job, as a newcomer runs it: the `gateway` example, in process and on Redis, two of them on one. And the pages of
+//! the examples `gateway` and `llm_gateway`.
 
+mod adversity_in_browser;
 mod browser;
+mod llm_in_browser;
 mod page;
 mod page_in_browser;
 mod process;
+mod reading_in_browser;
+mod visitor;
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

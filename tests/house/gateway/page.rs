@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::process::Gateway;
 use support::eventually;
+use support::redis_server::RedisServer;
 
 const SOON: Duration = Duration::from_secs(20);
 /// From the request to the first event, in milliseconds.
@@ -80,22 +81,173 @@ pub(crate) fn answered(state: &Value, route: &str, gateway: Option<&str>, status
         .sum()
 }
 
-#[tokio::test]
-async fn the_page_is_one_file_and_its_first_event_comes_at_once() {
-    let gateway = Gateway::start(None);
-    let page = Client::new().get(&gateway.base).send().await.unwrap();
-    assert_eq!(
-        (page.status(), &page.headers()["content-type"]),
-        (StatusCode::OK, &"text/html; charset=utf-8".parse().unwrap())
-    );
-    let text = page.text().await.unwrap();
-    // Nothing is loaded from elsewhere: the only URL is the name of SVG.
-    assert_eq!(
-        text.matches("://").count(),
-        text.matches("http://www.w3.org/2000/svg").count()
-    );
-    assert!(!text.contains("<script src") && !text.contains("@import") && !text.contains("url("));
+/// The files that a text names.
+fn files(text: &str) -> Vec<String> {
+    let quoted = text.split('"').filter(|part| part.starts_with("/page/"));
+    let beside = text.split('"').filter_map(|part| part.strip_prefix("./"));
+    let mut files: Vec<_> = quoted.map(str::to_owned).collect();
+    files.extend(beside.map(|file| format!("/page/{file}")));
+    files
+}
 
+/// Nothing is loaded from elsewhere, and no text runs that is not in a file of the page.
+#[tokio::test]
+async fn each_page_is_made_of_its_own_files() {
+    for (gateway, most) in [(Gateway::start(None), 12), (Gateway::start_llm(None), 6)] {
+        let (mut seen, mut next) = (Vec::new(), vec!["/".to_owned()]);
+        while let Some(path) = next.pop() {
+            let url = format!("{}{path}", gateway.base);
+            let answer = Client::new().get(url).send().await.unwrap();
+            assert_eq!(answer.status(), StatusCode::OK, "{path}");
+            let policy = answer.headers()["content-security-policy"]
+                .to_str()
+                .unwrap();
+            assert!(
+                policy.contains("default-src 'none'") && !policy.contains("unsafe"),
+                "{policy}"
+            );
+            let text = answer.text().await.unwrap();
+            // The only URL is the name of SVG.
+            let urls = text.matches("://").count();
+            assert_eq!(
+                urls,
+                text.matches("http://www.w3.org/2000/svg").count(),
+                "{path}"
+            );
+            assert!(
+                !text.contains("@import") && !text.contains("url("),
+                "{path}"
+            );
+            assert!(
+                !text.contains(" style=") && !text.contains(" onclick="),
+                "{path}"
+            );
+            next.extend(files(&text).into_iter().filter(|file| !seen.contains(file)));
+            seen.push(path);
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), most, "{seen:?}");
+    }
+}
+
+/// From the first card: the latency of gateway A and that of gateway B.
+fn latencies(state: &Value) -> Option<[f64; 2]> {
+    let latency = |index: usize| state["gateways"][index]["latency_ns"].as_f64();
+    Some([latency(0)?, latency(1)?])
+}
+
+/// Both gateways call one store, so neither is nearer to it.
+#[tokio::test]
+async fn the_latencies_of_one_store_are_comparable() {
+    let server = RedisServer::start().await;
+    for url in [None, Some(server.url())] {
+        let gateway = Gateway::start(url.as_deref());
+        let mut events = gateway.events().await;
+        // The medians are those of 20 times that are taken in 3 s.
+        let mut ratio = f64::NAN;
+        for _ in 0..30 {
+            if let Some([a, b]) = latencies(&event(&mut events).await) {
+                ratio = a / b;
+            }
+        }
+        let store = if url.is_some() { "redis" } else { "in-memory" };
+        let _ = writeln!(
+            std::io::stderr(),
+            "figure page-latency-a-to-b-{store} {ratio:.2} (0.5 to 2)"
+        );
+        assert!((0.5..=2.0).contains(&ratio), "{store}: {ratio}");
+    }
+}
+
+/// No panel needs a button.
+#[tokio::test]
+async fn steady_traffic_feeds_every_panel() {
+    let gateway = Gateway::start(None);
+    let mut events = gateway.events().await;
+    let routes = [
+        "/export",
+        "/report/{id}",
+        "/document/{id}",
+        "/webhook",
+        "/billing",
+    ];
+    let limits = [
+        "/limited",
+        "/policy/fail-closed",
+        "/policy/fail-open",
+        "/policy/local-share",
+    ];
+    let mut state = event(&mut events).await;
+    let began = state["now_ms"].as_f64().unwrap();
+    let are_fed = |state: &Value| {
+        let of_route = |route: &str, what: &str| state["routes"][route][what].as_u64() > Some(0);
+        let queues = ["fifo", "fair"]
+            .map(|queue| state["queues"][queue]["tenants"].as_array().unwrap().len());
+        let leases = state["requests"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|visit| !visit["lease"].is_null());
+        routes.iter().all(|route| of_route(route, "arrived"))
+            && limits
+                .iter()
+                .all(|limit| answered(state, limit, None, 200) > 0)
+            && queues.iter().all(|tenants| *tenants > 0)
+            && leases.count() > 0
+            && !state["refused"].as_array().unwrap().is_empty()
+    };
+    while !are_fed(&state) {
+        state = event(&mut events).await;
+    }
+    let took = state["now_ms"].as_f64().unwrap() - began;
+    let _ = writeln!(std::io::stderr(), "figure page-all-panels-fed-ms {took:.0}");
+
+    // One limit for two gateways, and one for each.
+    while answered(&state, "/counted/alone", None, 200) < 40 {
+        state = event(&mut events).await;
+    }
+    let seconds = (state["now_ms"].as_f64().unwrap() - began) / 1000.0;
+    let together = answered(&state, "/counted/together", None, 200);
+    assert!(
+        together as f64 <= 2.0 + 5.0 * seconds + 1.0,
+        "{together} in {seconds} s"
+    );
+    assert!(answered(&state, "/counted/together", Some("A"), 200) > 0);
+    assert!(together < 30, "{together}: each counts alone");
+}
+
+/// What nobody knows during an outage is not told.
+#[tokio::test]
+async fn an_outage_leaves_nothing_known_of_the_store() {
+    let gateway = Gateway::start(None);
+    let _events = gateway.events().await;
+    let is_known = |state: &Value| {
+        let first = &state["gateways"][0];
+        first["in_use"]["exports"].is_u64()
+            && first["tokens"]["127.0.0.2"].is_u64()
+            && first["error"].is_null()
+    };
+    gateway.until("permits and tokens", is_known).await;
+    gateway.press("/store/away").await;
+    let is_unknown = |state: &Value| {
+        let none = serde_json::json!({});
+        let mut gateways = state["gateways"].as_array().unwrap().iter();
+        gateways.all(|one| {
+            one["in_use"] == none
+                && one["tokens"] == none
+                && one["latency_ns"].is_null()
+                && one["error"].is_string()
+        })
+    };
+    gateway.until("nothing known", is_unknown).await;
+    gateway.press("/store/back").await;
+    gateway.until("permits and tokens", is_known).await;
+}
+
+#[tokio::test]
+async fn the_first_event_comes_at_once() {
+    let gateway = Gateway::start(None);
     let (mut slowest, mut fastest) = (0.0_f64, f64::MAX);
     for _ in 0..5 {
         let began = Instant::now();
