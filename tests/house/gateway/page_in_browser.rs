@@ -217,15 +217,10 @@ async fn screenshots() {
             // Each at its second, so that the charts are full. The gateway started a moment ago.
             for (second, button) in [
                 (14, "[data-burst=limited]"),
-                (18, "[data-burst='limited?caller=3']"),
-                (27, "#store"),
-                (34, "#store"),
-                (38, "[data-burst=export]"),
-                (39, "[data-burst=limited]"),
-                (40, "[data-burst=billing]"),
-                (40, "[data-burst=webhook]"),
-                (41, "[data-burst=report]"),
-                (42, "[data-burst=document]"),
+                (22, "#store"),
+                (29, "#store"),
+                (38, "[data-burst=limited]"),
+                (41, "[data-burst=export]"),
             ] {
                 seconds(browser, second).await;
                 browser
