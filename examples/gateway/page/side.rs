@@ -14,7 +14,7 @@ use super::board::Seat;
 /// How many calls are timed each time that a store is asked.
 const TIMED: usize = 5;
 /// How many times the page shows the median of: those of 3 s.
-const LATENCIES: usize = 20;
+const LATENCIES: usize = 20 * TIMED;
 
 /// A gateway on a store.
 pub(super) struct Side {
@@ -29,7 +29,7 @@ pub(super) struct Side {
 pub(super) type Answer = Result<Answered, Error>;
 
 pub(super) struct Answered {
-    latency: Duration,
+    latencies: Vec<Duration>,
     version: Option<String>,
     tokens: BTreeMap<String, u32>,
     in_use: BTreeMap<&'static str, u32>,
@@ -61,7 +61,7 @@ impl Side {
 
     /// Asks the store as a layer does, so that the breaker is left alone. Pings would close it.
     pub(super) async fn ask(&self, callers: &[String]) -> Answer {
-        let latency = self.latency().await?;
+        let latencies = self.latencies().await?;
         let mut in_use = BTreeMap::new();
         for (name, permits) in &self.permits {
             in_use.insert(*name, permits.count("all").await?);
@@ -73,17 +73,17 @@ impl Side {
         let tokens = join_all(callers.iter().map(peek)).await;
         self.store.ping().await?;
         Ok(Answered {
-            latency,
+            latencies,
             version: self.store.stats().server_version,
             tokens: tokens.into_iter().flatten().collect(),
             in_use,
         })
     }
 
-    /// The median time of a call and its answer. The first call is not timed. In memory it takes 140 µs and the next ones 3 µs,
+    /// The times of some calls and their answers. The first call is not timed. In memory it takes 140 µs and the next ones 3 µs,
     /// since after a pause it runs from cold caches, and the calls of the other gateway do not: the gateway that is asked first
     /// would seem to be far from its store.
-    async fn latency(&self) -> Result<Duration, Error> {
+    async fn latencies(&self) -> Result<Vec<Duration>, Error> {
         let [(_, exports), ..] = &self.permits;
         exports.count("all").await?;
         let mut took = Vec::with_capacity(TIMED);
@@ -92,7 +92,7 @@ impl Side {
             exports.count("all").await?;
             took.push(began.elapsed());
         }
-        Ok(median(took).unwrap_or_default())
+        Ok(took)
     }
 
     /// The state of its breaker. Nobody is asked.
@@ -111,10 +111,8 @@ impl Known {
         let mut latencies = std::mem::take(&mut self.latencies);
         *self = match answer {
             Ok(answered) => {
-                latencies.push_back(answered.latency);
-                if latencies.len() > LATENCIES {
-                    latencies.pop_front();
-                }
+                latencies.extend(answered.latencies);
+                latencies.drain(..latencies.len().saturating_sub(LATENCIES));
                 Self {
                     latencies,
                     version: answered.version,
@@ -139,7 +137,6 @@ impl Known {
         json!({
             "name": name, "breaker": breaker, "error": self.error, "version": self.version,
             "latency_ns": median(self.latencies.iter().copied()).map(nanos),
-            "last_latency_ns": self.latencies.back().copied().map(nanos),
             "tokens": self.tokens, "in_use": self.in_use,
         })
     }
