@@ -1,0 +1,207 @@
+//! Envoy's rate limit service: the edge and the services behind it share their buckets. See `README.md`.
+//!
+//! ```text
+//! cargo run --example envoy -- --rules examples/envoy/rules.yaml                              # state in this process
+//! REDIS_URL=redis://127.0.0.1/ cargo run --example envoy -- --rules examples/envoy/rules.yaml # state in Redis
+//! ```
+
+mod limits;
+mod live;
+mod rules;
+mod service;
+mod status;
+mod yaml;
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use axum::routing::get;
+use clap::Parser;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tower_distributed::{Store, StoreFailure};
+
+use self::limits::Limits;
+use self::live::Live;
+use self::service::Service;
+
+/// Envoy's rate limit service. Its state is in the Redis of REDIS_URL; without it, in this process.
+#[derive(Parser)]
+struct Arguments {
+    /// A file of rules, which has one domain; it is read again when it changes. May be repeated
+    #[arg(long, required = true)]
+    rules: Vec<PathBuf>,
+    /// Print the rules and their buckets, and exit
+    #[arg(long)]
+    check: bool,
+    /// The address for gRPC and, by HTTP/1, for /metrics of Prometheus. Port 0: any free one
+    #[arg(long, default_value = "127.0.0.1:8081")]
+    listen: SocketAddr,
+    /// What to do while Redis gives no answer
+    #[arg(long, value_enum, default_value = "fail-closed")]
+    on_outage: OnOutage,
+    /// The least number of processes that share a limit in an outage. They are counted while Redis answers
+    #[arg(long, default_value = "1")]
+    replicas: NonZeroU32,
+    /// How long Redis may take to answer, in ms: less than the `timeout` of Envoy's filter
+    #[arg(long, default_value = "100")]
+    timeout: u64,
+    /// Take the tokens of hot keys ahead, for up to this time in ms: 10 is a good choice
+    #[arg(long)]
+    prefetch: Option<u64>,
+    /// How long to answer on after SIGTERM, in seconds, while the health checks of Envoy notice it
+    #[arg(long, default_value = "5")]
+    drain: u64,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum OnOutage {
+    /// Answer with the status UNAVAILABLE. Envoy refuses the request if it has `failure_mode_deny: true`
+    FailClosed,
+    /// Admit all requests
+    FailOpen,
+    /// Admit the share of this process
+    LocalShare,
+}
+
+/// How long requests may take to end after the drain.
+const LONGEST: Duration = Duration::from_secs(10);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let (metrics, live, texts, rules) = match start(&arguments) {
+        Ok(started) => started,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    print!("{rules}");
+    if arguments.check {
+        return ExitCode::SUCCESS;
+    }
+    let follower = Arc::clone(&live);
+    tokio::spawn(async move { follower.follow(texts).await });
+    match serve(&arguments, metrics, live).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Started = (PrometheusHandle, Arc<Live>, Vec<String>, String);
+
+fn start(arguments: &Arguments) -> Result<Started, Box<dyn Error>> {
+    let builder = Store::builder().timeout(Duration::from_millis(arguments.timeout));
+    let store = match std::env::var("REDIS_URL") {
+        Ok(url) => builder.redis(&url)?,
+        Err(_) => Store::in_memory(),
+    };
+    let replicas = arguments.replicas;
+    let limits = Limits {
+        store,
+        on_outage: match arguments.on_outage {
+            OnOutage::FailClosed => StoreFailure::FailClosed,
+            OnOutage::FailOpen => StoreFailure::FailOpen,
+            OnOutage::LocalShare => StoreFailure::CountedShare {
+                replicas,
+                at_least: replicas,
+            },
+        },
+        prefetch: arguments.prefetch.map(Duration::from_millis),
+        by_name: Mutex::default(),
+        sets: Mutex::default(),
+    };
+    let metrics = PrometheusBuilder::new().install_recorder()?;
+    let files = arguments.rules.clone();
+    let live = Live {
+        files,
+        limits,
+        domains: RwLock::default(),
+    };
+    let texts = yaml::read(&live.files)?;
+    let rules = live.apply(&texts)?;
+    Ok((metrics, Arc::new(live), texts, rules))
+}
+
+async fn serve(
+    arguments: &Arguments,
+    metrics: PrometheusHandle,
+    live: Arc<Live>,
+) -> Result<(), Box<dyn Error>> {
+    let listener = TcpListener::bind(arguments.listen).await;
+    let listener =
+        listener.map_err(|error| format!("cannot listen on {}: {error}", arguments.listen))?;
+    let store = live.limits.store.clone();
+    println!(
+        "listening on http://{}, state: {store}",
+        listener.local_addr()?
+    );
+    let (health, health_service) = tonic_health::server::health_reporter();
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(include_bytes!("rls.bin"))
+        .build_v1()?;
+    let upkeep = metrics.clone();
+    let routes = Routes::new(RateLimitServiceServer::new(Service(live)))
+        .add_service(health_service)
+        .add_service(reflection)
+        .into_axum_router()
+        .route("/metrics", get(async move || metrics.render()));
+    health
+        .set_serving::<RateLimitServiceServer<Service>>()
+        .await;
+    let drain = Duration::from_secs(arguments.drain);
+    let drained = async {
+        terminated().await;
+        // First the health checks send new requests elsewhere; then connections end after their last response.
+        for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+            health
+                .set_service_status(service, tonic_health::ServingStatus::NotServing)
+                .await;
+        }
+        sleep(drain).await;
+    };
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let server = Server::builder()
+        .accept_http1(true)
+        .add_routes(Routes::from(routes));
+    tokio::select! {
+        served = server.serve_with_incoming_shutdown(incoming, drained) => served?,
+        () = async { terminated().await; sleep(drain + LONGEST).await } => eprintln!("some requests have not ended"),
+        () = async { loop { sleep(LONGEST).await; upkeep.run_upkeep() } } => {}
+    }
+    Ok(store.shutdown(LONGEST).await?)
+}
+
+/// SIGTERM, or Ctrl-C.
+async fn terminated() {
+    #[cfg(unix)]
+    let mut signal = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
+    #[cfg(unix)]
+    let terminated = async {
+        match &mut signal {
+            Some(signal) => signal.recv().await.unwrap_or_default(),
+            None => std::future::pending().await,
+        }
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending();
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
+}

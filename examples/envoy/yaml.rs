@@ -1,0 +1,181 @@
+//! Reads rules from YAML, with the line of each mistake.
+
+use std::fmt::Display;
+use std::fs;
+use std::path::PathBuf;
+
+use marked_yaml::{LoaderOptions, Spanned, from_yaml_with_options};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use tower_distributed::{Quotas, Store, TokenBucket};
+
+use crate::rules::{Domain, Level, Node, Rule};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    domain: String,
+    #[serde(default)]
+    descriptors: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Descriptor {
+    key: Spanned<String>,
+    #[serde(default)]
+    value: String,
+    rate_limit: Option<RateLimit>,
+    #[serde(default)]
+    descriptors: Vec<Descriptor>,
+    #[serde(default)]
+    shadow_mode: bool,
+    #[serde(default)]
+    share_threshold: bool,
+    // Metrics are by rule.
+    #[serde(rename = "detailed_metric")]
+    _detailed_metric: Option<IgnoredAny>,
+    #[serde(rename = "value_to_metric")]
+    _value_to_metric: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RateLimit {
+    unit: Option<String>,
+    requests_per_unit: Option<u32>,
+    burst: Option<u32>,
+    quotas: Option<String>,
+    cost: Option<u32>,
+    #[serde(default)]
+    unlimited: bool,
+    bucket: Option<String>,
+    #[serde(rename = "name")]
+    _name: Option<IgnoredAny>,
+}
+
+const NEEDS: &str =
+    "a rate_limit needs `unit` and `requests_per_unit`, or `quotas`, or `unlimited: true`";
+const UNITS: &[&str] = &["second", "minute", "hour", "day", "week", "month", "year"];
+
+/// Reads the texts of files.
+pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<String>, String> {
+    let read = |file: &PathBuf| {
+        fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
+    };
+    files.iter().map(read).collect()
+}
+
+/// Parses the text of a file, which has the rules of one domain.
+pub(crate) fn parse(file: &str, text: &str) -> Result<Domain, String> {
+    let options = LoaderOptions::default().error_on_duplicate_keys(true);
+    let parsed = from_yaml_with_options(0, text, options);
+    let read: File = parsed.map_err(|error| format!("{file}:{error}"))?;
+    let mut reader = Reader {
+        file,
+        rules: Vec::new(),
+    };
+    let root = reader.level(&read.descriptors, &[&read.domain], "")?;
+    Ok(Domain {
+        name: read.domain,
+        root,
+        rules: reader.rules,
+    })
+}
+
+/// The name of buckets, or of the fleet's table, of these parts. Other characters than letters, digits, `-` and `_` are
+/// written as `.` and their code, so that different parts have different names.
+pub(crate) fn name_of(parts: &[&str]) -> String {
+    let escape = |c: char| match c {
+        c if c.is_ascii_alphanumeric() || "-_".contains(c) => c.to_string(),
+        c => format!(".{:02x}", u32::from(c)),
+    };
+    let escaped = |part: &&str| part.chars().map(escape).collect();
+    parts.iter().map(escaped).collect::<Vec<String>>().join("/")
+}
+
+struct Reader<'a> {
+    file: &'a str,
+    rules: Vec<Rule>,
+}
+
+impl Reader<'_> {
+    /// `keys`: the domain and the keys above. `path`: the path of the descriptor above.
+    fn level(&mut self, list: &[Descriptor], keys: &[&str], path: &str) -> Result<Level, String> {
+        let mut level = Level::new();
+        for descriptor in list {
+            let Descriptor { key, value, .. } = descriptor;
+            let comma = if path.is_empty() { "" } else { ", " };
+            let is = if value.is_empty() { "" } else { "=" };
+            let path = format!("{path}{comma}{}{is}{value}", **key);
+            let keys = [keys, &[key]].concat();
+            let is_wildcard = value.contains('*');
+            if descriptor.share_threshold && !is_wildcard {
+                return self.wrong(key, "share_threshold needs a value with *");
+            }
+            let rule = self.rule(descriptor, &keys, &path)?;
+            let at = rule.is_some().then_some(self.rules.len());
+            self.rules.extend(rule);
+            let node = Node {
+                rule: at,
+                is_shared: descriptor.share_threshold,
+                next: self.level(&descriptor.descriptors, &keys, &path)?,
+            };
+            let values = level.entry(key.to_string()).or_default();
+            let is_known = if value.is_empty() {
+                values.any.replace(Box::new(node)).is_some()
+            } else if is_wildcard {
+                values.wildcards.insert(value.clone(), node).is_some()
+            } else {
+                values.exact.insert(value.clone(), node).is_some()
+            };
+            if is_known {
+                return self.wrong(key, format!("{path:?} is there already"));
+            }
+        }
+        Ok(level)
+    }
+
+    fn rule(&self, of: &Descriptor, keys: &[&str], path: &str) -> Result<Option<Rule>, String> {
+        let Some(limit) = &of.rate_limit else {
+            return Ok(None);
+        };
+        let text = match (
+            limit.unlimited,
+            &limit.quotas,
+            &limit.unit,
+            limit.requests_per_unit,
+        ) {
+            (true, None, None, None) => None,
+            (false, Some(quotas), None, None) => Some(quotas.clone()),
+            (false, None, Some(unit), Some(requests)) => {
+                let unit = unit.to_lowercase();
+                if !UNITS.contains(&&*unit) {
+                    let why = format!("the unit must be one of {UNITS:?}, is {unit:?}");
+                    return self.wrong(&of.key, why);
+                }
+                let burst = limit.burst.map(|burst| format!(", burst {burst}"));
+                Some(format!("{requests}/{unit}{}", burst.unwrap_or_default()))
+            }
+            _ => return self.wrong(&of.key, NEEDS),
+        };
+        let bucket = limit.bucket.clone().unwrap_or_else(|| name_of(keys));
+        // Checks the name.
+        let checked = TokenBucket::new(&Store::in_memory(), &bucket, "1/s");
+        let quotas = text.map(|text| text.parse::<Quotas>()).transpose();
+        Ok(Some(Rule {
+            path: path.to_owned(),
+            quotas: checked
+                .and(quotas)
+                .or_else(|error| self.wrong(&of.key, error))?,
+            bucket,
+            cost: limit.cost.unwrap_or(1),
+            is_shadow: of.shadow_mode,
+        }))
+    }
+
+    fn wrong<T>(&self, at: &Spanned<String>, why: impl Display) -> Result<T, String> {
+        let line = at.span().start().map_or(0, marked_yaml::Marker::line);
+        Err(format!("{}:{line}: {why}", self.file))
+    }
+}
