@@ -17,14 +17,15 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::routing::get;
 use clap::Parser;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -79,32 +80,18 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let (metrics, live, texts, rules) = match start(&arguments) {
-        Ok(started) => started,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(2);
-        }
-    };
-    print!("{rules}");
-    if arguments.check {
-        return ExitCode::SUCCESS;
-    }
-    let follower = Arc::clone(&live);
-    tokio::spawn(async move { follower.follow(texts).await });
-    match serve(&arguments, metrics, live).await {
+    match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
-            ExitCode::FAILURE
+            ExitCode::from(2)
         }
     }
 }
 
-type Started = (PrometheusHandle, Arc<Live>, Vec<String>, String);
-
-fn start(arguments: &Arguments) -> Result<Started, Box<dyn Error>> {
+async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    // Before the counters of buckets are made.
+    let metrics = PrometheusBuilder::new().install_recorder()?;
     let builder = Store::builder().timeout(Duration::from_millis(arguments.timeout));
     let store = match std::env::var("REDIS_URL") {
         Ok(url) => builder.redis(&url)?,
@@ -125,23 +112,17 @@ fn start(arguments: &Arguments) -> Result<Started, Box<dyn Error>> {
         by_name: Mutex::default(),
         sets: Mutex::default(),
     };
-    let metrics = PrometheusBuilder::new().install_recorder()?;
-    let files = arguments.rules.clone();
-    let live = Live {
+    let (files, domains) = (arguments.rules, Default::default());
+    let live = Arc::new(Live {
         files,
         limits,
-        domains: RwLock::default(),
-    };
-    let texts = yaml::read(&live.files)?;
-    let rules = live.apply(&texts)?;
-    Ok((metrics, Arc::new(live), texts, rules))
-}
-
-async fn serve(
-    arguments: &Arguments,
-    metrics: PrometheusHandle,
-    live: Arc<Live>,
-) -> Result<(), Box<dyn Error>> {
+        domains,
+    });
+    let read = live.read()?;
+    print!("{}", live.apply(&read)?);
+    if arguments.check {
+        return Ok(());
+    }
     let listener = TcpListener::bind(arguments.listen).await;
     let listener =
         listener.map_err(|error| format!("cannot listen on {}: {error}", arguments.listen))?;
@@ -156,6 +137,7 @@ async fn serve(
         .register_encoded_file_descriptor_set(include_bytes!("rls.bin"))
         .build_v1()?;
     let upkeep = metrics.clone();
+    let follower = Arc::clone(&live);
     let routes = Routes::new(RateLimitServiceServer::new(Service(live)))
         .add_service(health_service)
         .add_service(reflection)
@@ -183,25 +165,16 @@ async fn serve(
         served = server.serve_with_incoming_shutdown(incoming, drained) => served?,
         () = async { terminated().await; sleep(drain + LONGEST).await } => eprintln!("some requests have not ended"),
         () = async { loop { sleep(LONGEST).await; upkeep.run_upkeep() } } => {}
+        () = follower.follow(read) => {}
     }
     Ok(store.shutdown(LONGEST).await?)
 }
 
 /// SIGTERM, or Ctrl-C.
 async fn terminated() {
-    #[cfg(unix)]
-    let mut signal = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
-    #[cfg(unix)]
-    let terminated = async {
-        match &mut signal {
-            Some(signal) => signal.recv().await.unwrap_or_default(),
-            None => std::future::pending().await,
-        }
-    };
-    #[cfg(not(unix))]
-    let terminated = std::future::pending();
+    let terminate = signal(SignalKind::terminate());
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
-        () = terminated => {}
+        _ = async { terminate.ok()?.recv().await } => {}
     }
 }

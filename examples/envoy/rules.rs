@@ -1,6 +1,7 @@
 //! The rules, and which of them limits a descriptor.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::fmt;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use tower_distributed::{Error, Key, QuotaTable, Quotas};
@@ -27,24 +28,24 @@ pub(crate) struct Rule {
     pub(crate) is_shadow: bool,
 }
 
-/// The descriptors at one depth, by key.
-pub(crate) type Level = HashMap<String, Values>;
-
-/// The descriptors with one key.
+/// The descriptors at one depth.
 #[derive(Debug, Default)]
-pub(crate) struct Values {
-    pub(crate) exact: HashMap<String, Node>,
-    /// Each `*` matches any text.
-    pub(crate) wildcards: BTreeMap<String, Node>,
-    pub(crate) any: Option<Box<Node>>,
+pub(crate) struct Level {
+    /// By key and value.
+    pub(crate) exact: HashMap<String, HashMap<String, Node>>,
+    /// Those with wildcards or without a value, in the order of the file.
+    pub(crate) others: Vec<Node>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// The position of its rule in [`Domain::rules`].
-    pub(crate) rule: Option<usize>,
+    pub(crate) key: String,
+    /// Each `*` matches any text. Empty: any value.
+    pub(crate) value: String,
     /// Whether all values that match the wildcard share a bucket.
     pub(crate) is_shared: bool,
+    /// The position of its rule in [`Domain::rules`].
+    pub(crate) rule: Option<usize>,
     pub(crate) next: Level,
 }
 
@@ -56,16 +57,12 @@ impl Domain {
         let mut rule = None;
         let mut key = Vec::with_capacity(entries.len());
         for Entry { key: name, value } in entries {
-            let values = level.get(name)?;
-            let wildcard = || values.wildcards.iter().find(|(of, _)| matches(of, value));
-            let (pattern, node) = match values.exact.get(value) {
-                Some(node) => (value, node),
-                None => match wildcard() {
-                    Some((pattern, node)) => (pattern, node),
-                    None => (value, &**values.any.as_ref()?),
-                },
-            };
-            key.push(if node.is_shared { pattern } else { value });
+            let exact = level.exact.get(name).and_then(|values| values.get(value));
+            let others = level.others.iter().filter(|node| node.key == *name);
+            let matching =
+                others.filter(|node| node.value.is_empty() || matches(&node.value, value));
+            let node = exact.or_else(|| matching.min_by_key(|node| node.value.is_empty()))?;
+            key.push(if node.is_shared { &node.value } else { value });
             rule = node.rule;
             level = &node.next;
         }
@@ -84,6 +81,17 @@ impl Domain {
 
     pub(crate) fn table(&self) -> Result<QuotaTable, Error> {
         QuotaTable::new(self.rows().map(|(path, quotas)| (path, quotas.clone())))
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, bucket {}: ", self.path, self.bucket)?;
+        match &self.quotas {
+            Some(quotas) => write!(f, "{quotas}")?,
+            None => write!(f, "unlimited")?,
+        }
+        f.write_str(if self.is_shadow { ", shadow mode" } else { "" })
     }
 }
 

@@ -28,7 +28,8 @@ impl RateLimitService for Service {
                 "a domain and descriptors are needed",
             ));
         }
-        let statuses = match self.0.domain(&request.domain) {
+        let domain = self.0.domains.borrow().get(&request.domain).cloned();
+        let statuses = match domain {
             Some(edition) => self.statuses(&edition, &request).await,
             // A domain without rules has no limits.
             None => Ok(vec![
@@ -36,10 +37,7 @@ impl RateLimitService for Service {
                 request.descriptors.len()
             ]),
         };
-        let statuses = statuses.map_err(|error| match error.is_overloaded() {
-            true => Status::resource_exhausted(error.to_string()),
-            false => Status::unavailable(error.to_string()),
-        })?;
+        let statuses = statuses.map_err(|error| Status::unavailable(error.to_string()))?;
         let over = statuses.iter().find(|status| is_over(status));
         let reset = over.and_then(|status| status.duration_until_reset.as_ref());
         let retry_after = reset.map(|reset| HeaderValue {
@@ -70,7 +68,7 @@ impl Service {
             let Some((rule, key)) = edition.domain.find(&descriptor.entries) else {
                 continue;
             };
-            let Some(charge) = charge(edition, rule, key, descriptor, request.hits_addend)? else {
+            let Some(charge) = charge(edition, rule, key, descriptor, request.hits_addend) else {
                 // Unlimited.
                 statuses[at].limit_remaining = u32::MAX;
                 continue;
@@ -117,23 +115,21 @@ fn charge(
     key: Key,
     descriptor: &RateLimitDescriptor,
     hits: u32,
-) -> Result<Option<Charge>, Error> {
-    let Some((limit, mut quotas)) = edition.limit(rule) else {
-        return Ok(None);
-    };
-    if let Some(own) = descriptor.limit {
+) -> Option<Charge> {
+    let (limit, quotas) = edition.limit(rule)?;
+    // The request may bring its own.
+    let own = descriptor.limit.and_then(|own| {
         let unit = own.unit().as_str_name().to_lowercase();
-        quotas = format!("{}/{unit}", own.requests_per_unit).parse()?;
-    }
+        format!("{}/{unit}", own.requests_per_unit).parse().ok()
+    });
     let hits = match descriptor.hits_addend {
         Some(own) => u32::try_from(own.value).unwrap_or(u32::MAX),
         None => hits.max(1),
     };
-    let tokens = hits.saturating_mul(edition.domain.rules[rule].cost);
-    Ok(Some(Charge {
-        limit,
-        quotas,
+    Some(Charge {
+        limit: limit.clone(),
+        quotas: own.unwrap_or(quotas),
         key,
-        tokens,
-    }))
+        tokens: hits.saturating_mul(edition.domain.rules[rule].cost),
+    })
 }

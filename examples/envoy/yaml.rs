@@ -1,10 +1,8 @@
 //! Reads rules from YAML, with the line of each mistake.
 
 use std::fmt::Display;
-use std::fs;
-use std::path::PathBuf;
 
-use marked_yaml::{LoaderOptions, Spanned, from_yaml_with_options};
+use marked_yaml::{FromYamlError, LoaderOptions, Spanned, from_yaml_with_options};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tower_distributed::{Quotas, Store, TokenBucket};
@@ -58,19 +56,17 @@ const NEEDS: &str =
     "a rate_limit needs `unit` and `requests_per_unit`, or `quotas`, or `unlimited: true`";
 const UNITS: &[&str] = &["second", "minute", "hour", "day", "week", "month", "year"];
 
-/// Reads the texts of files.
-pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<String>, String> {
-    let read = |file: &PathBuf| {
-        fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
-    };
-    files.iter().map(read).collect()
-}
-
 /// Parses the text of a file, which has the rules of one domain.
 pub(crate) fn parse(file: &str, text: &str) -> Result<Domain, String> {
     let options = LoaderOptions::default().error_on_duplicate_keys(true);
     let parsed = from_yaml_with_options(0, text, options);
-    let read: File = parsed.map_err(|error| format!("{file}:{error}"))?;
+    let read: File = parsed.map_err(|error| match error {
+        FromYamlError::FromNode(error) => {
+            let line = error.start_mark().map_or(0, |mark| mark.line());
+            format!("{file}:{line}: {error}")
+        }
+        FromYamlError::ParseYaml(error) => format!("{file}: {error}"),
+    })?;
     let mut reader = Reader {
         file,
         rules: Vec::new(),
@@ -102,7 +98,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// `keys`: the domain and the keys above. `path`: the path of the descriptor above.
     fn level(&mut self, list: &[Descriptor], keys: &[&str], path: &str) -> Result<Level, String> {
-        let mut level = Level::new();
+        let mut level = Level::default();
         for descriptor in list {
             let Descriptor { key, value, .. } = descriptor;
             let comma = if path.is_empty() { "" } else { ", " };
@@ -117,17 +113,20 @@ impl Reader<'_> {
             let at = rule.is_some().then_some(self.rules.len());
             self.rules.extend(rule);
             let node = Node {
-                rule: at,
+                key: key.to_string(),
+                value: value.clone(),
                 is_shared: descriptor.share_threshold,
+                rule: at,
                 next: self.level(&descriptor.descriptors, &keys, &path)?,
             };
-            let values = level.entry(key.to_string()).or_default();
-            let is_known = if value.is_empty() {
-                values.any.replace(Box::new(node)).is_some()
-            } else if is_wildcard {
-                values.wildcards.insert(value.clone(), node).is_some()
+            let is_same = |other: &Node| (&other.key, &other.value) == (&node.key, value);
+            let is_known = if value.is_empty() || is_wildcard {
+                let is_known = level.others.iter().any(is_same);
+                level.others.push(node);
+                is_known
             } else {
-                values.exact.insert(value.clone(), node).is_some()
+                let values = level.exact.entry(node.key.clone()).or_default();
+                values.insert(value.clone(), node).is_some()
             };
             if is_known {
                 return self.wrong(key, format!("{path:?} is there already"));
