@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures::future::try_join_all;
 use notify::{RecursiveMode, Watcher as _};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -100,8 +101,10 @@ impl Live {
         };
         loop {
             if let Some(written) = untold {
-                match self.tell_fleet(written).await {
-                    Ok(()) => untold = None,
+                let editions: Vec<_> = self.domains.borrow().values().cloned().collect();
+                let tell = editions.iter().map(|edition| edition.tell_fleet(written));
+                match try_join_all(tell).await {
+                    Ok(_) => untold = None,
                     Err(error) => say(format!("the fleet does not know the rules yet: {error}")),
                 }
             }
@@ -126,14 +129,6 @@ impl Live {
                 Err(error) => say(format!("{error}; the old rules stay")),
             }
         }
-    }
-
-    async fn tell_fleet(&self, written: Option<SystemTime>) -> Result<(), Error> {
-        let editions: Vec<_> = self.domains.borrow().values().cloned().collect();
-        for edition in editions {
-            edition.tell_fleet(written).await?;
-        }
-        Ok(())
     }
 }
 
@@ -182,11 +177,9 @@ impl Edition {
                 break;
             }
             let seen = last.map_or(0, |last| last.number);
-            let host = std::env::var("HOSTNAME")
-                .ok()
-                .filter(|host| !host.is_empty());
-            let who = host.as_deref().unwrap_or("the example envoy");
-            match fleet.set_if(seen, self.domain.table()?, who).await {
+            let host = std::env::var("HOSTNAME").unwrap_or_default();
+            let who = format!("envoy {host:.58}");
+            match fleet.set_if(seen, self.domain.table()?, &who).await {
                 // Another process was faster, mostly with the same rules.
                 Err(error) if error.is_conflict() => {}
                 set => return set.map(drop),

@@ -48,9 +48,10 @@ struct Arguments {
     /// The address for gRPC and, by HTTP/1, for /metrics of Prometheus. Port 0: any free one
     #[arg(long, default_value = "127.0.0.1:8081")]
     listen: SocketAddr,
-    /// What to do while Redis gives no answer
-    #[arg(long, value_enum, default_value = "fail-closed")]
-    on_outage: OnOutage,
+    /// What to do while Redis gives no answer: the status UNAVAILABLE, admit all, or admit the share of this process. Envoy
+    /// admits what is UNAVAILABLE, unless it has `failure_mode_deny: true`
+    #[arg(long, default_value = CLOSED, value_parser = [CLOSED, "fail-open", "local-share"])]
+    on_outage: String,
     /// The least number of processes that share a limit in an outage. They are counted while Redis answers
     #[arg(long, default_value = "1")]
     replicas: NonZeroU32,
@@ -65,16 +66,7 @@ struct Arguments {
     drain: u64,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum OnOutage {
-    /// Answer with the status UNAVAILABLE. Envoy refuses the request if it has `failure_mode_deny: true`
-    FailClosed,
-    /// Admit all requests
-    FailOpen,
-    /// Admit the share of this process
-    LocalShare,
-}
-
+const CLOSED: &str = "fail-closed";
 /// How long requests may take to end after the drain.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -100,13 +92,13 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let replicas = arguments.replicas;
     let limits = Limits {
         store,
-        on_outage: match arguments.on_outage {
-            OnOutage::FailClosed => StoreFailure::FailClosed,
-            OnOutage::FailOpen => StoreFailure::FailOpen,
-            OnOutage::LocalShare => StoreFailure::CountedShare {
+        on_outage: match &*arguments.on_outage {
+            "fail-open" => StoreFailure::FailOpen,
+            "local-share" => StoreFailure::CountedShare {
                 replicas,
                 at_least: replicas,
             },
+            _ => StoreFailure::FailClosed,
         },
         prefetch: arguments.prefetch.map(Duration::from_millis),
         by_name: Mutex::default(),

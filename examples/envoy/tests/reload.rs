@@ -193,3 +193,26 @@ async fn a_change_in_an_outage_is_not_lost() {
         becomes(service, 20).await;
     }
 }
+
+/// More than a setting of the fleet holds: each process follows its own file.
+#[tokio::test]
+async fn thousands_of_rules_apply() {
+    let server = RedisServer::start().await;
+    let rules = |limit: u32| {
+        let tenant =
+            |at| format!("  - {{key: tenant, value: t{at}, rate_limit: {{quotas: {limit}/d}}}}\n");
+        let tenants: String = (0..3000).map(tenant).collect();
+        format!("domain: edge\ndescriptors:\n{tenants}")
+    };
+    let setup = Setup::new(&rules(7)).on(&server.url());
+    let service = Service::start(&setup);
+    assert_eq!(limit(&service, "t2999").await, (7, 6));
+    fs::write(setup.rules(), rules(6)).unwrap();
+    let mut asked = 0;
+    eventually("the rules apply", LONG, async || {
+        asked += 1;
+        limit(&service, &format!("t{asked}")).await.0 == 6
+    })
+    .await;
+    assert_eq!(limit(&service, "t2999").await, (6, 5));
+}

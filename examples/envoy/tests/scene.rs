@@ -88,7 +88,8 @@ impl Service {
         Self::listening(command)
     }
 
-    fn listening(mut command: Command) -> Self {
+    /// Starts a program that prints its address.
+    pub(crate) fn listening(mut command: Command) -> Self {
         command.stdout(Stdio::piped());
         let mut process = Supervised::spawn(command);
         let mut stdout = BufReader::new(process.take_stdout().unwrap());
@@ -199,7 +200,7 @@ impl Envoy {
     pub(crate) async fn start(program: &Path, services: [&Service; 2], upstream: &Service) -> Self {
         let dir = ScratchDir::new();
         let port = free_port();
-        let example = include_str!("../envoy.yaml");
+        let example = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/envoy.yaml"));
         let config = example
             .replace("port_value: 10000", &format!("port_value: {port}"))
             .replace(
