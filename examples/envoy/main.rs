@@ -115,6 +115,7 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     if arguments.check {
         return Ok(());
     }
+    let (drains, ends) = (terminated()?, terminated()?);
     let listener = TcpListener::bind(arguments.listen).await;
     let listener =
         listener.map_err(|error| format!("cannot listen on {}: {error}", arguments.listen))?;
@@ -140,7 +141,7 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         .await;
     let drain = Duration::from_secs(arguments.drain);
     let drained = async {
-        terminated().await;
+        drains.await;
         // First the health checks send new requests elsewhere; then connections end after their last response.
         for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
             health
@@ -155,18 +156,21 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         .add_routes(Routes::from(routes));
     tokio::select! {
         served = server.serve_with_incoming_shutdown(incoming, drained) => served?,
-        () = async { terminated().await; sleep(drain + LONGEST).await } => eprintln!("some requests have not ended"),
+        () = async { ends.await; sleep(drain + LONGEST).await } => eprintln!("some requests have not ended"),
         () = async { loop { sleep(LONGEST).await; upkeep.run_upkeep() } } => {}
         () = follower.follow(read) => {}
     }
     Ok(store.shutdown(LONGEST).await?)
 }
 
-/// SIGTERM, or Ctrl-C.
-async fn terminated() {
-    let terminate = signal(SignalKind::terminate());
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = async { terminate.ok()?.recv().await } => {}
-    }
+/// SIGTERM, or Ctrl-C, from now on.
+fn terminated() -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }

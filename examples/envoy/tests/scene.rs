@@ -78,7 +78,15 @@ impl Service {
     pub(crate) fn start(setup: &Setup) -> Self {
         let mut command = Supervised::command(program_of("envoy"), None);
         setup.arguments(&mut command);
-        command.args(["--listen", "127.0.0.1:0", "--drain", "0"]);
+        // A busy machine is no outage.
+        command.args([
+            "--listen",
+            "127.0.0.1:0",
+            "--drain",
+            "0",
+            "--timeout",
+            "20000",
+        ]);
         Self::listening(command)
     }
 
@@ -202,6 +210,8 @@ impl Envoy {
         let port = free_port();
         let example = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/envoy.yaml"));
         let config = example
+            // A busy machine is no outage.
+            .replace("timeout: 0.5s", "timeout: 20s")
             .replace("port_value: 10000", &format!("port_value: {port}"))
             .replace(
                 "port_value: 8081",
