@@ -22,27 +22,27 @@ use tonic::transport::Channel;
 
 use self::scene::{Service, Setup, request};
 
-/// 10 per second for each key.
+/// 10 per minute for each key.
 const LIMIT: u64 = 10;
 const RULES: &str = "
 domain: edge
 descriptors:
-  - {key: a, rate_limit: {unit: second, requests_per_unit: 10}}
-  - {key: b, rate_limit: {unit: second, requests_per_unit: 10}}
+  - {key: a, rate_limit: {unit: minute, requests_per_unit: 10}}
+  - {key: b, rate_limit: {unit: minute, requests_per_unit: 10}}
 ";
 
-/// Counters as those of envoyproxy/ratelimit: each descriptor is counted in the current second, also if it is refused.
+/// Counters as those of envoyproxy/ratelimit: each descriptor is counted in the current minute, also if it is refused.
 #[derive(Default)]
 struct FixedWindows(HashMap<(u64, String), u64>);
 
 impl FixedWindows {
-    fn admits(&mut self, second: u64, request: &RateLimitRequest) -> bool {
+    fn admits(&mut self, minute: u64, request: &RateLimitRequest) -> bool {
         let mut is_over = false;
         for descriptor in &request.descriptors {
             let entry = &descriptor.entries[0];
             let count = self
                 .0
-                .entry((second, format!("{} {}", entry.key, entry.value)))
+                .entry((minute, format!("{} {}", entry.key, entry.value)))
                 .or_default();
             *count += descriptor.hits_addend.as_ref().map_or(1, |hits| hits.value);
             is_over |= *count > LIMIT;
@@ -62,8 +62,8 @@ impl Comparison {
     async fn send(&mut self, what: &str, why: &str, times: u32, request: RateLimitRequest) {
         let (mut window, mut ours) = (0, 0);
         for _ in 0..times {
-            let second = since_the_epoch().as_secs();
-            let by_window = self.windows.admits(second, &request);
+            let minute = since_the_epoch().as_secs() / 60;
+            let by_window = self.windows.admits(minute, &request);
             let response = self.client.should_rate_limit(request.clone()).await;
             let by_us = response.unwrap().into_inner().overall_code() == Code::Ok;
             window += u32::from(by_window);
@@ -90,73 +90,56 @@ async fn main() {
             Some(envoy_types::pb::google::protobuf::UInt64Value { value: hits });
         request
     };
-    println!("| requests, at 10 per second | fixed windows | token buckets | why |");
+    println!("| requests, at 10 per minute | fixed windows | token buckets | why |");
     println!("|---|---|---|---|");
-    at(850).await;
+    at(55).await;
     compare
-        .send("20 at 0.85 s", "both admit 10", 20, one("border"))
+        .send("15 at 0:55", "both admit 10", 15, one("border"))
         .await;
     at(0).await;
-    compare.send("20 more at 1.0 s", "a new window admits 10 again, so 20 act within 0.2 s; a bucket has what came back since", 20, one("border")).await;
-    at(0).await;
+    let why = "a new window admits 10 again, so 20 act within seconds; a bucket gets a token back each 6 s";
     compare
-        .send("10 at 0.0 s", "both admit all", 10, one("steady"))
+        .send("15 more at 1:00", why, 15, one("border"))
         .await;
-    at(500).await;
     compare
         .send(
-            "5 at 0.5 s",
-            "the window is used up until 1.0 s; a bucket gets a token back each 0.1 s",
-            5,
+            "10 of another key at 1:00",
+            "both admit all",
+            10,
             one("steady"),
         )
         .await;
-    at(0).await;
+    at(31).await;
+    let why =
+        "the window is used up until 2:00; a bucket has a token for each 6 s that have passed";
+    compare.send("5 more at 1:31", why, 5, one("steady")).await;
     compare
-        .send("10 for key a=x", "both admit all", 10, one("x"))
+        .send("10 for a=x", "both admit all", 10, one("x"))
         .await;
+    let both = request(&[&[("a", "x")], &[("b", "y")]]);
     compare
-        .send(
-            "10 for a=x and b=y",
-            "a=x is over its limit",
-            10,
-            request(&[&[("a", "x")], &[("b", "y")]]),
-        )
+        .send("10 for a=x with b=y", "a=x is over its limit", 10, both)
         .await;
+    let why = "the windows have counted the refused requests; buckets charge all limits or none";
     compare
-        .send(
-            "1 for b=y",
-            "windows have counted the refused requests; buckets charge all limits or none",
-            1,
-            request(&[&[("b", "y")]]),
-        )
+        .send("1 for b=y", why, 1, request(&[&[("b", "y")]]))
         .await;
-    at(0).await;
     compare
         .send("1 of 8 hits", "both admit it", 1, with_hits("hits", 8))
         .await;
     compare
         .send("1 of 4 hits", "2 are left", 1, with_hits("hits", 4))
         .await;
+    let why = "the window has counted the refused hits; the bucket has not charged them";
     compare
-        .send(
-            "1 of 2 hits",
-            "the refused hits were counted; a bucket has not charged them",
-            1,
-            with_hits("hits", 2),
-        )
+        .send("1 of 2 hits", why, 1, with_hits("hits", 2))
         .await;
-    at(0).await;
     compare
         .send("1 of 10 hits", "both admit it", 1, with_hits("none", 10))
         .await;
+    let why = "a window is over its limit above 10, a bucket when it is empty";
     compare
-        .send(
-            "1 of 0 hits",
-            "a window is over its limit above 10, a bucket when it is empty",
-            1,
-            with_hits("none", 0),
-        )
+        .send("1 of 0 hits", why, 1, with_hits("none", 0))
         .await;
     println!(
         "figure rls-decisions-vs-envoyproxy-semantics {} decisions differ",
@@ -170,8 +153,11 @@ fn since_the_epoch() -> Duration {
         .unwrap()
 }
 
-/// Waits for the next moment at which this part of a second has passed, in ms.
-async fn at(millis: u64) {
-    let now = since_the_epoch().as_millis() as u64 % 1000;
-    tokio::time::sleep(Duration::from_millis((1000 + millis - now) % 1000 + 2)).await;
+/// Waits until this second of a minute.
+async fn at(second: u64) {
+    let now = since_the_epoch();
+    let minute = Duration::from_secs(60);
+    let passed = Duration::from_nanos((now.as_nanos() % minute.as_nanos()) as u64);
+    let wait = (Duration::from_secs(second) + minute).saturating_sub(passed);
+    tokio::time::sleep(if wait > minute { wait - minute } else { wait }).await;
 }

@@ -212,6 +212,7 @@ impl Envoy {
         let config = example
             // A busy machine is no outage.
             .replace("timeout: 0.5s", "timeout: 20s")
+            .replace("max_interval: 0.25s", "max_interval: 20s")
             .replace("port_value: 10000", &format!("port_value: {port}"))
             .replace(
                 "port_value: 8081",
