@@ -113,11 +113,8 @@ impl Limits {
         }
         let mut buckets: Vec<_> = charges.iter().map(Charge::bucket).collect();
         for missing in charges.len()..MOST {
-            buckets.push(TokenBucket::new(
-                &self.store,
-                &format!("unused-{missing}"),
-                "1/s",
-            )?);
+            let name = format!("unused-{missing}");
+            buckets.push(TokenBucket::new(&self.store, &name, "1/s")?);
         }
         let set = TokenBuckets::new(array::from_fn(|at| buckets[at].clone()))?;
         if sets.len() >= MOST_SETS {
@@ -132,14 +129,11 @@ impl Limits {
         match charge.bucket().peek(charge.key.clone()).await {
             Ok(state) => {
                 let balances: Vec<_> = state.balances().collect();
-                Ok(status::new(
-                    &balances,
-                    state.remaining() == 0,
-                    state.available_after(1),
-                ))
+                let is_over = state.remaining() == 0;
+                Ok(status::new(&balances, is_over, state.available_after(1)))
             }
             Err(error) if self.on_outage == StoreFailure::FailClosed => Err(error),
-            Err(_) => Ok(DescriptorStatus::default()),
+            Err(_) => Ok(status::new(&[], false, None)),
         }
     }
 }
@@ -153,9 +147,10 @@ async fn one_by_one(charges: &[Charge]) -> Result<Vec<DescriptorStatus>, Error> 
         let decision = match &decided {
             None => continue,
             Some(Ok(decision)) => decision,
-            Some(Err(refusal)) => refusal
-                .decision()
-                .ok_or_else(|| refusal.get_ref().clone())?,
+            Some(Err(refusal)) => match refusal.decision() {
+                Some(decision) => decision,
+                None => return Err(refusal.get_ref().clone()),
+            },
         };
         let balances: Vec<_> = decision.state.balances().collect();
         let is_over = !decision.is_admitted();
@@ -180,19 +175,12 @@ fn statuses(decision: &Decision, charges: &[Charge]) -> Vec<DescriptorStatus> {
     let refuser = decision.refused_by().unwrap_or_default();
     let mut rest = &balances[..];
     let status = |charge: &Charge| {
-        let own = if are_all {
-            rest.split_off(..count(charge))
-        } else {
-            None
-        };
+        let own = rest.split_off(..if are_all { count(charge) } else { 0 });
         let own = own.unwrap_or_default();
         let lacks = own.iter().any(|balance| balance.remaining < charge.tokens);
-        let is_over = lacks || (!are_all && refuser.starts_with(charge.limit.bucket.name()));
-        status::new(
-            own,
-            is_over && !decision.is_admitted(),
-            decision.retry_after(),
-        )
+        let lacks = lacks || (!are_all && refuser.starts_with(charge.limit.bucket.name()));
+        let is_over = lacks && !decision.is_admitted();
+        status::new(own, is_over, decision.retry_after())
     };
     charges.iter().map(status).collect()
 }

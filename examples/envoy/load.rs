@@ -35,11 +35,12 @@ use tonic::{Request, Response, Status};
 use self::scene::{Envoy, Service, Setup, request};
 
 const STREAMS: usize = 64;
-/// No request is refused.
+/// No request is refused: the only tenant of the first figure is 0.
 const RULES: &str = "
 domain: edge
 descriptors:
-  - {key: tenant, rate_limit: {quotas: '100000000/s'}}
+  - {key: tenant, value: 0, rate_limit: {quotas: '1000000/s'}}
+  - {key: tenant, rate_limit: {quotas: '60/min, burst 10000'}}
 ";
 
 /// Answers OK without asking.

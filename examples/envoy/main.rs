@@ -30,6 +30,7 @@ use tokio::time::sleep;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tonic_health::ServingStatus::{NotServing, Serving};
 use tower_distributed::{Store, StoreFailure};
 
 use self::limits::Limits;
@@ -67,6 +68,7 @@ struct Arguments {
 }
 
 const CLOSED: &str = "fail-closed";
+const NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 /// How long requests may take to end after the drain.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -136,17 +138,13 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         .add_service(reflection)
         .into_axum_router()
         .route("/metrics", get(async move || metrics.render()));
-    health
-        .set_serving::<RateLimitServiceServer<Service>>()
-        .await;
+    health.set_service_status(NAME, Serving).await;
     let drain = Duration::from_secs(arguments.drain);
     let drained = async {
         drains.await;
         // First the health checks send new requests elsewhere; then connections end after their last response.
-        for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
-            health
-                .set_service_status(service, tonic_health::ServingStatus::NotServing)
-                .await;
+        for service in ["", NAME] {
+            health.set_service_status(service, NotServing).await;
         }
         sleep(drain).await;
     };

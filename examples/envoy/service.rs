@@ -24,19 +24,10 @@ impl RateLimitService for Service {
     ) -> Result<Response<RateLimitResponse>, Status> {
         let request = request.into_inner();
         if request.domain.is_empty() || request.descriptors.is_empty() {
-            return Err(Status::invalid_argument(
-                "a domain and descriptors are needed",
-            ));
+            let needed = "a domain and descriptors are needed";
+            return Err(Status::invalid_argument(needed));
         }
-        let domain = self.0.domains.borrow().get(&request.domain).cloned();
-        let statuses = match domain {
-            Some(edition) => self.statuses(&edition, &request).await,
-            // A domain without rules has no limits.
-            None => Ok(vec![
-                status::new(&[], false, None);
-                request.descriptors.len()
-            ]),
-        };
+        let statuses = self.statuses(&request).await;
         let statuses = statuses.map_err(|error| Status::unavailable(error.to_string()))?;
         let over = statuses.iter().find(|status| is_over(status));
         let reset = over.and_then(|status| status.duration_until_reset.as_ref());
@@ -56,19 +47,19 @@ impl RateLimitService for Service {
 }
 
 impl Service {
-    async fn statuses(
-        &self,
-        edition: &Edition,
-        request: &RateLimitRequest,
-    ) -> Result<Vec<DescriptorStatus>, Error> {
-        let limits = &self.0.limits;
+    async fn statuses(&self, request: &RateLimitRequest) -> Result<Vec<DescriptorStatus>, Error> {
         let mut statuses = vec![status::new(&[], false, None); request.descriptors.len()];
+        let edition = self.0.domains.borrow().get(&request.domain).cloned();
+        let (Some(edition), limits) = (edition, &self.0.limits) else {
+            // A domain without rules has no limits.
+            return Ok(statuses);
+        };
         let (mut enforced, mut shadows) = (Vec::new(), Vec::new());
         for (at, descriptor) in request.descriptors.iter().enumerate() {
             let Some((rule, key)) = edition.domain.find(&descriptor.entries) else {
                 continue;
             };
-            let Some(charge) = charge(edition, rule, key, descriptor, request.hits_addend) else {
+            let Some(charge) = charge(&edition, rule, key, descriptor, request) else {
                 // Unlimited.
                 statuses[at].limit_remaining = u32::MAX;
                 continue;
@@ -86,10 +77,9 @@ impl Service {
         if !statuses.iter().any(is_over) {
             let (places, charges): (Vec<_>, Vec<_>) = enforced.into_iter().unzip();
             let decided = limits.decide(&charges).await?;
-            places
-                .into_iter()
-                .zip(decided)
-                .for_each(|(at, status)| statuses[at] = status);
+            for (at, status) in places.into_iter().zip(decided) {
+                statuses[at] = status;
+            }
         }
         // A limit in shadow mode is charged for what the others admit, as it would be if it were enforced.
         if !statuses.iter().any(is_over) {
@@ -114,7 +104,7 @@ fn charge(
     rule: usize,
     key: Key,
     descriptor: &RateLimitDescriptor,
-    hits: u32,
+    request: &RateLimitRequest,
 ) -> Option<Charge> {
     let (limit, quotas) = edition.limit(rule)?;
     // The request may bring its own.
@@ -124,7 +114,7 @@ fn charge(
     });
     let hits = match descriptor.hits_addend {
         Some(own) => u32::try_from(own.value).unwrap_or(u32::MAX),
-        None => hits.max(1),
+        None => request.hits_addend.max(1),
     };
     Some(Charge {
         limit: limit.clone(),

@@ -1,6 +1,7 @@
 //! Reads rules from YAML, with the line of each mistake.
 
 use std::fmt::Display;
+use std::num::NonZeroU32;
 
 use marked_yaml::{FromYamlError, LoaderOptions, Spanned, from_yaml_with_options};
 use serde::Deserialize;
@@ -44,7 +45,7 @@ struct RateLimit {
     requests_per_unit: Option<u32>,
     burst: Option<u32>,
     quotas: Option<String>,
-    cost: Option<u32>,
+    cost: Option<NonZeroU32>,
     #[serde(default)]
     unlimited: bool,
     bucket: Option<String>,
@@ -139,21 +140,17 @@ impl Reader<'_> {
         let Some(limit) = &of.rate_limit else {
             return Ok(None);
         };
-        let text = match (
-            limit.unlimited,
-            &limit.quotas,
-            &limit.unit,
-            limit.requests_per_unit,
-        ) {
-            (true, None, None, None) => None,
-            (false, Some(quotas), None, None) => Some(quotas.clone()),
-            (false, None, Some(unit), Some(requests)) => {
+        let per_unit = (&limit.unit, limit.requests_per_unit, limit.burst);
+        let text = match (limit.unlimited, &limit.quotas, per_unit) {
+            (true, None, (None, None, None)) => None,
+            (false, Some(quotas), (None, None, None)) => Some(quotas.clone()),
+            (false, None, (Some(unit), Some(requests), burst)) => {
                 let unit = unit.to_lowercase();
                 if !UNITS.contains(&&*unit) {
                     let why = format!("the unit must be one of {UNITS:?}, is {unit:?}");
                     return self.wrong(&of.key, why);
                 }
-                let burst = limit.burst.map(|burst| format!(", burst {burst}"));
+                let burst = burst.map(|burst| format!(", burst {burst}"));
                 Some(format!("{requests}/{unit}{}", burst.unwrap_or_default()))
             }
             _ => return self.wrong(&of.key, NEEDS),
@@ -162,13 +159,12 @@ impl Reader<'_> {
         // Checks the name.
         let checked = TokenBucket::new(&Store::in_memory(), &bucket, "1/s");
         let quotas = text.map(|text| text.parse::<Quotas>()).transpose();
+        let quotas = checked.and(quotas);
         Ok(Some(Rule {
             path: path.to_owned(),
-            quotas: checked
-                .and(quotas)
-                .or_else(|error| self.wrong(&of.key, error))?,
+            quotas: quotas.or_else(|error| self.wrong(&of.key, error))?,
             bucket,
-            cost: limit.cost.unwrap_or(1),
+            cost: limit.cost.map_or(1, NonZeroU32::get),
             is_shadow: of.shadow_mode,
         }))
     }

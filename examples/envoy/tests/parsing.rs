@@ -143,6 +143,8 @@ fn bad_rules_are_told() {
             "{unit: second, requests_per_unit: 1, unlimited: true}",
             format!("4: {needs}"),
         ),
+        ("{quotas: 1/s, burst: 5}", format!("4: {needs}")),
+        ("{quotas: 1/s, cost: 0}", "5:".to_owned()),
         (
             "{quotas: 1/s; 10/s; x}",
             "4: invalid quota \"1/s; 10/s; x\"".to_owned(),
