@@ -40,6 +40,8 @@ pub(crate) struct Limit {
 /// `None`: admitted without a decision, in an outage.
 type Alone = Option<Result<Decision, Refusal>>;
 
+type Set = (Vec<Quotas>, TokenBuckets<MOST>);
+
 /// The buckets of all names. They last as long as the process: new rules change the quotas of a bucket, not its tokens.
 pub(crate) struct Limits {
     pub(crate) store: Store,
@@ -47,7 +49,7 @@ pub(crate) struct Limits {
     pub(crate) prefetch: Option<Duration>,
     pub(crate) by_name: Mutex<HashMap<String, Limit>>,
     /// Limits that were charged in one step, by their names, with their quotas.
-    pub(crate) sets: Mutex<HashMap<Vec<String>, (Vec<Quotas>, TokenBuckets<MOST>)>>,
+    pub(crate) sets: Mutex<HashMap<Vec<String>, Set>>,
 }
 
 impl Charge {
