@@ -174,24 +174,7 @@ impl Operator {
                     .await?
                     .map(State::Filter),
             ),
-            Kind::Dedupe => {
-                let Some(layout) = exact::stored(&self.store, name).await?.map(Arc::new) else {
-                    return Ok(None);
-                };
-                let is_handled = match entry.key() {
-                    Some(item) => {
-                        let buckets = Namespace::open(&self.store, name);
-                        Some(exact::look(&buckets, &layout, item.as_bytes()).await?)
-                    }
-                    None => None,
-                };
-                let (capacity, remember_for) = (layout.capacity(), layout.remember_for());
-                Ok(Some(State::Dedupe(DedupeState {
-                    capacity,
-                    remember_for,
-                    is_handled,
-                })))
-            }
+            Kind::Dedupe => self.dedupe(entry).await,
             Kind::FleetQuotas => self.setting::<Quotas>(name).await,
             Kind::FleetTable => self.setting::<QuotaTable>(name).await,
             Kind::FleetLimit => self.setting::<u32>(name).await,
@@ -212,6 +195,26 @@ impl Operator {
                 Ok((!leases.is_free()).then_some(State::Leases(leases)))
             }
         }
+    }
+
+    /// The state of an exact dedupe, and of the item that an entry names.
+    async fn dedupe(&self, entry: &Entry) -> Result<Option<State>, Error> {
+        let name = &entry.namespace;
+        let Some(layout) = exact::stored(&self.store, name).await?.map(Arc::new) else {
+            return Ok(None);
+        };
+        let is_handled = match entry.key() {
+            Some(item) => {
+                let buckets = Namespace::open(&self.store, name);
+                Some(exact::look(&buckets, &layout, item.as_bytes()).await?)
+            }
+            None => None,
+        };
+        Ok(Some(State::Dedupe(DedupeState {
+            capacity: layout.capacity(),
+            remember_for: layout.remember_for(),
+            is_handled,
+        })))
     }
 
     /// Revokes the lease of a holder. As after a release by the holder, waiters that fit are woken and acquire leases.

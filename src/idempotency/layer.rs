@@ -243,24 +243,7 @@ impl<B, R> IdempotencyBuilder<B, R> {
     /// safe method.
     pub fn build(self) -> Result<IdempotencyLayer<B, R>, Error> {
         let Self { settings, reject } = self;
-        let span = Duration::from_secs(1)..=365 * DAY;
-        in_range(
-            "remember_for",
-            span,
-            "1 s to 365 days",
-            settings.remember_for,
-        )?;
-        for (setting, span) in [
-            ("read_timeout", settings.read_timeout),
-            ("max_detached", settings.max_detached),
-        ] {
-            in_range(
-                setting,
-                Duration::from_millis(1)..=DAY,
-                "1 ms to 1 day",
-                span,
-            )?;
-        }
+        settings.check()?;
         let (buffered, largest) = (settings.max_buffered, settings.largest_request);
         let responses = settings
             .responses
@@ -270,18 +253,6 @@ impl<B, R> IdempotencyBuilder<B, R> {
         if room.most < largest {
             return Err(Error::invalid(format!(
                 "max_buffered must be at least twice largest_request, 2 * {largest} bytes, is {buffered} bytes"
-            )));
-        }
-        let methods = settings.methods;
-        if methods.is_empty() {
-            return Err(Error::invalid("methods must have at least one method"));
-        }
-        if let Some(safe) = methods
-            .iter()
-            .find(|method| method.is_safe() || **method == Method::CONNECT)
-        {
-            return Err(Error::invalid(format!(
-                "methods must have methods that change something, such as POST, PUT, PATCH or DELETE, has {safe}"
             )));
         }
         let open = |store: &Store| {
@@ -317,7 +288,7 @@ impl<B, R> IdempotencyBuilder<B, R> {
                 settings.max_detached,
             ),
             is_required: settings.is_required,
-            methods,
+            methods: settings.methods,
             key_field: KeyField::new(settings.header)?,
             max_wait: settings.max_wait,
             compare: settings.compare,
@@ -327,6 +298,31 @@ impl<B, R> IdempotencyBuilder<B, R> {
         Ok(IdempotencyLayer {
             shared: Arc::new(shared),
         })
+    }
+}
+
+impl<B> Settings<B> {
+    /// Checks the times and the methods.
+    fn check(&self) -> Result<(), Error> {
+        let span = Duration::from_secs(1)..=365 * DAY;
+        in_range("remember_for", span, "1 s to 365 days", self.remember_for)?;
+        for (setting, span) in [
+            ("read_timeout", self.read_timeout),
+            ("max_detached", self.max_detached),
+        ] {
+            let allowed = Duration::from_millis(1)..=DAY;
+            in_range(setting, allowed, "1 ms to 1 day", span)?;
+        }
+        if self.methods.is_empty() {
+            return Err(Error::invalid("methods must have at least one method"));
+        }
+        let is_safe = |method: &&Method| method.is_safe() || **method == Method::CONNECT;
+        match self.methods.iter().find(is_safe) {
+            Some(safe) => Err(Error::invalid(format!(
+                "methods must have methods that change something, such as POST, PUT, PATCH or DELETE, has {safe}"
+            ))),
+            None => Ok(()),
+        }
     }
 }
 

@@ -189,18 +189,7 @@ impl Leases<Exclusive> {
             .iter()
             .map(|suffix| namespace.token(self.holding(), suffix))
             .unzip();
-        let undo = |key, token| WithdrawOnDrop {
-            namespace,
-            options,
-            key,
-            token,
-            is_armed: true,
-        };
-        let mut undos: Vec<_> = keys
-            .iter()
-            .zip(&tokens)
-            .map(|(key, token)| undo(key, token))
-            .collect();
+        let mut undos = self.withdraw_on_drop(keys, &tokens);
         let acquire = AcquireAll {
             channels: Arc::clone(&namespace.context.channels),
             spans: namespace.context.spans,
@@ -213,9 +202,6 @@ impl Leases<Exclusive> {
         let is_armed = answer
             .as_ref()
             .map_or_else(|error| !error.is_not_sent(), |answer| answer.twice);
-        let arm = |undos: &mut Vec<WithdrawOnDrop<'_, Exclusive>>, is_armed| {
-            undos.iter_mut().for_each(|undo| undo.is_armed = is_armed);
-        };
         arm(&mut undos, is_armed);
         let AllAnswer { now, what, twice } = answer?;
         let held = self.all_held(what, now)?;
@@ -227,10 +213,8 @@ impl Leases<Exclusive> {
         let anchor = Anchor { sent, now };
         let validities = self.validities(&held, anchor, at)?;
         arm(&mut undos, false);
-        let grants = keys
-            .iter()
-            .zip(tokens.iter().zip(ids))
-            .zip(held.iter().zip(validities));
+        let named = keys.iter().zip(tokens.iter().zip(ids));
+        let grants = named.zip(held.iter().zip(validities));
         let leases = grants.map(|((key, (token, id)), ((_, fence), validity))| {
             self.lease(Grant {
                 key: key.clone(),
@@ -244,6 +228,22 @@ impl Leases<Exclusive> {
             })
         });
         Ok(leases.collect())
+    }
+
+    /// Returns the guards that withdraw these tokens.
+    fn withdraw_on_drop<'a>(
+        &'a self,
+        keys: &'a [Key],
+        tokens: &'a [Token],
+    ) -> Vec<WithdrawOnDrop<'a, Exclusive>> {
+        let undo = |(key, token)| WithdrawOnDrop {
+            namespace: &self.namespace,
+            options: self.options(),
+            key,
+            token,
+            is_armed: true,
+        };
+        keys.iter().zip(tokens).map(undo).collect()
     }
 
     /// Runs the step: in memory, or on the server.
@@ -300,5 +300,12 @@ impl Leases<Exclusive> {
     fn lease(&self, grant: Grant) -> Lease {
         let lease = self.namespace.hold(grant, self.holding());
         Lease::with(lease, self.owner())
+    }
+}
+
+/// Whether the guards withdraw their tokens.
+fn arm(undos: &mut [WithdrawOnDrop<'_, Exclusive>], is_armed: bool) {
+    for undo in undos {
+        undo.is_armed = is_armed;
     }
 }

@@ -137,17 +137,8 @@ impl<H: Holders> KeyState<H> {
         if self.tombstones.get(token).is_some_and(|until| *until > now) {
             return Position::Withdrawn;
         }
-        let waited = self.queue.contains(token);
-        self.grant(now, spans);
-        if let (true, Some((expiry, fence))) = (waited, self.holders.held(token, now)) {
-            return Position::Held { expiry, fence };
-        }
-        // A waiter without a place, after an eviction, joins the queue again.
-        if self.queue.has_place(token) {
-            return Position::Queued {
-                soonest: self.holders.soonest(now),
-                before: self.queue.position(token),
-            };
+        if let Some(position) = self.position_of_waiter(token, now, spans) {
+            return position;
         }
         let rank = terms.rank;
         let length = H::counted(&self.queue, rank);
@@ -190,10 +181,25 @@ impl<H: Holders> KeyState<H> {
         }
         if !self.queue.has_places() {
             self.queue.settings = Settings::default();
-            told.into_iter()
-                .for_each(|told| self.queue.settings.take_over(told, now));
+            if let Some(told) = told {
+                self.queue.settings.take_over(told, now);
+            }
         }
         self.wait(token, terms, order, before, now, spans)
+    }
+
+    /// Grants what is free to the waiters. Returns the position of a token that waits, if it still has a place: a waiter
+    /// without a place, after an eviction, joins the queue again.
+    fn position_of_waiter(&mut self, token: &Token, now: i64, spans: Spans) -> Option<Position> {
+        let waited = self.queue.contains(token);
+        self.grant(now, spans);
+        if let (true, Some((expiry, fence))) = (waited, self.holders.held(token, now)) {
+            return Some(Position::Held { expiry, fence });
+        }
+        self.queue.has_place(token).then(|| Position::Queued {
+            soonest: self.holders.soonest(now),
+            before: self.queue.position(token),
+        })
     }
 
     /// Stores the settings of a caller if there are waiters. Returns the settings for its acquire: the defaults if

@@ -99,9 +99,7 @@ impl<P: Host> Tokens<P> {
                 soonest,
                 each,
             } => self.all_stand(sent, now, soonest, each),
-            Event::Unanswered { ids, error } => {
-                ids.into_iter().for_each(|id| self.unanswered(id, &error))
-            }
+            Event::Unanswered { ids, error } => self.heartbeats_failed(ids, &error),
             Event::Holds {
                 grant,
                 lease,

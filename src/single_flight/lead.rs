@@ -106,6 +106,14 @@ async fn send_later<O>(caller: Caller<O>, outcome: impl Future<Output = Result<O
     }
 }
 
+/// Waits until the deadline of a caller. If the caller was dropped, its deadline does not apply.
+async fn too_late<O>(deadline: Option<Instant>, caller: &oneshot::Sender<O>) {
+    until(deadline).await;
+    if caller.is_closed() {
+        pending().await
+    }
+}
+
 impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
     /// Runs a flight as its leader. If the run is dropped early, dropping the guard makes the next waiter in this
     /// process lead, and dropping the lease wakes a follower in another process.
@@ -119,18 +127,13 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         if epoch.is_some_and(Epoch::hears_nothing) {
             self.leases.namespace.store.subscribe();
         }
-        let too_late = async {
-            until(call.deadline).await;
-            // If the caller was dropped, its deadline does not apply.
-            if caller.is_closed() {
-                pending().await
-            }
-        };
         let start = tokio::select! {
             biased;
             start = self.start(guard.key()) => start,
             // The work has not started, so the caller is refused. The next waiter leads.
-            () = too_late => return drop(caller.send(Err(self.waited_too_long(guard.key())))),
+            () = too_late(call.deadline, &caller) => {
+                return drop(caller.send(Err(self.waited_too_long(guard.key()))));
+            }
         };
         let mut caller = Some(caller);
         let start = match start {
@@ -309,7 +312,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             };
             let found = found.filter(is_new);
             let outcome = found.as_ref().and_then(|found| self.read(found));
-            let (found, outcome, lease) = match (found, outcome, lease) {
+            let (found, outcome, mut lease) = match (found, outcome, lease) {
                 (Some(found), Some(outcome), lease) => (found, outcome, lease),
                 (_, _, Some(lease)) => {
                     return Ok(Start::leads(lease));
@@ -319,20 +322,16 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                     continue;
                 }
             };
-            let lease = match (lease, &found) {
-                // Another process published an answer in the meantime.
-                (
-                    Some(lease),
-                    Found::Answer {
-                        bytes, fresh: 1.., ..
-                    },
-                ) if unread.is_some() => {
-                    // Boxed, because it is rare.
-                    Box::pin(self.enter_again(lease, &found, bytes)).await;
-                    None
-                }
-                (lease, _) => lease,
-            };
+            // Another process published an answer in the meantime.
+            if let Found::Answer {
+                bytes, fresh: 1.., ..
+            } = &found
+                && unread.is_some()
+                && let Some(lease) = lease.take()
+            {
+                // Boxed, because it is rare.
+                Box::pin(self.enter_again(lease, &found, bytes)).await;
+            }
             let stored = Stored {
                 outcome,
                 found,

@@ -118,63 +118,97 @@ pub(super) fn read(
     learned: &mut Learned,
 ) {
     for family in &FAMILIES {
+        let policy = family.read(headers, now, window, &mut learned.ignored);
+        learned.policies.extend(policy);
+    }
+}
+
+impl Family {
+    /// Reads the fields of one family. Counts those that cannot be read.
+    fn read(
+        &self,
+        headers: &HeaderMap,
+        now: SystemTime,
+        window: Option<Duration>,
+        ignored: &mut u64,
+    ) -> Option<Policy> {
         // Most responses have none of these fields.
         let mut read = |name| {
             let value = value(headers, name)?;
-            value.is_none().then(|| learned.ignored += 1);
+            value.is_none().then(|| *ignored += 1);
             value
         };
-        let [limit, remaining] = [family.limit, family.remaining].map(&mut read);
+        let [limit, remaining] = [self.limit, self.remaining].map(&mut read);
         if limit.is_none() && remaining.is_none() {
-            continue;
+            return None;
         }
-        let until = read(family.reset);
+        let until = read(self.reset);
         let resource = value(headers, "x-ratelimit-resource").flatten();
-        let resource = resource.filter(|_| family.limit == "x-ratelimit-limit");
+        let resource = resource.filter(|_| self.limit == "x-ratelimit-limit");
         let mut parsed = |text: Option<&str>| {
             let number = number(text?);
-            number.is_none().then(|| learned.ignored += 1);
+            number.is_none().then(|| *ignored += 1);
             number
         };
         let (limit, remaining) = (parsed(limit), parsed(remaining));
         let until = until.and_then(|text| {
             let until = reset(text, now);
-            until.is_none().then(|| learned.ignored += 1);
+            until.is_none().then(|| *ignored += 1);
             until
         });
         if limit.is_none() && remaining.is_none() {
-            continue;
+            return None;
         }
-        let mut longer: &[Duration] = &[];
-        let mut is_doubtful = false;
-        let told = match family.kind {
-            Kind::Window => match resource {
-                // GitHub's limits on searches are per minute, all others per hour.
-                Some("search" | "code_search") => Some(MINUTE),
-                Some(_) => Some(HOUR),
-                None => window.or_else(|| {
-                    let guess = USUAL
-                        .iter()
-                        .position(|usual| *usual >= until.unwrap_or(Duration::MAX))?;
-                    longer = &USUAL[guess + 1..];
-                    is_doubtful = USUAL[guess] <= END;
-                    Some(USUAL[guess])
-                }),
-            },
-            Kind::PerMinute => Some(MINUTE),
-            Kind::PerMinuteOrDay => Some(minute_or_day(limit, remaining, until)),
+        let window = match (self.kind, resource) {
+            // GitHub's limits on searches are per minute, all others per hour.
+            (Kind::Window, Some("search" | "code_search")) => Window::of(MINUTE),
+            (Kind::Window, Some(_)) => Window::of(HOUR),
+            (Kind::Window, None) => window.map_or_else(|| Window::guessed(until), Window::of),
+            (Kind::PerMinute, _) => Window::of(MINUTE),
+            (Kind::PerMinuteOrDay, _) => Window::of(minute_or_day(limit, remaining, until)),
         };
-        learned.policies.push(Policy {
+        Some(Policy {
             limit,
-            window: told,
-            longer,
+            window: window.length,
+            longer: window.longer,
             remaining,
             reset: until,
-            unit: family.unit.into(),
-            is_doubtful,
-            refills: family.kind != Kind::Window,
-            ..Policy::named(resource.unwrap_or(family.unit))
-        });
+            unit: self.unit.into(),
+            is_doubtful: window.is_doubtful,
+            refills: self.kind != Kind::Window,
+            ..Policy::named(resource.unwrap_or(self.unit))
+        })
+    }
+}
+
+/// The window of a limit.
+#[derive(Default)]
+struct Window {
+    length: Option<Duration>,
+    /// The usual windows above a guessed one.
+    longer: &'static [Duration],
+    is_doubtful: bool,
+}
+
+impl Window {
+    fn of(length: Duration) -> Self {
+        Self {
+            length: Some(length),
+            ..Self::default()
+        }
+    }
+
+    /// The shortest usual window that contains a reset.
+    fn guessed(until: Option<Duration>) -> Self {
+        let contains = |usual: &Duration| *usual >= until.unwrap_or(Duration::MAX);
+        USUAL
+            .iter()
+            .position(contains)
+            .map_or_else(Self::default, |guess| Self {
+                length: Some(USUAL[guess]),
+                longer: &USUAL[guess + 1..],
+                is_doubtful: USUAL[guess] <= END,
+            })
     }
 }
 

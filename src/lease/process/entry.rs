@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::key::Key;
 use crate::lease::options::{Holding, LeaseOptions};
-use crate::lease::process::event::{Grant, Host, Release};
+use crate::lease::process::event::{Grant, GrantedBy, Host, Release};
 use crate::lease::token::Token;
 use crate::store::validity::{Anchor, Validity};
 
@@ -174,6 +174,29 @@ impl<P: Host> Entry<P> {
             validity: validity.clone(),
             at,
             offered,
+        }
+    }
+
+    /// Returns until when a lease counts that the store granted, with this expiry. `None`: a push without a time, for a
+    /// token that does not wait. The validity of a pushed grant is counted from the server's time in the last reply,
+    /// never from its arrival. `longest`: how long a grant to a waiter lasts.
+    pub(super) fn granted_until(
+        &self,
+        by: GrantedBy,
+        expiry: i64,
+        longest: Duration,
+        at: Instant,
+    ) -> Option<Instant> {
+        let ttl = self.options().ttl;
+        let drift = self.options().drift;
+        match (by, &self.stage) {
+            (GrantedBy::Grant(None), Stage::Queued { anchor, .. }) => {
+                Some(anchor.until_granted(expiry, longest.min(ttl), at, drift))
+            }
+            (GrantedBy::Grant(None), _) => None,
+            (GrantedBy::Answer(anchor) | GrantedBy::Grant(Some(anchor)), _) => {
+                Some(anchor.until(expiry, ttl, drift))
+            }
         }
     }
 

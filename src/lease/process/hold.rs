@@ -35,16 +35,8 @@ impl<P: Host> Tokens<P> {
             return;
         };
         let ttl = entry.options().ttl;
-        let drift = entry.options().drift;
-        // The validity of a pushed grant is counted from the server's time in the last reply, never from its arrival.
-        let until = match (by, &entry.stage) {
-            (GrantedBy::Grant(None), Stage::Queued { anchor, .. }) => {
-                anchor.until_granted(expiry, self.rules.grant.min(ttl), at, drift)
-            }
-            (GrantedBy::Grant(None), _) => return,
-            (GrantedBy::Answer(anchor) | GrantedBy::Grant(Some(anchor)), _) => {
-                anchor.until(expiry, ttl, drift)
-            }
+        let Some(until) = entry.granted_until(by, expiry, self.rules.grant, at) else {
+            return;
         };
         let release = entry.release(false, self.rules.alive, at);
         let Some(validity) = Validity::granted(until, at) else {

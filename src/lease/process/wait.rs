@@ -287,8 +287,14 @@ impl<P: Host> Tokens<P> {
         }
     }
 
-    /// Handles a failed heartbeat of a waiter: it sends another one soon, or stops waiting.
-    pub(super) fn unanswered(&mut self, id: u64, error: &Error) {
+    /// Handles a failed heartbeat of waiters: each sends another one soon, or stops waiting.
+    pub(super) fn heartbeats_failed(&mut self, ids: Vec<u64>, error: &Error) {
+        for id in ids {
+            self.heartbeat_failed(id, error);
+        }
+    }
+
+    fn heartbeat_failed(&mut self, id: u64, error: &Error) {
         let Some(entry) = self.entries.get(&id) else {
             return;
         };
