@@ -305,7 +305,5 @@ impl Leases<Exclusive> {
 
 /// Whether the guards withdraw their tokens.
 fn arm(undos: &mut [WithdrawOnDrop<'_, Exclusive>], is_armed: bool) {
-    for undo in undos {
-        undo.is_armed = is_armed;
-    }
+    undos.iter_mut().for_each(|undo| undo.is_armed = is_armed);
 }

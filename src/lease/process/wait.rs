@@ -289,9 +289,8 @@ impl<P: Host> Tokens<P> {
 
     /// Handles a failed heartbeat of waiters: each sends another one soon, or stops waiting.
     pub(super) fn heartbeats_failed(&mut self, ids: Vec<u64>, error: &Error) {
-        for id in ids {
-            self.heartbeat_failed(id, error);
-        }
+        ids.into_iter()
+            .for_each(|id| self.heartbeat_failed(id, error));
     }
 
     fn heartbeat_failed(&mut self, id: u64, error: &Error) {
