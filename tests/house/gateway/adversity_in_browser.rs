@@ -27,7 +27,7 @@ async fn tells_a_gateway_that_stops_or_is_replaced() {
         let is_told = async || {
             let is_reachable = gateway.state().await["away"] == false;
             let checked = browser.value("document.querySelector('#store').getAttribute('aria-checked')").await;
-            checked == is_reachable.to_string()
+            checked == if is_reachable { "true" } else { "false" }
         };
         eventually("what is", SOON, is_told).await;
         gateway.press("/store/back").await;
