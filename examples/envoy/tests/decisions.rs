@@ -122,6 +122,29 @@ async fn several_limits_are_charged_all_or_none() {
 }
 
 /// Two buckets of one name, and more limits than fit in a step: one after the other, and given back.
+/// The name of the outer limit is the beginning of the name of the inner one.
+#[tokio::test]
+async fn a_nested_limit_refuses_for_itself_alone() {
+    const NESTED: &str = "
+domain: edge
+descriptors:
+  - key: tenant
+    rate_limit: {unit: hour, requests_per_unit: 9}
+    descriptors:
+      - {key: path, rate_limit: {unit: hour, requests_per_unit: 1}}
+";
+    let server = RedisServer::start().await;
+    for setup in [Setup::new(NESTED), Setup::new(NESTED).on(&server.url())] {
+        let service = Service::start(&setup);
+        let both = request(&[&[("tenant", "a")], &[("tenant", "a"), ("path", "/")]]);
+        assert_eq!(code(&service.ask(both.clone()).await), Code::Ok);
+        for _ in 0..3 {
+            let refused = service.ask(both.clone()).await;
+            assert_eq!(codes(&refused), [Code::Ok, Code::OverLimit]);
+        }
+    }
+}
+
 #[tokio::test]
 async fn limits_that_do_not_fit_are_charged_all_or_none() {
     each_store(async |service| {
