@@ -174,15 +174,28 @@ fn statuses(decision: &Decision, charges: &[Charge]) -> Vec<DescriptorStatus> {
     let balances: Vec<_> = decision.state.balances().collect();
     let count = |charge: &Charge| 1 + charge.quotas.to_string().matches("; ").count();
     let are_all = balances.len() == charges.iter().map(count).sum::<usize>();
-    let refuser = decision.refused_by().unwrap_or_default();
+    let refuser = decision
+        .refused_by()
+        .and_then(|refuser| named(refuser, charges));
     let mut rest = &balances[..];
     let status = |charge: &Charge| {
         let own = rest.split_off(..if are_all { count(charge) } else { 0 });
         let own = own.unwrap_or_default();
         let lacks = own.iter().any(|balance| balance.remaining < charge.tokens);
-        let lacks = lacks || (!are_all && refuser.starts_with(charge.limit.bucket.name()));
+        let lacks = lacks || (!are_all && refuser == Some(charge.limit.bucket.name()));
         let is_over = lacks && !decision.is_admitted();
         status::new(own, is_over, decision.retry_after())
     };
     charges.iter().map(status).collect()
+}
+
+/// The name of the limit that a decision names: as `limit`, or as `limit.quota`. The name of one limit may begin with that of
+/// another.
+fn named<'a>(refuser: &str, charges: &'a [Charge]) -> Option<&'a str> {
+    let names = charges.iter().map(|charge| charge.limit.bucket.name());
+    let matching = names.filter(|name| {
+        let rest = refuser.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    });
+    matching.max_by_key(|name| name.len())
 }
