@@ -104,6 +104,11 @@ impl Supervised {
         self.signal("CONT");
     }
 
+    /// Sends SIGTERM, and does not wait.
+    pub fn terminate(&self) {
+        self.signal("TERM");
+    }
+
     fn signal(&self, name: &str) {
         assert!(self.status.is_none(), "the process has ended");
         let kill = format!("kill -{name} {}", self.id());

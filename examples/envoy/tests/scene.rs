@@ -121,14 +121,7 @@ impl Service {
     }
 
     pub(crate) fn terminate(&self) {
-        let kill = format!("kill -TERM {}", self.process.id());
-        assert!(
-            Command::new("sh")
-                .args(["-c", &kill])
-                .status()
-                .unwrap()
-                .success()
-        );
+        self.process.terminate();
     }
 
     pub(crate) async fn asked(
