@@ -87,7 +87,7 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
 
     let app = page::routes(&fleet).into_make_service_with_connect_info::<SocketAddr>();
     tokio::select! {
-        served = axum::serve(listener, app).with_graceful_shutdown(interrupted()) => served?,
+        served = axum::serve(listener, app).with_graceful_shutdown(pages::interrupted()) => served?,
         () = overdue() => eprintln!("some requests have not ended"),
     }
     // What goes on after its client has left ends first; then all that is held is released.
@@ -149,16 +149,9 @@ async fn limited(Extension(decision): Extension<Decision>) -> String {
     format!("hello, {} more at once\n", decision.remaining())
 }
 
-async fn interrupted() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        // Without a signal handler it runs until it is killed.
-        std::future::pending::<()>().await;
-    }
-}
-
 /// The end of the time in which requests may end: a client that does not read its response would keep the process. Billing
 /// takes 8 s. A second signal ends it at once.
 async fn overdue() {
-    interrupted().await;
-    let _ = tokio::time::timeout(Duration::from_secs(10), interrupted()).await;
+    pages::interrupted().await;
+    let _ = tokio::time::timeout(Duration::from_secs(10), pages::interrupted()).await;
 }

@@ -11,7 +11,7 @@
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -28,7 +28,7 @@ use crate::TENANTS;
 use crate::board::Board;
 use crate::budget::{Level, REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, Tenants};
 use crate::clients::{Clients, Patience};
-use crate::pages::{self, EVERY, File};
+use crate::pages::{self, EVERY, File, Watchers};
 
 /// The files of this page alone.
 const FILES: [File; 3] = [
@@ -46,7 +46,7 @@ pub(crate) struct Page {
     board: Board,
     clients: Clients,
     levels: Mutex<Result<Vec<Level>, String>>,
-    watchers: AtomicUsize,
+    watchers: Watchers,
     traffic: AtomicBool,
     asked: AtomicUsize,
     started: Instant,
@@ -56,18 +56,17 @@ pub(crate) struct Page {
 
 impl Page {
     pub(crate) fn new(store: &Store, board: Board, clients: Clients) -> Result<Arc<Self>, Error> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Arc::new(Self {
             store: store.clone(),
             tenants: Tenants::new(store)?,
             board,
             clients,
             levels: Mutex::new(Ok(Vec::new())),
-            watchers: AtomicUsize::new(0),
+            watchers: Watchers::default(),
             traffic: AtomicBool::new(true),
             asked: AtomicUsize::new(0),
             started: Instant::now(),
-            started_ms: millis(since.unwrap_or_default()),
+            started_ms: pages::started_ms(),
         }))
     }
 
@@ -76,11 +75,7 @@ impl Page {
     }
 
     pub(crate) fn has_traffic(&self) -> bool {
-        self.is_watched() && self.traffic.load(Ordering::Relaxed)
-    }
-
-    fn is_watched(&self) -> bool {
-        self.watchers.load(Ordering::Relaxed) > 0
+        self.watchers.is_watched() && self.traffic.load(Ordering::Relaxed)
     }
 
     fn levels(&self) -> MutexGuard<'_, Result<Vec<Level>, String>> {
@@ -94,14 +89,14 @@ impl Page {
         let looking = async {
             loop {
                 ticks.tick().await;
-                if self.is_watched() {
+                if self.watchers.is_watched() {
                     self.look().await;
                 }
             }
         };
         tokio::select! {
             () = looking => {}
-            () = interrupted() => {}
+            () = pages::interrupted() => {}
         }
     }
 
@@ -112,7 +107,7 @@ impl Page {
     }
 
     fn now(&self) -> u64 {
-        millis(self.started.elapsed())
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// All that the page shows.
@@ -137,19 +132,6 @@ impl Page {
     }
 }
 
-/// A listener, for as long as the value lives.
-struct Watching(Arc<Page>);
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        self.0.watchers.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
 pub(crate) fn routes(page: &Arc<Page>) -> Router {
     pages::files(&FILES)
         .route("/state", get(state))
@@ -169,9 +151,13 @@ async fn state(State(page): State<Arc<Page>>) -> Json<Value> {
 async fn events(
     State(page): State<Arc<Page>>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    page.watchers.fetch_add(1, Ordering::Relaxed);
-    let watching = Watching(page);
-    pages::events(move || watching.0.state(), interrupted())
+    let watching = page.watchers.watch();
+    let state = move || {
+        // Counted as a watcher for as long as the stream lives.
+        let _ = &watching;
+        page.state()
+    };
+    pages::events(state)
 }
 
 async fn burst(
@@ -192,18 +178,7 @@ async fn traffic(
     State(page): State<Arc<Page>>,
     Path(to): Path<String>,
 ) -> Result<Json<Value>, StatusCode> {
-    let on = match to.as_str() {
-        "on" => true,
-        "off" => false,
-        _ => return Err(StatusCode::NOT_FOUND),
-    };
+    let on = pages::one_of(&to, "on", "off")?;
     page.traffic.store(on, Ordering::Relaxed);
     Ok(Json(json!({ "traffic": on, "now_ms": page.now() })))
-}
-
-async fn interrupted() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        // Without a signal handler it runs until it is killed.
-        std::future::pending::<()>().await;
-    }
 }

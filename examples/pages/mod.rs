@@ -1,7 +1,9 @@
-//! What the pages of the examples share: how their files are served, who may press their buttons, and how events are sent.
+//! What the pages of the examples share: how their files are served, who may press their buttons and looks, and how events are sent.
 
 use std::convert::Infallible;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::Request;
@@ -70,10 +72,9 @@ pub(crate) async fn of_no_other_site(request: Request, next: Next) -> Response {
 }
 
 /// Sends a state several times a second; the first one at once. A slow reader gets the state of now, not what it missed.
-/// Ends with `end`: a page that is open must not keep the process from ending.
+/// Ends when the process is interrupted: a page that is open must not keep the process from ending.
 pub(crate) fn events(
     state: impl FnMut() -> Value + Send + 'static,
-    end: impl Future<Output = ()> + Send + 'static,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -82,5 +83,54 @@ pub(crate) fn events(
         let event = Event::default().data(state().to_string());
         Some((Ok(event), (state, ticks)))
     });
-    Sse::new(states.take_until(Box::pin(end)))
+    Sse::new(states.take_until(Box::pin(interrupted())))
+}
+
+/// Counts who looks at a page. Clones share the count.
+#[derive(Clone, Default)]
+pub(crate) struct Watchers(Arc<AtomicUsize>);
+
+/// A watcher, for as long as the value lives.
+pub(crate) struct Watching(Watchers);
+
+impl Watchers {
+    pub(crate) fn watch(&self) -> Watching {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Watching(self.clone())
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The time of now, in ms since 1970: tells pages that are open that this is another process than before.
+pub(crate) fn started_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or_default()
+}
+
+/// What a path says, if it is one of two words.
+pub(crate) fn one_of(text: &str, yes: &str, no: &str) -> Result<bool, StatusCode> {
+    if text == yes {
+        return Ok(true);
+    }
+    if text == no {
+        Ok(false)
+    } else {
+        Err(StatusCode::NOT_FOUND)
+    }
+}
+
+pub(crate) async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        // Without a signal handler it runs until it is killed.
+        std::future::pending::<()>().await;
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use tower_distributed::fleet::RefusedKeys;
 use tower_distributed::{LeaseHandle, Store};
 
 use super::tenants::Queues;
+use crate::pages::{Watchers, Watching};
 
 /// How many requests of a route are remembered, and for how long after their end.
 const REMEMBERED: usize = 60;
@@ -32,7 +32,7 @@ pub(crate) struct Board(Arc<Shared>);
 struct Shared {
     began: Instant,
     log: Mutex<Log>,
-    watchers: AtomicUsize,
+    watchers: Watchers,
 }
 
 #[derive(Default)]
@@ -88,11 +88,10 @@ pub(crate) struct Seat {
 
 impl Default for Board {
     fn default() -> Self {
-        let (log, watchers) = (Mutex::default(), AtomicUsize::new(0));
         Self(Arc::new(Shared {
             began: Instant::now(),
-            log,
-            watchers,
+            log: Mutex::default(),
+            watchers: Watchers::default(),
         }))
     }
 }
@@ -113,12 +112,11 @@ impl Board {
 
     /// Counts a listener for as long as the value lives.
     pub(crate) fn watch(&self) -> Watching {
-        self.0.watchers.fetch_add(1, Ordering::Relaxed);
-        Watching(self.clone())
+        self.0.watchers.watch()
     }
 
     pub(crate) fn is_watched(&self) -> bool {
-        self.0.watchers.load(Ordering::Relaxed) > 0
+        self.0.watchers.is_watched()
     }
 
     /// The addresses that have called a route.
@@ -190,16 +188,6 @@ impl Board {
         })
     }
 }
-
-/// A listener of the page.
-pub(crate) struct Watching(Board);
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        self.0.0.watchers.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// A request on its way, which changes its visit.
 #[derive(Clone)]
 struct OnItsWay {

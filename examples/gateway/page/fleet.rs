@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::response::Response;
@@ -17,6 +17,7 @@ use super::bursts::Call;
 use super::link::Link;
 use super::side::{Known, Side};
 use super::tenants::Queues;
+use crate::pages;
 
 /// No server listens there.
 const NOWHERE: &str = "redis://127.0.0.1:1/";
@@ -112,8 +113,6 @@ impl Fleet {
             })
         };
         let gateways = [gateway("A", &stores[0])?, gateway("B", &stores[1])?];
-        let started = SystemTime::now().duration_since(UNIX_EPOCH);
-        let started = started.unwrap_or_default().as_millis();
         let fleet = Arc::new(Self {
             gateways,
             link,
@@ -122,7 +121,7 @@ impl Fleet {
             refused,
             traffic: AtomicBool::new(true),
             is_second_first: AtomicBool::new(false),
-            started_ms: u64::try_from(started).unwrap_or_default(),
+            started_ms: pages::started_ms(),
         });
         tokio::spawn(Arc::clone(&fleet).keep_asking());
         tokio::spawn(super::traffic::keep_calling(Arc::clone(&fleet)));

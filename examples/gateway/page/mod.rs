@@ -78,7 +78,7 @@ async fn events(
         let _ = &watching;
         fleet.state()
     };
-    pages::events(state, crate::interrupted())
+    pages::events(state)
 }
 
 #[derive(serde::Deserialize)]
@@ -108,7 +108,7 @@ async fn traffic(
     State(fleet): State<Arc<Fleet>>,
     Path(to): Path<String>,
 ) -> Result<Json<Value>, StatusCode> {
-    let on = one_of(&to, "on", "off")?;
+    let on = pages::one_of(&to, "on", "off")?;
     fleet.send_traffic(on);
     Ok(Json(
         json!({ "traffic": on, "now_ms": fleet.board().now() }),
@@ -119,18 +119,7 @@ async fn store(
     State(fleet): State<Arc<Fleet>>,
     Path(to): Path<String>,
 ) -> Result<Json<Value>, StatusCode> {
-    let away = one_of(&to, "away", "back")?;
+    let away = pages::one_of(&to, "away", "back")?;
     fleet.take_store_away(away);
     Ok(Json(json!({ "away": away, "now_ms": fleet.board().now() })))
-}
-
-fn one_of(text: &str, yes: &str, no: &str) -> Result<bool, StatusCode> {
-    if text == yes {
-        return Ok(true);
-    }
-    if text == no {
-        Ok(false)
-    } else {
-        Err(StatusCode::NOT_FOUND)
-    }
 }
