@@ -44,6 +44,10 @@ async fn tells_a_gateway_that_stops_or_is_replaced() {
     .await;
 }
 
+/// The permits in use are known.
+const PERMITS: &str =
+    "/of 2/.test(document.querySelector('[data-n=\"exports.in_use\"]').textContent)";
+
 /// Not by the switch of the page: the server itself is gone.
 #[tokio::test]
 #[ignore = "needs a browser: tests/page.sh"]
@@ -53,12 +57,7 @@ async fn tells_that_redis_is_gone() {
         let gateway = Gateway::start(Some(&server.url()));
         browser.show(&gateway).await;
         browser.until_status("Live").await;
-        browser
-            .until(
-                "permits",
-                "/of 2/.test(document.querySelector('[data-n=\"exports.in_use\"]').textContent)",
-            )
-            .await;
+        browser.until("permits", PERMITS).await;
         server.kill9();
         browser.until_status("The store does not answer").await;
         browser
@@ -81,12 +80,7 @@ async fn tells_that_redis_is_gone() {
             .await;
         server.restart().await;
         browser.until_status("Live").await;
-        browser
-            .until(
-                "permits",
-                "/of 2/.test(document.querySelector('[data-n=\"exports.in_use\"]').textContent)",
-            )
-            .await;
+        browser.until("permits", PERMITS).await;
         assert_eq!(browser.log().await, Value::Array(Vec::new()));
     })
     .await;

@@ -174,9 +174,9 @@ async fn is_used_by_keyboard_read_on_a_phone_and_dark_at_night() {
         }
         browser.value("document.querySelector('#store').focus()").await;
         browser.press(SPACE).await;
-        browser.until("the outage", "document.querySelector('#store').getAttribute('aria-checked') === 'false'").await;
+        browser.until_checked("store", false).await;
         browser.press(SPACE).await;
-        browser.until("the store", "document.querySelector('#store').getAttribute('aria-checked') === 'true'").await;
+        browser.until_checked("store", true).await;
 
         let overflow = "document.documentElement.scrollWidth > innerWidth";
         for (width, height) in [(1280, 900), (820, 1180), (390, 844), (320, 640)] {

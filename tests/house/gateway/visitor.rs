@@ -47,6 +47,11 @@ impl Browser {
 
     pub(super) async fn switch(&self, id: &str, on: bool) {
         self.click(&format!("#{id}")).await;
+        self.until_checked(id, on).await;
+    }
+
+    /// Waits until a switch shows that it is on, or off.
+    pub(super) async fn until_checked(&self, id: &str, on: bool) {
         let checked =
             format!("document.querySelector('#{id}').getAttribute('aria-checked') === '{on}'");
         self.until(id, &checked).await;

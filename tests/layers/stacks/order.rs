@@ -74,6 +74,49 @@ async fn status(app: &Router, method: &str, fields: &[(&str, &str)]) -> u16 {
     ask(app, method, fields).await.status().as_u16()
 }
 
+/// Lays two layers around an app: `$outside` outside of `$inside` if `$as_named`, otherwise the other way around.
+macro_rules! layered {
+    ($app:expr, $inside:expr, $outside:expr, $as_named:expr) => {
+        if $as_named {
+            $app.layer($inside).layer($outside)
+        } else {
+            $app.layer($outside).layer($inside)
+        }
+    };
+}
+
+/// Both orders run on one store, so each has a name of its own.
+fn name_of(as_named: bool) -> &'static str {
+    if as_named {
+        "right-order"
+    } else {
+        "other-order"
+    }
+}
+
+/// Shows when a handler was entered, and lets it go on.
+#[derive(Clone)]
+struct Gate(Arc<AtomicUsize>, Arc<Semaphore>);
+
+impl Gate {
+    fn new() -> Self {
+        Self(Arc::default(), Arc::new(Semaphore::new(0)))
+    }
+
+    async fn pass(self) -> &'static str {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        self.1.acquire().await.unwrap().forget();
+        "hello"
+    }
+
+    async fn is_entered(&self) {
+        eventually("the handler to run", SOON, async || {
+            self.0.load(Ordering::SeqCst) == 1
+        })
+        .await;
+    }
+}
+
 /// The remaining tokens of all.
 async fn remaining(bucket: &TokenBucket) -> u32 {
     bucket.peek(ALL).await.unwrap().remaining()
@@ -90,11 +133,7 @@ async fn metrics_see_refusals_from_outside(stores: Stores) {
         let bucket = at_most(1, &stores.open());
         bucket.reset(ALL).await.unwrap();
         let limit = web::rate_limit(bucket, all);
-        let app = if outside {
-            hello().layer(limit).layer(metrics)
-        } else {
-            hello().layer(metrics).layer(limit)
-        };
+        let app = layered!(hello(), limit, metrics, outside);
         assert_eq!(status(&app, "GET", &[]).await, 200);
         assert_eq!(status(&app, "GET", &[]).await, 429);
         assert_eq!(seen.load(Ordering::SeqCst), counted, "outside: {outside}");
@@ -111,11 +150,7 @@ async fn cors_outside_of_the_limit(stores: Stores) {
         let bucket = at_most(1, &stores.open());
         bucket.reset(ALL).await.unwrap();
         let limit = web::rate_limit(bucket, all);
-        let app = if outside {
-            hello().layer(limit).layer(cors)
-        } else {
-            hello().layer(cors).layer(limit)
-        };
+        let app = layered!(hello(), limit, cors, outside);
         assert_eq!(status(&app, "OPTIONS", &fields).await, 200);
         let first = ask(&app, "GET", &fields).await.status().as_u16();
         assert_eq!(first, if outside { 200 } else { 429 }, "outside: {outside}");
@@ -148,12 +183,9 @@ async fn compression_outside_of_flights(stores: Stores) {
         let pages: SingleFlight<response::Answer> = pages(&stores);
         let path = if outside { "/outside" } else { "/inside" };
         let flights = web::single_flight(pages, shared_get());
+        let compression = from_fn(compress);
         let app = Router::new().route(path, hello);
-        let app = if outside {
-            app.layer(flights).layer(from_fn(compress))
-        } else {
-            app.layer(from_fn(compress)).layer(flights)
-        };
+        let app = layered!(app, flights, compression, outside);
         for encoding in ["gzip", "br", "gzip"] {
             let request = Request::get(path)
                 .header("host", "example.com")
@@ -171,19 +203,12 @@ async fn what_is_shed_is_charged_inside(stores: Stores) {
         let bucket = at_most(5, &stores.open());
         bucket.reset(ALL).await.unwrap();
         let limit = RateLimitLayer::new(bucket.clone(), |_: &()| ALL);
-        let gate = Arc::new(Semaphore::new(0));
-        let entered = Arc::new(AtomicUsize::new(0));
-        let work = {
-            let (gate, entered) = (Arc::clone(&gate), Arc::clone(&entered));
-            service_fn(move |()| {
-                let (gate, entered) = (Arc::clone(&gate), Arc::clone(&entered));
-                async move {
-                    entered.fetch_add(1, Ordering::SeqCst);
-                    gate.acquire().await.unwrap().forget();
-                    Ok::<_, BoxError>(())
-                }
-            })
-        };
+        let gate = Gate::new();
+        let handler = gate.clone();
+        let work = service_fn(move |()| {
+            let handler = handler.clone();
+            async move { Ok::<_, BoxError>(handler.pass().await) }
+        });
         let shed = ServiceBuilder::new().load_shed().concurrency_limit(1);
         let service = if outside {
             tower::util::BoxCloneService::new(shed.layer(limit).service(work))
@@ -192,13 +217,10 @@ async fn what_is_shed_is_charged_inside(stores: Stores) {
             tower::util::BoxCloneService::new(ServiceBuilder::new().layer(limit).service(inner))
         };
         let first = tokio::spawn(service.clone().oneshot(()));
-        eventually("the first to work", SOON, async || {
-            entered.load(Ordering::SeqCst) == 1
-        })
-        .await;
+        gate.is_entered().await;
         let second = service.oneshot(()).await.unwrap_err();
         assert!(second.is::<tower::load_shed::error::Overloaded>());
-        gate.add_permits(1);
+        gate.1.add_permits(1);
         first.await.unwrap().unwrap();
         assert_eq!(remaining(&bucket).await, left, "outside: {outside}");
     }
@@ -219,11 +241,8 @@ async fn guesses_are_limited_outside_of_the_authentication(stores: Stores) {
         let bucket = at_most(1, &stores.open());
         bucket.reset(ALL).await.unwrap();
         let limit = web::rate_limit(bucket, all);
-        let app = if outside {
-            hello().layer(from_fn(authenticate)).layer(limit)
-        } else {
-            hello().layer(limit).layer(from_fn(authenticate))
-        };
+        let authentication = from_fn(authenticate);
+        let app = layered!(hello(), authentication, limit, outside);
         for expected in told {
             assert_eq!(status(&app, "GET", &[("password", "?")]).await, expected);
         }
@@ -232,20 +251,13 @@ async fn guesses_are_limited_outside_of_the_authentication(stores: Stores) {
 
 async fn forged_keys_are_refused_by_the_authentication(stores: Stores) {
     for (outside, told) in [(true, 401), (false, 200)] {
-        let name = if outside {
-            "right-order"
-        } else {
-            "other-order"
-        };
+        let name = name_of(outside);
         let user = header("x-user").unwrap();
         let once = web::idempotency(&stores.open(), name, user)
             .build()
             .unwrap();
-        let app = if outside {
-            hello().layer(once).layer(from_fn(authenticate))
-        } else {
-            hello().layer(from_fn(authenticate)).layer(once)
-        };
+        let authentication = from_fn(authenticate);
+        let app = layered!(hello(), once, authentication, outside);
         let key = [("x-user", "ann"), ("idempotency-key", "\"k\"")];
         let own = [key[0], key[1], ("password", "right")];
         assert_eq!(status(&app, "POST", &own).await, 200);
@@ -257,20 +269,12 @@ const KEY: [(&str, &str); 1] = [("idempotency-key", "\"k\"")];
 
 async fn replays_are_limited_inside_of_the_limit(stores: Stores) {
     for (outside, left) in [(true, 2), (false, 4)] {
-        let name = if outside {
-            "right-order"
-        } else {
-            "other-order"
-        };
+        let name = name_of(outside);
         let bucket = at_most(5, &stores.open());
         bucket.reset(ALL).await.unwrap();
         let limit = web::rate_limit(bucket.clone(), all);
         let once = web::idempotency(&stores.open(), name, all).build().unwrap();
-        let app = if outside {
-            hello().layer(once).layer(limit)
-        } else {
-            hello().layer(limit).layer(once)
-        };
+        let app = layered!(hello(), once, limit, outside);
         for _ in 0..3 {
             assert_eq!(status(&app, "POST", &KEY).await, 200);
         }
@@ -280,19 +284,11 @@ async fn replays_are_limited_inside_of_the_limit(stores: Stores) {
 
 async fn replays_do_not_wait_for_permits(stores: Stores) {
     for (outside, told) in [(true, 200), (false, 503)] {
-        let name = if outside {
-            "right-order"
-        } else {
-            "other-order"
-        };
+        let name = name_of(outside);
         let exports = permits(&stores.open(), 1);
         let limit = web::concurrency_limit(exports.clone(), all);
         let once = web::idempotency(&stores.open(), name, all).build().unwrap();
-        let app = if outside {
-            hello().layer(limit).layer(once)
-        } else {
-            hello().layer(once).layer(limit)
-        };
+        let app = layered!(hello(), limit, once, outside);
         let first = ask(&app, "POST", &KEY).await;
         assert_eq!(first.status(), 200);
         drop(first);
@@ -309,45 +305,22 @@ async fn a_timeout_bounds_the_wait_from_outside(stores: Stores) {
         let exports = permits(&stores.open(), 1);
         let limit = web::concurrency_limit(exports.clone(), all).max_wait(SOON);
         let timeout = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, short);
-        let app = if outside {
-            hello().layer(limit).layer(timeout)
-        } else {
-            hello().layer(timeout).layer(limit)
-        };
+        let app = layered!(hello(), limit, timeout, outside);
         let elsewhere = exports.add(ALL).await.unwrap();
         let waiting = tokio::spawn(app.oneshot(request("GET", &[])));
-        // The time that the layer is about, and as much again.
-        tokio::time::sleep(2 * short).await;
-        assert_eq!(waiting.is_finished(), outside);
+        if outside {
+            eventually("the timeout", SOON, async || waiting.is_finished()).await;
+        } else {
+            // The time that the layer is about, and as much again.
+            tokio::time::sleep(2 * short).await;
+            assert!(!waiting.is_finished());
+        }
         elsewhere.done().await.unwrap();
         let answer = waiting.await.unwrap().unwrap();
         assert_eq!(answer.status().as_u16(), told);
         drop(answer);
         // The place of the request is free, and so is its permit.
         exports.wait(ALL).await.unwrap();
-    }
-}
-
-/// Shows when a handler was entered, and lets it go on.
-#[derive(Clone)]
-struct Gate(Arc<AtomicUsize>, Arc<Semaphore>);
-
-impl Gate {
-    fn new() -> Self {
-        Self(Arc::default(), Arc::new(Semaphore::new(0)))
-    }
-
-    async fn pass(self) -> &'static str {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        self.1.acquire().await.unwrap().forget();
-        "hello"
-    }
-
-    async fn is_entered(&self) {
-        eventually("the handler to run", SOON, async || {
-            self.0.load(Ordering::SeqCst) == 1
-        })
-        .await;
     }
 }
 
@@ -359,11 +332,7 @@ async fn followers_take_no_permit(stores: Stores) {
         let app = Router::new().route(path, on_get(move || handler.pass()));
         let limit = web::concurrency_limit(permits(&stores.open(), 1), all);
         let flights = web::single_flight(pages(&stores), shared_get());
-        let app = if outside {
-            app.layer(limit).layer(flights)
-        } else {
-            app.layer(flights).layer(limit)
-        };
+        let app = layered!(app, limit, flights, outside);
         let get = || {
             let request = Request::get(path).header("host", "example.com");
             app.clone().oneshot(request.body(Body::empty()).unwrap())
@@ -394,11 +363,7 @@ async fn a_refused_request_needs_no_permit(stores: Stores) {
         assert!(bucket.allow(ALL).await.unwrap().is_admitted());
         let limit = web::rate_limit(bucket, all);
         let permit = web::concurrency_limit(exports.clone(), all);
-        let app = if inside {
-            hello().layer(permit).layer(limit)
-        } else {
-            hello().layer(limit).layer(permit)
-        };
+        let app = layered!(hello(), permit, limit, inside);
         let elsewhere = exports.add(ALL).await.unwrap();
         assert_eq!(status(&app, "GET", &[]).await, told);
         elsewhere.done().await.unwrap();
@@ -417,11 +382,8 @@ async fn a_panic_releases_on_either_side(stores: Stores) {
         let exports: WaitGroup = permits(&stores.open(), 1);
         let limit = web::concurrency_limit(exports.clone(), all);
         let app = Router::new().route("/", on_get(broken));
-        let app = if outside {
-            app.layer(limit).layer(from_fn(caught))
-        } else {
-            app.layer(from_fn(caught)).layer(limit)
-        };
+        let catch = from_fn(caught);
+        let app = layered!(app, limit, catch, outside);
         assert_eq!(status(&app, "GET", &[]).await, 500);
         exports.wait(ALL).await.unwrap();
     }
