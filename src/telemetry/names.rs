@@ -139,7 +139,7 @@ pub(super) struct Metric {
 macro_rules! metrics {
     ($($metric:ident = $name:literal, $kind:ident, [$($label:ident),*], $unit:ident, $help:literal;)+) => {
         $(
-                pub(super) const $metric: Metric = Metric {
+            pub(super) const $metric: Metric = Metric {
                 name: $name,
                 kind: stringify!($kind),
                 labels: &[$(stringify!($label)),*],

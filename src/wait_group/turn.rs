@@ -63,8 +63,8 @@ impl Turn {
 
     /// Sets the flow, such as a tenant or a user. The flows of a key that have waiters get equal shares of the permits.
     ///
-    /// Flows are distinguished by 128 bits of the SHA-256 of their names, so nobody can choose a name that shares the
-    /// queue of another flow.
+    /// Flows are distinguished by 128 bits of the SHA-256 of their names, so a caller cannot choose a name that
+    /// shares the queue of another flow.
     #[must_use]
     pub fn flow(self, flow: impl Into<Key>) -> Self {
         Self {
