@@ -9,9 +9,11 @@ mod jobs;
 mod tests;
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::clock;
@@ -35,12 +37,18 @@ use crate::telemetry::decisions::Decisions;
 pub use self::all::MutexGuards;
 pub use self::builder::MutexBuilder;
 pub use crate::layers::mutex::MutexLayer;
-#[cfg(feature = "quorum")]
-use crate::quorum::Quorum;
 
-/// Without the feature there are no quorums.
-#[cfg(not(feature = "quorum"))]
-type Quorum = std::convert::Infallible;
+/// Where locks are that are not in one store.
+pub(crate) trait LockSource: fmt::Debug + Send + Sync {
+    /// Makes one attempt to lock.
+    fn acquire(
+        self: Arc<Self>,
+        key: Key,
+        suffix: Suffix,
+    ) -> BoxFuture<'static, Result<Lease, Error>>;
+
+    fn is_locked(self: Arc<Self>, key: Key) -> BoxFuture<'static, Result<bool, Error>>;
+}
 
 /// A namespace of mutexes, one for each key. Cheap to clone. See the [module](crate::mutex) for details.
 ///
@@ -59,7 +67,7 @@ pub struct Mutex {
     /// the quorum.
     pub(crate) leases: Leases<Exclusive>,
     /// `None`: the locks are in one store.
-    pub(crate) quorum: Option<Arc<Quorum>>,
+    pub(crate) quorum: Option<Arc<dyn LockSource>>,
     name: Arc<str>,
     settings: Arc<Settings>,
     values: Arc<Values>,
@@ -80,7 +88,7 @@ pub(crate) struct Settings {
     exact_names: bool,
     strict_fifo: bool,
     #[cfg(feature = "quorum")]
-    pub(crate) quorum: crate::quorum::Settings,
+    pub(crate) quorum: QuorumSettings,
 }
 
 impl Default for Settings {
@@ -95,8 +103,41 @@ impl Default for Settings {
             exact_names: false,
             strict_fifo: false,
             #[cfg(feature = "quorum")]
-            quorum: crate::quorum::Settings::default(),
+            quorum: QuorumSettings::default(),
         }
+    }
+}
+
+/// The settings of mutexes on a quorum.
+#[cfg(feature = "quorum")]
+#[derive(Clone, Debug)]
+pub(crate) struct QuorumSettings {
+    pub(crate) timeout_factor: f64,
+    pub(crate) fail_fast: bool,
+    pub(crate) shuffle_nodes: bool,
+}
+
+#[cfg(feature = "quorum")]
+impl Default for QuorumSettings {
+    fn default() -> Self {
+        Self {
+            timeout_factor: 0.05,
+            fail_fast: false,
+            shuffle_nodes: false,
+        }
+    }
+}
+
+#[cfg(feature = "quorum")]
+impl QuorumSettings {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let factor = self.timeout_factor;
+        if factor > 0.0 && factor < 1.0 {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "timeout_factor must be above 0 and below 1, is {factor}"
+        )))
     }
 }
 
@@ -169,9 +210,8 @@ impl Mutex {
     ///
     /// [`is_unavailable`](Error::is_unavailable) if the store is unavailable.
     pub async fn is_locked(&self, key: impl Into<Key>) -> Result<bool, Error> {
-        #[cfg(feature = "quorum")]
         if let Some(quorum) = &self.quorum {
-            return quorum.is_locked(key.into()).await;
+            return Arc::clone(quorum).is_locked(key.into()).await;
         }
         Ok(self.leases.namespace.in_use(key.into()).await? > 0)
     }
@@ -333,9 +373,8 @@ impl Mutex {
         self.check(&key)?;
         let (suffix, in_use) = self.suffix(&key)?;
         let lease = match &self.quorum {
-            #[cfg(feature = "quorum")]
-            Some(quorum) => quorum.acquire(key, &suffix).await?,
-            _ => {
+            Some(quorum) => Arc::clone(quorum).acquire(key, suffix).await?,
+            None => {
                 let ask = AcquireRequest::new((), Subject::Lock, suffix, 0, wait);
                 self.leases.acquire(key, ask).await?
             }

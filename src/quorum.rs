@@ -16,41 +16,32 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::error::Error;
-use crate::error::reasons::{Busy, Cause, Subject, Why};
+use crate::error::reasons::Cause;
 use crate::key::Key;
-use crate::lease::handle::{Lease, LeaseHandle};
+use crate::lease::handle::LeaseHandle;
 use crate::lease::holders::Exclusive;
 use crate::lease::namespace::{Leases, ProcessHost};
 use crate::lease::options::{Rules, micros, rules};
 use crate::lease::process::Tokens;
-use crate::lease::process::event::{Effect, Event, Grant, Now, Release, Renewed};
-use crate::lease::process::hold::first_renewal;
-use crate::lease::token::{Suffix, Token};
-use crate::quorum::attempt::Attempt;
+use crate::lease::process::event::{Effect, Event, Now, Release, Renewed};
+use crate::lease::token::Token;
+use crate::mutex::QuorumSettings;
 use crate::quorum::votes::Votes;
 use crate::store::Store;
 use crate::store::background::Background;
 use crate::store::notifier::Link;
-use crate::store::redis::names::check_exact;
 use crate::store::scheduler::{PeriodicTask, Scheduler, Signal};
 use crate::store::timer::within;
-use crate::store::validity::{Anchor, Validity};
+use crate::store::validity::Anchor;
 use crate::sync::lock;
 
-/// The settings of mutexes on a quorum.
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    timeout_factor: f64,
-    fail_fast: bool,
-    shuffle_nodes: bool,
-}
-
+/// A mutex on several servers.
 pub(crate) struct Quorum {
     /// The leases on each server. The first also provides the ids, the options and the `closed` flag of the quorum.
     nodes: Vec<Leases<Exclusive>>,
     /// The maximum time of a call to one node.
     timeout: Duration,
-    settings: Settings,
+    settings: QuorumSettings,
     scheduler: Arc<Scheduler>,
     /// The leases. No waiter is queued for them.
     tokens: Mutex<Tokens<ProcessHost<Exclusive>>>,
@@ -58,7 +49,10 @@ pub(crate) struct Quorum {
 
 impl Quorum {
     /// Makes a quorum. Also returns the leases on the first node, whose scheduler runs the renewals.
-    fn new(nodes: Vec<Leases<Exclusive>>, settings: Settings) -> (Leases<Exclusive>, Arc<Self>) {
+    fn new(
+        nodes: Vec<Leases<Exclusive>>,
+        settings: QuorumSettings,
+    ) -> (Leases<Exclusive>, Arc<Self>) {
         let first = nodes[0].clone();
         let store = &first.namespace.store;
         let timeout = first
@@ -181,78 +175,6 @@ impl Quorum {
             .into_iter()
             .for_each(|vote| votes.add(vote));
         votes.result()
-    }
-
-    /// Returns whether the lock is held on a majority of the nodes.
-    pub(super) async fn is_locked(&self, key: Key) -> Result<bool, Error> {
-        let looks = self.nodes.iter().map(|node| {
-            let look = self.within(node.namespace.in_use(key.clone()));
-            look.map_ok(|in_use| in_use > 0)
-        });
-        self.poll(looks).await
-    }
-
-    /// Makes one attempt on all nodes.
-    pub(super) async fn acquire(
-        self: &Arc<Self>,
-        key: Key,
-        suffix: &Suffix,
-    ) -> Result<Lease, Error> {
-        let first = &self.nodes[0];
-        if first.options().foreign {
-            self.nodes
-                .iter()
-                .try_for_each(|node| check_exact(&key, node.namespace.store.prefix()))?;
-        }
-        if first.holding().is_closed() {
-            return Err(Error::interrupted());
-        }
-        let (id, token) = first.namespace.token(first.holding(), suffix);
-        let sent = clock::now();
-        let mut attempt = Attempt::new(Arc::clone(self), key, token);
-        let (votes, fence) = attempt.vote().await;
-        if !votes.result()? {
-            return Err(Busy {
-                subject: Subject::Lock,
-                why: Why::Taken,
-                retry_after: None,
-            }
-            .into());
-        }
-        // Each node counts its own fences. Once a majority stores the highest fence, every later majority contains a
-        // node that issues a higher one.
-        let raised = self.renew_all(&attempt.key, &attempt.token, fence).await;
-        let at = clock::now();
-        let validity = Validity::granted(self.until(sent), at);
-        let (Some(validity), Ok(true)) = (validity, raised) else {
-            return Err(Error::unavailable(
-                Cause::TimedOut,
-                "a majority of the quorum answered too late",
-            ));
-        };
-        attempt.is_won = true;
-        let (key, token) = (attempt.key.clone(), attempt.token.clone());
-        let options = Arc::clone(first.holding());
-        let grant = Grant {
-            key,
-            token,
-            id,
-            fence,
-            twice: false,
-            validity,
-            at,
-            offered: false,
-        };
-        let lease = LeaseHandle::new(grant.clone(), &options);
-        lease.state.belongs_to_current_work();
-        let renew = first_renewal(first.namespace.began, &grant, &options.options);
-        self.handle(Event::Holds {
-            grant,
-            lease: lease.clone(),
-            options,
-            renew,
-        });
-        Ok(Lease::new(lease, Arc::new(attempt)))
     }
 
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {

@@ -153,15 +153,9 @@ impl<H: Holders> KeyState<H> {
             now,
         };
         if before == 0
-            && self.queue.due(rank, now).is_none()
-            && let Some(fence) =
-                self.holders
-                    .hold_if_it_fits(token, now + terms.ttl, of, &self.queue)
+            && let Some(held) = self.hold_at_once(token, terms, of)
         {
-            return Position::Held {
-                expiry: now + terms.ttl,
-                fence,
-            };
+            return held;
         }
         if done.is_some() {
             return Position::Done;
@@ -186,6 +180,18 @@ impl<H: Holders> KeyState<H> {
             }
         }
         self.wait(token, terms, order, before, now, spans)
+    }
+
+    /// Holds for a token before which nobody waits, if it fits and its turn is not later.
+    fn hold_at_once(&mut self, token: &Token, terms: AcquireTerms, of: At<'_>) -> Option<Position> {
+        if self.queue.due(of.rank, of.now).is_some() {
+            return None;
+        }
+        let expiry = of.now + terms.ttl;
+        let fence = self
+            .holders
+            .hold_if_it_fits(token, expiry, of, &self.queue)?;
+        Some(Position::Held { expiry, fence })
     }
 
     /// Grants what is free to the waiters. Returns the position of a token that waits, if it still has a place: a waiter

@@ -23,7 +23,7 @@ pub(crate) mod owed;
 mod test_support;
 pub(crate) mod wait;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::lease::options::Rules;
 use crate::lease::process::entry::Entry;
-use crate::lease::process::event::{Effects, Event, Host, Now, Release};
+use crate::lease::process::event::{Effect, Effects, Event, Host, Now, Release};
 use crate::lease::process::owed::Owed;
 use crate::store::notifier::Link;
 use crate::store::scheduler::Signal;
@@ -45,15 +45,9 @@ pub(crate) struct Tokens<P: Host> {
     pub(super) entries: HashMap<u64, Entry<P>>,
     /// The entry that new waiters for a key join, for kinds with cohorts: the only such entry for its key.
     lines: HashMap<Key, u64>,
-    owed: HashMap<u64, Owed>,
-    /// The number of owed releases that the server refused only because of their keys.
-    refused: usize,
-    /// Withdrawals that are sent one after the other as owed releases complete. While there are any, there is an owed
-    /// release.
-    unsent: VecDeque<Release>,
-    next_owed: u64,
-    /// The entries and the owed releases, ordered by their due times.
-    due: BTreeSet<(Instant, Slot)>,
+    owed: Owed,
+    /// The entries, ordered by their due times.
+    due: BTreeSet<(Instant, u64)>,
     /// The keys whose last call found the store unavailable, and when.
     outages: HashMap<Key, (Error, Instant)>,
     /// Renewal times are rounded to multiples of a span since this time.
@@ -61,12 +55,6 @@ pub(crate) struct Tokens<P: Host> {
     /// The time of the step, and its effects so far.
     now: Now,
     effects: Effects<P>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Slot {
-    Entry(u64),
-    Owed(u64),
 }
 
 impl<P: Host> Tokens<P> {
@@ -122,10 +110,12 @@ impl<P: Host> Tokens<P> {
             Event::Forgotten { id, fence } => self.forgotten(id, fence),
             Event::Releases(release) => self.release(release),
             Event::Withdraws(release) => self.withdraw(release),
-            Event::Released { owed, result } => self.released(owed, &result),
+            Event::Released { owed, result } => {
+                self.owed.released(owed, &result, now.at, &mut self.effects);
+            }
             Event::Signal(Signal::Due) => self.run_due(),
             Event::Signal(Signal::Relinked) => self.relinked(),
-            Event::Signal(Signal::Hurry) => self.hurry(),
+            Event::Signal(Signal::Hurry) => self.owed.hurry(now.at),
             Event::Signal(Signal::ShutDown) => self.shut_down(),
         }
         std::mem::take(&mut self.effects)
@@ -136,13 +126,10 @@ impl<P: Host> Tokens<P> {
     pub(crate) fn new(party: P, rules: Rules, now: Instant) -> Self {
         Self {
             party,
+            owed: Owed::new(rules.releases),
             rules,
             entries: HashMap::new(),
             lines: HashMap::new(),
-            owed: HashMap::new(),
-            refused: 0,
-            unsent: VecDeque::new(),
-            next_owed: 0,
             due: BTreeSet::new(),
             outages: HashMap::new(),
             began: now,
@@ -156,7 +143,37 @@ impl<P: Host> Tokens<P> {
 
     /// Returns when [`Signal::Due`] is needed.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.due.first().map(|(at, _)| *at)
+        let entries = self.due.first().map(|(at, _)| *at);
+        entries.into_iter().chain(self.owed.due()).min()
+    }
+
+    /// Releases in the background, with retries if the store is in another process.
+    fn release(&mut self, release: Release) {
+        if self.rules.is_remote {
+            return self.owed.release(release, self.now.at, &mut self.effects);
+        }
+        self.effects.push(Effect::Release {
+            release,
+            owed: None,
+        });
+    }
+
+    /// Withdraws a waiter that leaves.
+    fn withdraw(&mut self, release: Release) {
+        if self.rules.is_remote {
+            return self.owed.withdraw(release, self.now.at, &mut self.effects);
+        }
+        self.release(release);
+    }
+
+    /// Records that the background sends a release.
+    pub(crate) fn is_in_background(&mut self, number: u64) {
+        self.owed.is_in_background(number);
+    }
+
+    /// Returns the number of unconfirmed releases.
+    pub(crate) fn owed(&self) -> usize {
+        self.owed.count()
     }
 
     /// Returns the error of the last call for the waiters of a key, if the store was unavailable. These waiters may
@@ -179,7 +196,7 @@ impl<P: Host> Tokens<P> {
             self.lines.remove(&entry.key);
         }
         if let Some(at) = entry.due {
-            self.due.remove(&(at, Slot::Entry(id)));
+            self.due.remove(&(at, id));
         }
         Some(entry)
     }
@@ -193,10 +210,10 @@ impl<P: Host> Tokens<P> {
             return;
         }
         if let Some(old) = std::mem::replace(&mut entry.due, due) {
-            self.due.remove(&(old, Slot::Entry(id)));
+            self.due.remove(&(old, id));
         }
         if let Some(at) = due {
-            self.due.insert((at, Slot::Entry(id)));
+            self.due.insert((at, id));
         }
     }
 

@@ -8,7 +8,7 @@ use crate::lease::holders::Exclusive;
 use crate::lease::namespace::Leases;
 use crate::lease::options::LeaseOptions;
 use crate::macros::{in_range, setters};
-use crate::mutex::{Mutex, Quorum, Settings};
+use crate::mutex::{LockSource, Mutex, Settings};
 use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::store::redis::names::check_name;
@@ -275,7 +275,7 @@ impl MutexBuilder {
     pub(crate) fn mutex(
         self,
         leases: Leases<Exclusive>,
-        quorum: Option<Arc<Quorum>>,
+        quorum: Option<Arc<dyn LockSource>>,
         name: &str,
     ) -> Mutex {
         let values = leases

@@ -3,23 +3,111 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{StreamExt as _, TryFutureExt as _};
 
 use crate::clock;
 use crate::error::Error;
-use crate::error::reasons::Subject;
+use crate::error::reasons::{Busy, Cause, Subject, Why};
 use crate::key::Key;
-use crate::lease::handle::{LeaseHandle, LeaseOwner};
+use crate::lease::handle::{Lease, LeaseHandle, LeaseOwner};
 use crate::lease::key_state::{Position, TokenState};
 use crate::lease::operations::ReplyKind;
-use crate::lease::process::event::Event;
-use crate::lease::token::Token;
+use crate::lease::process::event::{Event, Grant};
+use crate::lease::process::hold::first_renewal;
+use crate::lease::token::{Suffix, Token};
 use crate::lease::waiter::AcquireRequest;
+use crate::mutex::LockSource;
 use crate::quorum::Quorum;
 use crate::quorum::votes::Votes;
 use crate::store::background::Background;
+use crate::store::redis::names::check_exact;
+use crate::store::validity::Validity;
+
+impl LockSource for Quorum {
+    fn acquire(
+        self: Arc<Self>,
+        key: Key,
+        suffix: Suffix,
+    ) -> BoxFuture<'static, Result<Lease, Error>> {
+        Box::pin(async move { self.lock(key, &suffix).await })
+    }
+
+    fn is_locked(self: Arc<Self>, key: Key) -> BoxFuture<'static, Result<bool, Error>> {
+        Box::pin(async move { self.is_held(key).await })
+    }
+}
+
+impl Quorum {
+    /// Makes one attempt on all nodes.
+    async fn lock(self: &Arc<Self>, key: Key, suffix: &Suffix) -> Result<Lease, Error> {
+        let first = &self.nodes[0];
+        if first.options().foreign {
+            self.nodes
+                .iter()
+                .try_for_each(|node| check_exact(&key, node.namespace.store.prefix()))?;
+        }
+        if first.holding().is_closed() {
+            return Err(Error::interrupted());
+        }
+        let (id, token) = first.namespace.token(first.holding(), suffix);
+        let sent = clock::now();
+        let mut attempt = Attempt::new(Arc::clone(self), key, token);
+        let (votes, fence) = attempt.vote().await;
+        if !votes.result()? {
+            return Err(Busy {
+                subject: Subject::Lock,
+                why: Why::Taken,
+                retry_after: None,
+            }
+            .into());
+        }
+        // Each node counts its own fences. Once a majority stores the highest fence, every later majority contains a
+        // node that issues a higher one.
+        let raised = self.renew_all(&attempt.key, &attempt.token, fence).await;
+        let at = clock::now();
+        let validity = Validity::granted(self.until(sent), at);
+        let (Some(validity), Ok(true)) = (validity, raised) else {
+            return Err(Error::unavailable(
+                Cause::TimedOut,
+                "a majority of the quorum answered too late",
+            ));
+        };
+        attempt.is_won = true;
+        let (key, token) = (attempt.key.clone(), attempt.token.clone());
+        let options = Arc::clone(first.holding());
+        let grant = Grant {
+            key,
+            token,
+            id,
+            fence,
+            twice: false,
+            validity,
+            at,
+            offered: false,
+        };
+        let lease = LeaseHandle::new(grant.clone(), &options);
+        lease.state.belongs_to_current_work();
+        let renew = first_renewal(first.namespace.began, &grant, &options.options);
+        self.handle(Event::Holds {
+            grant,
+            lease: lease.clone(),
+            options,
+            renew,
+        });
+        Ok(Lease::new(lease, Arc::new(attempt)))
+    }
+
+    /// Returns whether the lock is held on a majority of the nodes.
+    async fn is_held(&self, key: Key) -> Result<bool, Error> {
+        let looks = self.nodes.iter().map(|node| {
+            let look = self.within(node.namespace.in_use(key.clone()));
+            look.map_ok(|in_use| in_use > 0)
+        });
+        self.poll(looks).await
+    }
+}
 
 /// One attempt. Dropping it withdraws the acquire on all nodes, unless it is won: then its lease is kept.
 pub(super) struct Attempt {

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::macros::setters;
 use crate::mutex::Mutex;
 use crate::mutex::builder::MutexBuilder;
-use crate::quorum::{Quorum, Settings};
+use crate::quorum::Quorum;
 use crate::store::Store;
 
 setters! { MutexBuilder:
@@ -78,27 +78,5 @@ impl MutexBuilder {
             .collect::<Result<_, _>>()?;
         let (first, quorum) = Quorum::new(nodes, self.settings.quorum.clone());
         Ok(self.mutex(first, Some(quorum), name))
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            timeout_factor: 0.05,
-            fail_fast: false,
-            shuffle_nodes: false,
-        }
-    }
-}
-
-impl Settings {
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        let factor = self.timeout_factor;
-        if factor > 0.0 && factor < 1.0 {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "timeout_factor must be above 0 and below 1, is {factor}"
-        )))
     }
 }

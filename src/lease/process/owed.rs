@@ -5,13 +5,13 @@
 //! has no further effect. When many waiters leave at the same time, most withdrawals are sent only after others have
 //! completed.
 
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::lease::process::event::{Effect, Host, Release};
-use crate::lease::process::{Slot, Tokens};
+use crate::lease::process::event::{Effect, Effects, Host, Release};
 
 /// How long the caller's runtime has to send a release. After that it is sent again, and the pause doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -21,9 +21,25 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// repeated for as long as the lease lasts.
 const LONGEST: Duration = Duration::from_secs(60);
 
+/// The releases of a namespace that the store has not confirmed.
 #[derive(Clone, Debug)]
 pub(super) struct Owed {
-    pub(super) release: Release,
+    by_number: HashMap<u64, OwedRelease>,
+    next: u64,
+    /// The numbers, ordered by when their releases are due.
+    due: BTreeSet<(Instant, u64)>,
+    /// The number of releases that the server refused only because of their keys.
+    refused: usize,
+    /// Withdrawals that are sent one after the other as releases complete. While there are any, there is a release
+    /// without a reply.
+    unsent: VecDeque<Release>,
+    /// A withdrawal is sent at once while fewer releases than this are pending.
+    most: usize,
+}
+
+#[derive(Clone, Debug)]
+struct OwedRelease {
+    release: Release,
     due: Instant,
     pause: Duration,
     until: Instant,
@@ -35,7 +51,7 @@ pub(super) struct Owed {
     is_refused: bool,
 }
 
-impl Owed {
+impl OwedRelease {
     fn new(release: Release, now: Instant) -> Self {
         let due = now + FIRST_PAUSE;
         let until = now
@@ -55,50 +71,69 @@ impl Owed {
     }
 }
 
-impl<P: Host> Tokens<P> {
-    /// Releases in the background, with retries.
-    pub(super) fn release(&mut self, release: Release) {
-        if !self.rules.is_remote {
-            return self.effects.push(Effect::Release {
-                release,
-                owed: None,
-            });
+impl Owed {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            by_number: HashMap::new(),
+            next: 0,
+            due: BTreeSet::new(),
+            refused: 0,
+            unsent: VecDeque::new(),
+            most,
         }
-        self.send(Owed::new(release, self.now.at));
+    }
+
+    /// Releases in the background, with retries.
+    pub(super) fn release<P: Host>(
+        &mut self,
+        release: Release,
+        now: Instant,
+        effects: &mut Effects<P>,
+    ) {
+        self.send(OwedRelease::new(release, now), effects);
     }
 
     /// Withdraws a waiter that leaves: at once, or later if many releases are pending. So when thousands of waiters
     /// leave at the same time, other calls do not wait for all of their withdrawals.
-    pub(super) fn withdraw(&mut self, release: Release) {
-        if self.owed.len() - self.refused < self.rules.releases {
-            return self.release(release);
+    pub(super) fn withdraw<P: Host>(
+        &mut self,
+        release: Release,
+        now: Instant,
+        effects: &mut Effects<P>,
+    ) {
+        if self.by_number.len() - self.refused < self.most {
+            return self.release(release, now, effects);
         }
         self.unsent.push_back(release);
     }
 
     /// Sends the next withdrawal: one for each release that has a reply or has to be sent again. The withdrawal may go
     /// to another server.
-    fn send_next(&mut self) {
-        self.unsent
-            .pop_front()
-            .into_iter()
-            .for_each(|release| self.release(release));
+    fn send_next<P: Host>(&mut self, now: Instant, effects: &mut Effects<P>) {
+        if let Some(release) = self.unsent.pop_front() {
+            self.release(release, now, effects);
+        }
     }
 
-    fn send(&mut self, owed: Owed) {
-        let number = self.next_owed;
+    fn send<P: Host>(&mut self, owed: OwedRelease, effects: &mut Effects<P>) {
+        let number = self.next;
         let release = owed.release.clone();
-        self.next_owed += 1;
+        self.next += 1;
         self.put(number, owed);
-        self.effects.push(Effect::Release {
+        effects.push(Effect::Release {
             release,
             owed: Some(number),
         });
     }
 
     /// Handles the reply to a release.
-    pub(super) fn released(&mut self, number: u64, result: &Result<(), Error>) {
-        let now = self.now.at;
+    pub(super) fn released<P: Host>(
+        &mut self,
+        number: u64,
+        result: &Result<(), Error>,
+        now: Instant,
+        effects: &mut Effects<P>,
+    ) {
         let Some(owed) = self.settle(number) else {
             return;
         };
@@ -111,7 +146,7 @@ impl<P: Host> Tokens<P> {
         if again {
             self.put(
                 number,
-                Owed {
+                OwedRelease {
                     in_background: false,
                     is_refused,
                     due: now + owed.pause,
@@ -120,20 +155,33 @@ impl<P: Host> Tokens<P> {
             );
         }
         if !again || is_refused {
-            self.send_next();
+            self.send_next(now, effects);
         }
     }
 
-    pub(super) fn release_again(&mut self, number: u64) {
-        let now = self.now.at;
+    /// Returns when the first release is sent again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Sends the releases again that are due.
+    pub(super) fn run_due<P: Host>(&mut self, now: Instant, effects: &mut Effects<P>) {
+        while let Some((due, number)) = self.due.first().copied()
+            && due <= now
+        {
+            self.send_again(number, now, effects);
+        }
+    }
+
+    fn send_again<P: Host>(&mut self, number: u64, now: Instant, effects: &mut Effects<P>) {
         let Some(owed) = self.settle(number) else {
             return;
         };
         if now >= owed.until {
-            return self.send_next();
+            return self.send_next(now, effects);
         }
         let pause = (2 * owed.pause).min(LONGEST_PAUSE);
-        let owed = Owed {
+        let owed = OwedRelease {
             pause,
             due: now + pause,
             ..owed
@@ -141,47 +189,45 @@ impl<P: Host> Tokens<P> {
         if owed.in_background {
             return self.put(number, owed);
         }
-        self.send_next();
+        self.send_next(now, effects);
         // Only the reply to the last attempt counts, so that no attempt is pending once it has arrived.
-        self.send(Owed {
+        let owed = OwedRelease {
             in_background: true,
             ..owed
-        });
+        };
+        self.send(owed, effects);
     }
 
     /// Records that the background sends a release.
-    pub(crate) fn is_in_background(&mut self, number: u64) {
-        if let Some(owed) = self.owed.get_mut(&number) {
+    pub(super) fn is_in_background(&mut self, number: u64) {
+        if let Some(owed) = self.by_number.get_mut(&number) {
             owed.in_background = true;
         }
     }
 
     /// Makes all releases due now.
-    pub(super) fn hurry(&mut self) {
-        for number in self.owed.keys().copied().collect::<Vec<_>>() {
-            let owed = self.settle(number).map(|owed| Owed {
-                due: self.now.at,
-                ..owed
-            });
-            owed.into_iter().for_each(|owed| self.put(number, owed));
+    pub(super) fn hurry(&mut self, now: Instant) {
+        for owed in self.by_number.values_mut() {
+            owed.due = now;
         }
+        self.due = self.by_number.keys().map(|number| (now, *number)).collect();
     }
 
     /// Returns the number of unconfirmed releases.
-    pub(crate) fn owed(&self) -> usize {
-        self.owed.len() + self.unsent.len()
+    pub(super) fn count(&self) -> usize {
+        self.by_number.len() + self.unsent.len()
     }
 
-    fn put(&mut self, number: u64, owed: Owed) {
+    fn put(&mut self, number: u64, owed: OwedRelease) {
         self.refused += usize::from(owed.is_refused);
-        self.due.insert((owed.due, Slot::Owed(number)));
-        self.owed.insert(number, owed);
+        self.due.insert((owed.due, number));
+        self.by_number.insert(number, owed);
     }
 
-    fn settle(&mut self, number: u64) -> Option<Owed> {
-        let owed = self.owed.remove(&number)?;
+    fn settle(&mut self, number: u64) -> Option<OwedRelease> {
+        let owed = self.by_number.remove(&number)?;
         self.refused -= usize::from(owed.is_refused);
-        self.due.remove(&(owed.due, Slot::Owed(number)));
+        self.due.remove(&(owed.due, number));
         Some(owed)
     }
 }

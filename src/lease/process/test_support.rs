@@ -5,9 +5,10 @@ use tokio::time::Instant;
 use crate::key::Key;
 use crate::lease::kind::Kind;
 use crate::lease::namespace::Leases;
+use crate::lease::process::Tokens;
 use crate::lease::process::entry::Stage;
 use crate::lease::process::event::Host;
-use crate::lease::process::{Slot, Tokens};
+use crate::lease::process::owed::Owed;
 use crate::sync::lock;
 
 impl<K: Kind> Leases<K> {
@@ -36,10 +37,7 @@ impl<P: Host> Tokens<P> {
 
     /// Forgets the owed releases.
     pub(crate) fn forget_owed(&mut self) {
-        self.owed.clear();
-        self.refused = 0;
-        self.unsent.clear();
-        self.due.retain(|(_, slot)| matches!(slot, Slot::Entry(_)));
+        self.owed = Owed::new(self.rules.releases);
     }
 
     /// Removes all entries. Returns their waiters.

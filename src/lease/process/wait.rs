@@ -13,11 +13,11 @@ use crate::key::Key;
 use crate::lease::key_state::Position;
 use crate::lease::operations::{Answer, ReplyKind};
 use crate::lease::options::LeaseOptions;
+use crate::lease::process::Tokens;
 use crate::lease::process::entry::{Entry, Line, Stage};
 use crate::lease::process::event::{
     Effect, GrantedBy, Host, Now, PushEvent, Release, WaiterOutcome,
 };
-use crate::lease::process::{Slot, Tokens};
 use crate::lease::token::Token;
 use crate::store::notifier::{Link, Refusal};
 use crate::store::validity::Anchor;
@@ -390,20 +390,11 @@ impl<P: Host> Tokens<P> {
 
     pub(super) fn run_due(&mut self) {
         let mut heartbeats = HashMap::<Key, Vec<(u64, Token)>>::new();
-        while let Some((due, slot)) = self
-            .due
-            .first()
-            .copied()
-            .filter(|(due, _)| *due <= self.now.at)
+        self.owed.run_due(self.now.at, &mut self.effects);
+        while let Some((due, id)) = self.due.first().copied()
+            && due <= self.now.at
         {
-            self.due.remove(&(due, slot));
-            let id = match slot {
-                Slot::Entry(id) => id,
-                Slot::Owed(number) => {
-                    self.release_again(number);
-                    continue;
-                }
-            };
+            self.due.remove(&(due, id));
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
