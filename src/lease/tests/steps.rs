@@ -86,6 +86,26 @@ fn a_withdrawal_is_sent_again_while_a_key_of_another_type_refuses_it() {
     }
 }
 
+/// A crowd whose calls are cut off at a key of another type does not keep the server busy afterwards.
+#[test]
+fn a_withdrawal_that_is_refused_again_and_again_is_sent_less_and_less_often() {
+    let mut steps = Steps::new();
+    let waiter = single(0);
+    let id = steps.one(&waiter);
+    let mut sent = releases(&steps.leaves(0, &waiter, id, true));
+    let mut times = Vec::new();
+    while let Some(number) = sent.pop() {
+        let at = times.last().copied().unwrap_or(0);
+        steps.released(at, number, Err(away(Cause::WrongType)));
+        let Some(next) = steps.next() else { break };
+        sent = releases(&steps.due(next));
+        times.push(next);
+    }
+    assert_eq!(times[..6], [100, 300, 700, 1500, 3100, 6300]);
+    assert!((10..=12).contains(&times.len()), "in a minute: {times:?}");
+    assert_eq!(steps.tokens.owed(), 0);
+}
+
 /// A withdrawal that a key of another type refuses does not delay those of other keys.
 #[test]
 fn a_key_of_another_type_does_not_hold_up_others() {
