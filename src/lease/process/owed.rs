@@ -17,6 +17,10 @@ use crate::lease::process::event::{Effect, Effects, Host, Release};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// The same for a withdrawal that the server refused because of its key. The key will be of another type for long, unless
+/// somebody repairs it.
+const LONGEST_REFUSED_PAUSE: Duration = Duration::from_secs(10);
+
 /// How long a release is repeated at most. After that, the lease or the place expires. The last renewal of a lease is
 /// repeated for as long as the lease lasts.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -180,7 +184,12 @@ impl Owed {
         if now >= owed.until {
             return self.send_next(now, effects);
         }
-        let pause = (2 * owed.pause).min(LONGEST_PAUSE);
+        let longest = if owed.is_refused {
+            LONGEST_REFUSED_PAUSE
+        } else {
+            LONGEST_PAUSE
+        };
+        let pause = (2 * owed.pause).min(longest);
         let owed = OwedRelease {
             pause,
             due: now + pause,
