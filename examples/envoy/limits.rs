@@ -3,7 +3,7 @@
 use std::array;
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tower::util::BoxCloneSyncService;
@@ -23,14 +23,13 @@ const MOST_SETS: usize = 4096;
 /// What a descriptor takes from a bucket.
 #[derive(Clone)]
 pub(crate) struct Charge {
-    pub(crate) limit: Limit,
+    pub(crate) limit: Arc<Limit>,
     pub(crate) quotas: Quotas,
     pub(crate) key: Key,
     pub(crate) tokens: u32,
 }
 
 /// The buckets of one name.
-#[derive(Clone)]
 pub(crate) struct Limit {
     pub(crate) bucket: TokenBucket,
     /// Decides requests with this limit alone, also in an outage.
@@ -47,7 +46,7 @@ pub(crate) struct Limits {
     pub(crate) store: Store,
     pub(crate) on_outage: StoreFailure,
     pub(crate) prefetch: Option<Duration>,
-    pub(crate) by_name: Mutex<HashMap<String, Limit>>,
+    pub(crate) by_name: Mutex<HashMap<String, Arc<Limit>>>,
     /// Limits that were charged in one step, by their names, with their quotas.
     pub(crate) sets: Mutex<HashMap<Vec<String>, Set>>,
 }
@@ -60,10 +59,10 @@ impl Charge {
 }
 
 impl Limits {
-    pub(crate) fn get(&self, name: &str) -> Result<Limit, Error> {
+    pub(crate) fn get(&self, name: &str) -> Result<Arc<Limit>, Error> {
         let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(limit) = by_name.get(name) {
-            return Ok(limit.clone());
+            return Ok(Arc::clone(limit));
         }
         // Each charge has its own quotas.
         let mut bucket = TokenBucket::new(&self.store, name, "1/s")?.cache_refusals(true);
@@ -78,8 +77,8 @@ impl Limits {
             .reject_with(|refusal: Refusal| Some(Err(refusal)));
         let admitted = service_fn(async |_: Charge| Ok::<Alone, Infallible>(None));
         let alone = BoxCloneSyncService::new(layer.layer(admitted));
-        let limit = Limit { bucket, alone };
-        by_name.insert(name.to_owned(), limit.clone());
+        let limit = Arc::new(Limit { bucket, alone });
+        by_name.insert(name.to_owned(), Arc::clone(&limit));
         Ok(limit)
     }
 
@@ -91,11 +90,10 @@ impl Limits {
             let status = |charge| status::new(&[], never(charge), None);
             return Ok(charges.iter().map(status).collect());
         }
-        let name = |charge: &Charge| charge.limit.bucket.name().to_owned();
-        let names: Vec<_> = charges.iter().map(name).collect();
-        let is_new = |(at, name): (usize, &String)| !names[..at].contains(name);
-        if (2..=MOST).contains(&names.len()) && names.iter().enumerate().all(is_new) {
-            let set = self.set(names, charges)?;
+        // Limits with the same bucket are no set.
+        if (2..=MOST).contains(&charges.len())
+            && let Ok(set) = self.set(charges)
+        {
             let key = |at| charges.get(at).map(|charge: &Charge| charge.key.clone());
             let cost = |at| charges.get(at).map_or(0, |charge: &Charge| charge.tokens);
             match set.allow_n(array::from_fn(key), array::from_fn(cost)).await {
@@ -107,7 +105,9 @@ impl Limits {
     }
 
     /// The limits of these charges, to be charged in one step. Those that are missing have no key.
-    fn set(&self, names: Vec<String>, charges: &[Charge]) -> Result<TokenBuckets<MOST>, Error> {
+    fn set(&self, charges: &[Charge]) -> Result<TokenBuckets<MOST>, Error> {
+        let name = |charge: &Charge| charge.limit.bucket.name().to_owned();
+        let names: Vec<_> = charges.iter().map(name).collect();
         let quotas: Vec<_> = charges.iter().map(|charge| charge.quotas.clone()).collect();
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, set)) = sets.get(&names).filter(|(known, _)| *known == quotas) {
@@ -171,20 +171,17 @@ async fn one_by_one(charges: &[Charge]) -> Result<Vec<DescriptorStatus>, Error> 
 
 /// The status of each limit after a decision on several. If one refused alone, the state of the others is not known.
 fn statuses(decision: &Decision, charges: &[Charge]) -> Vec<DescriptorStatus> {
-    let balances: Vec<_> = decision.state.balances().collect();
-    let count = |charge: &Charge| 1 + charge.quotas.to_string().matches("; ").count();
-    let are_all = balances.len() == charges.iter().map(count).sum::<usize>();
-    let refuser = decision
-        .refused_by()
-        .and_then(|refuser| named(refuser, charges));
-    let mut rest = &balances[..];
+    let refuser = decision.refused_by();
+    let refuser = refuser.and_then(|refuser| named(refuser, charges));
     let status = |charge: &Charge| {
-        let own = rest.split_off(..if are_all { count(charge) } else { 0 });
-        let own = own.unwrap_or_default();
+        let name = Some(charge.limit.bucket.name());
+        let balances = decision.state.balances();
+        let own: Vec<_> = balances
+            .filter(|balance| named(balance.name, charges) == name)
+            .collect();
         let lacks = own.iter().any(|balance| balance.remaining < charge.tokens);
-        let lacks = lacks || (!are_all && refuser == Some(charge.limit.bucket.name()));
-        let is_over = lacks && !decision.is_admitted();
-        status::new(own, is_over, decision.retry_after())
+        let is_over = !decision.is_admitted() && (lacks || refuser == name);
+        status::new(&own, is_over, decision.retry_after())
     };
     charges.iter().map(status).collect()
 }

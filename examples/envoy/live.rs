@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use futures::future::try_join_all;
 use notify::{RecursiveMode, Watcher as _};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 use tower_distributed::fleet::FleetTable;
 use tower_distributed::{Error, Quotas};
 
@@ -17,7 +17,7 @@ use crate::limits::{Limit, Limits};
 use crate::rules::Domain;
 use crate::yaml;
 
-/// How often the files are read if no event tells of a change, as on a network file system.
+/// How often the files are read if no event tells of a change, as on a network file system, or if events never end.
 const READ_EVERY: Duration = Duration::from_secs(1);
 /// An editor may write a file in several steps: it is read once it has not changed for this time.
 const SETTLED: Duration = Duration::from_millis(30);
@@ -36,7 +36,7 @@ pub(crate) struct Live {
 /// The rules of a domain, as they were read.
 pub(crate) struct Edition {
     pub(crate) domain: Domain,
-    limits: Vec<Limit>,
+    limits: Vec<Arc<Limit>>,
     /// `None` if the rules are too many for a setting of the fleet.
     fleet: Option<FleetTable>,
 }
@@ -75,12 +75,13 @@ impl Live {
 
     /// Follows the files, and tells the fleet of their quotas.
     pub(crate) async fn follow(&self, mut files: Files) {
-        let (changes, mut changed) = mpsc::channel(1);
+        let changed = Arc::new(Notify::new());
+        let changes = Arc::clone(&changed);
         let mut watcher =
             notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
                 // To read the files is an event, too.
                 if event.is_ok_and(|event| !event.kind.is_access()) {
-                    let _ = changes.try_send(());
+                    changes.notify_one();
                 }
             });
         for file in &self.files {
@@ -108,11 +109,11 @@ impl Live {
                     Err(error) => say(format!("the fleet does not know the rules yet: {error}")),
                 }
             }
-            match timeout(READ_EVERY, changed.recv()).await {
-                Ok(Some(())) => while let Ok(Some(())) = timeout(SETTLED, changed.recv()).await {},
-                Ok(None) => sleep(READ_EVERY).await,
-                Err(_) => {}
-            }
+            let settled = async {
+                changed.notified().await;
+                while timeout(SETTLED, changed.notified()).await.is_ok() {}
+            };
+            let _ = timeout(READ_EVERY, settled).await;
             let applied = match self.read() {
                 Ok(read) if read == files => continue,
                 Ok(read) => {
@@ -148,7 +149,7 @@ impl Edition {
 
     /// The limit of a rule: with the fleet's quotas, if the fleet knows the rule, otherwise with those of the file. This
     /// makes no call to the store. `None`: unlimited.
-    pub(crate) fn limit(&self, at: usize) -> Option<(&Limit, Quotas)> {
+    pub(crate) fn limit(&self, at: usize) -> Option<(&Arc<Limit>, Quotas)> {
         let rule = &self.domain.rules[at];
         let table = self.fleet.as_ref().map(FleetTable::current);
         let fleet = table.as_ref().and_then(|table| table.get(&rule.path));

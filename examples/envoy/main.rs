@@ -24,7 +24,6 @@ use axum::routing::get;
 use clap::Parser;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 use tonic::service::Routes;
@@ -117,14 +116,15 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     if arguments.check {
         return Ok(());
     }
-    let (drains, ends) = (terminated()?, terminated()?);
-    let listener = TcpListener::bind(arguments.listen).await;
-    let listener =
-        listener.map_err(|error| format!("cannot listen on {}: {error}", arguments.listen))?;
+    let mut drains = signal(SignalKind::terminate())?;
+    let mut ends = signal(SignalKind::terminate())?;
+    let listen = arguments.listen;
+    let incoming =
+        TcpIncoming::bind(listen).map_err(|error| format!("cannot listen on {listen}: {error}"))?;
     let store = live.limits.store.clone();
     println!(
         "listening on http://{}, state: {store}",
-        listener.local_addr()?
+        incoming.local_addr()?
     );
     let (health, health_service) = tonic_health::server::health_reporter();
     let reflection = tonic_reflection::server::Builder::configure()
@@ -141,34 +141,21 @@ async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     health.set_service_status(NAME, Serving).await;
     let drain = Duration::from_secs(arguments.drain);
     let drained = async {
-        drains.await;
+        drains.recv().await;
         // First the health checks send new requests elsewhere; then connections end after their last response.
         for service in ["", NAME] {
             health.set_service_status(service, NotServing).await;
         }
         sleep(drain).await;
     };
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let server = Server::builder()
         .accept_http1(true)
         .add_routes(Routes::from(routes));
     tokio::select! {
-        served = server.serve_with_incoming_shutdown(incoming, drained) => served?,
-        () = async { ends.await; sleep(drain + LONGEST).await } => eprintln!("some requests have not ended"),
+        served = server.serve_with_incoming_shutdown(incoming.with_nodelay(Some(true)), drained) => served?,
+        () = async { ends.recv().await; sleep(drain + LONGEST).await } => eprintln!("some requests have not ended"),
         () = async { loop { sleep(LONGEST).await; upkeep.run_upkeep() } } => {}
         () = follower.follow(read) => {}
     }
     Ok(store.shutdown(LONGEST).await?)
-}
-
-/// SIGTERM, or Ctrl-C, from now on.
-fn terminated() -> std::io::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
 }

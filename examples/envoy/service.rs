@@ -117,7 +117,7 @@ fn charge(
         None => request.hits_addend.max(1),
     };
     Some(Charge {
-        limit: limit.clone(),
+        limit: Arc::clone(limit),
         quotas: own.unwrap_or(quotas),
         key,
         tokens: hits.saturating_mul(edition.domain.rules[rule].cost),

@@ -403,3 +403,27 @@ async fn drains_on_sigterm() {
     .await;
     assert!(service.process.exit_status().unwrap().success());
 }
+
+#[tokio::test]
+async fn huge_requests_are_decided() {
+    each_store(async |service| {
+        let entries = vec![("three", "ann"); 1000];
+        let deep = service.ask(request(&[&entries])).await;
+        assert_eq!((code(&deep), left(&deep)), (Code::Ok, vec![0]));
+        for left_of_three in [2, 1, 0] {
+            let response = service.ask(request(&[&[("three", "used up")]])).await;
+            assert_eq!(left(&response), [left_of_three]);
+        }
+        // A thousand limits, of which the last refuses: nothing is charged.
+        let names: Vec<_> = (0..1000).map(|at| format!("t{at}")).collect();
+        let entry = |name| [("ten", name)];
+        let mut descriptors: Vec<_> = names.iter().map(|name| entry(&**name)).collect();
+        descriptors.push([("three", "used up")]);
+        let descriptors: Vec<_> = descriptors.iter().map(|entries| &entries[..]).collect();
+        let refused = service.ask(request(&descriptors)).await;
+        assert_eq!(code(&refused), Code::OverLimit);
+        let first = service.ask(request(&[&[("ten", "t0")]])).await;
+        assert_eq!(left(&first), [9]);
+    })
+    .await;
+}

@@ -196,3 +196,26 @@ fn bad_rules_are_told() {
         assert!(told.starts_with(error), "{text:?}: {told}");
     }
 }
+
+/// They would exhaust the stack of the parser, and end the process.
+#[test]
+fn deep_rules_are_told() {
+    let lists = "- ".repeat(100_000);
+    let told = domain(&lists).unwrap_err();
+    assert!(told.starts_with("rules.yaml:3: "), "{told}");
+    let keys = "? ".repeat(100_000);
+    assert!(domain(&keys).unwrap_err().starts_with("rules.yaml:3: "));
+    let brackets = format!("  - {}", "[".repeat(100_000));
+    assert!(domain(&brackets).unwrap_err().starts_with("rules.yaml:"));
+    let nested = |depth: usize| {
+        let level = |at: usize| {
+            let indent = " ".repeat(2 * at);
+            format!("{indent}  - key: k{at}\n{indent}    descriptors:\n")
+        };
+        let levels: String = (0..depth).map(level).collect();
+        let indent = " ".repeat(2 * depth);
+        format!("{levels}{indent}  - {{key: a, rate_limit: {{quotas: 1/s}}}}")
+    };
+    assert_eq!(domain(&nested(10)).unwrap().rules.len(), 1);
+    assert!(domain(&nested(1000)).is_err());
+}

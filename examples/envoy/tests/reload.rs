@@ -125,6 +125,24 @@ async fn files_change_in_any_way() {
     becomes(&service, 6).await;
 }
 
+/// Another file of the folder is written all the time.
+#[tokio::test]
+async fn a_busy_folder_delays_no_change() {
+    let setup = Setup::new(&rules(1));
+    let service = Service::start(&setup);
+    let busy = setup.dir().join("busy");
+    let (ended, ends) = std::sync::mpsc::channel::<()>();
+    let writer = std::thread::spawn(move || {
+        while ends.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            fs::write(&busy, "x").unwrap();
+        }
+    });
+    fs::write(setup.rules(), rules(2)).unwrap();
+    becomes(&service, 2).await;
+    drop(ended);
+    writer.join().unwrap();
+}
+
 /// Each with a file of its own, of which one changes.
 #[tokio::test]
 async fn the_fleet_follows_one_file() {
