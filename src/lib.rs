@@ -85,8 +85,8 @@
 //! | feature | default | |
 //! |---|---|---|
 //! | `rate-limit`, `concurrency-limit`, `mutex`, `rw-lock`, `single-flight`, `dedupe` | yes | each primitive with its layer: leave out what you do not use |
-//! | `quorum` | yes | mutexes on several independent servers: [`mutex`]; switches on `mutex` |
-//! | `operator` | yes | module [`operator`]; switches on all primitives |
+//! | `quorum` | | mutexes on several independent servers: [`mutex`]; switches on `mutex` |
+//! | `operator` | | module [`operator`]; switches on all primitives |
 //! | `http` | yes | modules [`web`], [`extract`] and [`response`]: layers for HTTP in one line, key extractors, refusals as responses |
 //! | `axum` | | key extractors by axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
 //! | `postcard` | yes | answers of single flights as serde values in the postcard format |

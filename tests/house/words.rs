@@ -51,6 +51,9 @@ fn the_readme_leads_to_what_is_packed() {
         .collect();
     assert!(links.len() > 10, "{links:?}");
     for link in links {
-        assert!(packed.lines().any(|file| file == link), "{link} is not packed");
+        assert!(
+            packed.lines().any(|file| file == link),
+            "{link} is not packed"
+        );
     }
 }
