@@ -72,7 +72,7 @@ pub mod architecture {}
 /// # One limit for two processes
 ///
 /// Process B begins after 2 s. Both together stay within the bound of
-/// [`token_bucket`](crate::token_bucket#the-algorithm).
+/// [`token_bucket`](crate::token_bucket#without-tower).
 ///
 #[doc = include_str!("../docs/fleet-limit.svg")]
 ///

@@ -85,8 +85,8 @@
 //! | feature | default | |
 //! |---|---|---|
 //! | `rate-limit`, `concurrency-limit`, `mutex`, `rw-lock`, `single-flight`, `dedupe` | yes | each primitive with its layer: leave out what you do not use |
-//! | `quorum` | yes | mutexes on several independent servers: [`mutex`]; switches on `mutex` |
-//! | `operator` | yes | module [`operator`]; switches on all primitives |
+//! | `quorum` | | mutexes on several independent servers: [`mutex`]; switches on `mutex` |
+//! | `operator` | | module [`operator`]; switches on all primitives |
 //! | `http` | yes | modules [`web`], [`extract`] and [`response`]: layers for HTTP in one line, key extractors, refusals as responses |
 //! | `axum` | | key extractors by axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
 //! | `postcard` | yes | answers of single flights as serde values in the postcard format |
@@ -100,6 +100,20 @@
 //! | `rustls` | | `rediss://` URLs by rustls, with the root certificates of the operating system |
 //! | `rustls-webpki-roots` | | the same with Mozilla's root certificates |
 //! | `native-tls` | | `rediss://` URLs by the library of the operating system (on Linux OpenSSL; if `rustls` is on, that is used) |
+//!
+//! What default features cost, in crates and in CPU time of a cold debug build (2026-12-01, Rust 1.95, 2 virtual cores, beside
+//! other programs):
+//!
+//! | features | crates | CPU seconds |
+//! |---|---|---|
+//! | the default ones | 95 | 91 |
+//! | without `pools` | −3 | −1 |
+//! | without `postcard` | −6 | −4 |
+//! | without `http` | −8 | −6 |
+//! | without `dedupe` | 0 | −7 |
+//! | without `single-flight`, `dedupe` and `postcard` | −8 | −12 |
+//! | none | 76 | 61 |
+//! | `pools`, `single-flight`, `dedupe`, `http`, `postcard`: each alone | +3, +2, +2, +8, +8 | |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "http", feature = "operator", feature = "quorum")),

@@ -182,7 +182,7 @@ impl TokenBucket {
 
     /// Adds `n` tokens, up to a full bucket: a reward, or the unused part of an estimated cost.
     ///
-    /// The added tokens come on top of the number that [the algorithm](crate::token_bucket#the-algorithm) admits. To
+    /// The added tokens come on top of the number that [the bound](crate::token_bucket#without-tower) admits. To
     /// undo a reservation that has not acted yet, [cancel](Reservation::cancel) it.
     ///
     /// # Errors

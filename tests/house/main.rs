@@ -45,3 +45,4 @@ mod prometheus;
 mod scripts;
 #[cfg(all(feature = "axum", feature = "json"))]
 mod ui;
+mod words;
