@@ -453,13 +453,3 @@ impl Cell for Bucket {
         levels + self.holds.as_ref().map_or(0, |holds| holds.heap_bytes())
     }
 }
-
-/// The states of several buckets, in the order of the limits.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Buckets(pub(crate) SmallVec<[Bucket; 3]>);
-
-impl Cell for Buckets {
-    fn is_idle(&self, now: i64) -> bool {
-        self.0.iter().all(|bucket| bucket.is_idle(now))
-    }
-}

@@ -21,10 +21,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 
-use crate::bucket::Ask;
 use crate::bucket::adjust::{Adjust, Peek, Reset};
 use crate::bucket::calendar::MAX_SPAN;
-use crate::bucket::charge::Reserve;
+use crate::bucket::charge::Charge;
 use crate::bucket::holds::HoldOptions;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
@@ -516,16 +515,9 @@ impl TokenBucket {
 
     /// Takes a token to count an event. It is not counted as a decision on a request.
     pub(crate) async fn count(&self, key: Key) -> Result<Decision, Error> {
-        self.clients
-            .reserve
-            .run(
-                key,
-                Reserve {
-                    quotas: self.quotas.clone(),
-                    ask: Ask { cost: 1, wait: 0 },
-                },
-            )
-            .await
+        let charge = Charge::one(self.quotas.clone(), 1, 0);
+        let charged = self.clients.charge.run(key, charge).await?;
+        Ok(charged.decision())
     }
 
     /// Runs a task on the store's own thread, in the background. For a store in memory, the task is complete on

@@ -1,111 +1,220 @@
-//! Charges a request to one limit, or to one to eight limits that are charged together: all of them, or none. It is
-//! `lua/reserve.lua` in Rust.
+//! Charges a request to one to eight limits: to all of them, or to none. It is `lua/reserve.lua` in Rust.
 
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
+use std::{fmt, slice};
 
 use smallvec::SmallVec;
 
-use crate::bucket::decision::{BucketState, Decision, Refuser, micros};
-use crate::bucket::give_back::{Cancel, CancelAll};
+use crate::bucket::decision::{BucketState, Decision, Refuser};
+use crate::bucket::give_back::{GiveBack, Refund};
 use crate::bucket::quota::MOST_REPEATS;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::wire::{
-    MOST_RUNS, OUT_OF_RANGE, PARTS, RESERVE, charged, read_bucket, read_count, under_its_quotas,
-    write_limits,
+    MOST_RUNS, OUT_OF_RANGE, PARTS, RESERVE, charged, read_bucket, read_count, write_limits,
 };
-use crate::bucket::{Ask, Bucket, Buckets};
+use crate::bucket::{Ask, Bucket};
 use crate::store::operation::{
     Arguments, Cell as _, Fields, Garbled, Operation, Repeat, Script, packed,
 };
 
-/// Charges a request completely, or not at all.
-#[derive(Debug)]
-#[cfg_attr(test, derive(Clone))]
-pub(crate) struct Reserve {
-    pub(crate) quotas: Quotas,
-    pub(crate) ask: Ask,
+/// Charges a request to all of its limits, or to none.
+#[derive(Clone, Debug)]
+pub(crate) struct Charge {
+    pub(crate) terms: Terms,
+    /// At least one token of each limit.
+    pub(crate) price: Price,
+    /// The longest accepted delay, µs; 0 if there are several limits.
+    pub(crate) wait: i64,
 }
 
-impl Operation for Reserve {
-    under_its_quotas!();
-    type Reply = Decision;
-    type Undo = Cancel;
+/// The quotas of the limits of a request.
+#[derive(Clone, Debug)]
+pub(crate) enum Terms {
+    One(Quotas),
+    All(Arc<JoinedTerms>),
+}
+
+/// The quotas of limits that are charged together, in the order of the limits.
+#[derive(Debug)]
+pub(crate) struct JoinedTerms {
+    pub(crate) each: Box<[Quotas]>,
+    /// The same quotas, with the names of a decision that contains only one limit.
+    pub(crate) alone: Box<[Quotas]>,
+    /// All quotas, joined as the quotas of one limit.
+    pub(crate) all: Quotas,
+}
+
+/// The result of a request.
+#[derive(Clone)]
+pub(crate) struct Charged {
+    pub(crate) terms: Terms,
+    pub(crate) price: Price,
+    pub(crate) admitted: bool,
+    pub(crate) now: i64,
+    /// The state for each limit, after the decision.
+    pub(crate) buckets: SmallVec<[Bucket; 1]>,
+}
+
+/// The maximum number of requests in one call, if each has several limits with up to three quotas: about 0.5 ms of
+/// server time. With more quotas, the maximum is lower.
+const MOST_RUNS_TOGETHER: usize = 40;
+
+impl Operation for Charge {
+    type Cell = Bucket;
+    type Reply = Charged;
+    type Undo = GiveBack;
     const SCRIPT: Script = RESERVE;
+    const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_RUNS;
     const MOST_REPEATS: usize = MOST_REPEATS;
 
+    fn group(&self) -> Option<u128> {
+        // Requests with a cost for each limit have more arguments.
+        let is_each = matches!(self.price, Price::Each(_));
+        Some((self.terms.id() as u128) << 1 | u128::from(is_each))
+    }
+
+    fn most_runs(&self) -> usize {
+        match &self.terms {
+            Terms::One(_) => MOST_RUNS,
+            Terms::All(terms) => {
+                (3 * MOST_RUNS_TOGETHER / terms.all.limits().len()).clamp(1, MOST_RUNS_TOGETHER)
+            }
+        }
+    }
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_limits(self.terms.each().iter(), call);
+    }
+
     fn repeats(&self, other: &Self) -> bool {
         // Equal requests that wait may act in different windows of a calendar quota.
-        self.ask == other.ask && (self.ask.wait == 0 || !self.quotas.have_windows())
+        let may_differ = || self.terms.each().iter().any(Quotas::have_windows);
+        self.price == other.price && self.wait == other.wait && (self.wait == 0 || !may_differ())
     }
 
     fn own(&self, count: usize, call: &mut Arguments<'_>) {
-        call.numbers([count as i64, self.ask.wait, self.ask.cost]);
-    }
-
-    fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decision, Garbled> {
-        let nth = nth as i64;
-        // A reply without numbers means: the bucket was full, and all requests are admitted.
-        let (admitted, before) = match fields.len() {
-            0 => (nth + 1, Bucket::full(&self.quotas)),
-            _ => (
-                read_count(&mut fields)?,
-                read_bucket(&self.quotas, now, &mut fields)?,
-            ),
+        let count = count as i64;
+        let each = match self.price {
+            Price::Same(cost) => return call.numbers([count, self.wait, cost.into()]),
+            Price::Each(each) => each.into_iter().take(self.terms.each().len()),
         };
-        let bucket = charged(before, &self.quotas, now, (self.ask.cost, admitted, nth));
-        let wait = micros(self.ask.wait);
-        Some(self.decision(nth < admitted, now, bucket))
-            .filter(|decision| decision.delay() <= wait)
-            .ok_or(OUT_OF_RANGE)
+        let numbers = [count, self.wait].into_iter().chain(each.map(i64::from));
+        call.bytes(packed(numbers).as_slice().into());
     }
 
-    fn apply(self, bucket: &mut Bucket, now: i64) -> Decision {
-        let changed = bucket.sweep(now) | bucket.set_back(now);
-        if bucket.fits_in_place(&self.quotas) {
-            let admitted = bucket.take(&self.quotas, now, self.ask);
-            let after = bucket.snapshot();
-            if admitted {
-                bucket.written(now);
+    fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Charged, Garbled> {
+        let nth = nth as i64;
+        // A reply without numbers means: the only bucket was full, and all requests are admitted.
+        let is_short = fields.len() == 0;
+        let admitted = if is_short {
+            nth + 1
+        } else {
+            read_count(&mut fields)?
+        };
+        let mut buckets = SmallVec::new();
+        for (limit, quotas) in self.terms.each().iter().enumerate() {
+            let before = if is_short {
+                Bucket::full(quotas)
+            } else {
+                read_bucket(quotas, now, &mut fields)?
+            };
+            let cost = self.price.of(limit).into();
+            let bucket = charged(before, quotas, now, (cost, admitted, nth));
+            if nth < admitted && bucket.act(quotas, now) > now + self.wait {
+                return Err(OUT_OF_RANGE);
             }
-            return self.decision(admitted, now, after);
+            buckets.push(bucket);
         }
-        // A refusal leaves the bucket unchanged, because the script writes nothing then. But a new quota is stored, and
-        // refills from now on. A state that was moved because the clock was set back is stored too.
-        let (mut after, is_new) = bucket.fitted(&self.quotas, now);
-        let admitted = after.take(&self.quotas, now, self.ask);
-        if admitted || is_new || changed {
-            bucket.write(&after, now);
-        }
-        self.decision(admitted, now, after)
+        Ok(self.charged(nth < admitted, now, buckets))
     }
 
-    fn undo(decisions: &[Decision]) -> Option<Cancel> {
-        let count = decisions
+    fn apply(self, bucket: &mut Bucket, now: i64) -> Charged {
+        self.apply_to_each(slice::from_mut(bucket), now)
+    }
+
+    fn apply_to_each(self, stored: &mut [Bucket], now: i64) -> Charged {
+        let mut admitted = true;
+        // The states with the levels of the quotas first, and whether they must be stored; `None`: the stored state
+        // has them first.
+        let mut fitted: SmallVec<[Option<(Bucket, bool)>; 1]> = SmallVec::new();
+        for (limit, (bucket, quotas)) in stored.iter_mut().zip(self.terms.each()).enumerate() {
+            let changed = bucket.sweep(now) | bucket.set_back(now);
+            let copy = (!bucket.fits_in_place(quotas)).then(|| {
+                let (copy, is_new) = bucket.fitted(quotas, now);
+                (copy, is_new || changed)
+            });
+            let bucket = copy.as_ref().map_or(&*bucket, |(copy, _)| copy);
+            admitted = admitted && bucket.has(quotas, now, self.ask(limit));
+            fitted.push(copy);
+        }
+        let mut buckets = SmallVec::new();
+        let terms = stored.iter_mut().zip(self.terms.each());
+        for (limit, ((bucket, quotas), copy)) in terms.zip(fitted).enumerate() {
+            let cost = self.price.of(limit).into();
+            let Some((mut copy, is_changed)) = copy else {
+                if admitted {
+                    bucket.charge(quotas, now, cost);
+                }
+                buckets.push(bucket.snapshot());
+                if admitted {
+                    bucket.written(now);
+                }
+                continue;
+            };
+            if admitted {
+                copy.charge(quotas, now, cost);
+            }
+            // A refusal leaves the bucket unchanged, because the script writes nothing then. But a new quota is stored,
+            // and refills from now on. A state that was moved because the clock was set back is stored too.
+            if admitted || is_changed {
+                bucket.write(&copy, now);
+            }
+            buckets.push(copy);
+        }
+        self.charged(admitted, now, buckets)
+    }
+
+    fn undo(replies: &[Charged]) -> Option<GiveBack> {
+        let count = replies
             .iter()
-            .take_while(|decision| decision.admitted)
+            .take_while(|charged| charged.admitted)
             .count();
-        let first = decisions.first()?;
-        let last = decisions[..count].last()?;
-        Some(Cancel::combined(
-            &first.state,
-            &last.state,
-            last.cost.into(),
-            count,
-        ))
+        let first = replies.first()?;
+        let last = replies[..count].last()?;
+        let each = last.terms.each().iter().enumerate().map(|(limit, quotas)| {
+            let cost = last.price.of(limit).into();
+            Refund::combined(
+                quotas,
+                &first.buckets[limit],
+                &last.buckets[limit],
+                cost,
+                count,
+            )
+        });
+        Some(GiveBack::of(each.collect()))
     }
 }
 
-impl Reserve {
-    /// Like [`apply`](Operation::apply), for callers that do not read the decision on an admission. `None`: the request
-    /// is admitted.
+impl Charge {
+    /// Charges one limit.
+    pub(crate) fn one(quotas: Quotas, cost: u32, wait: i64) -> Self {
+        Self {
+            terms: Terms::One(quotas),
+            price: Price::Same(cost),
+            wait,
+        }
+    }
+
+    /// Like [`one`](Self::one) and [`apply`](Operation::apply), for callers that do not read the decision on an
+    /// admission. `None`: the request is admitted.
     pub(crate) fn admit(
         quotas: &Quotas,
-        ask: Ask,
+        cost: u32,
         bucket: &mut Bucket,
         now: i64,
     ) -> Option<Decision> {
@@ -119,26 +228,169 @@ impl Reserve {
                 bucket.sweep(now);
                 bucket.set_back(now);
             }
+            let ask = Ask {
+                cost: cost.into(),
+                wait: 0,
+            };
             if bucket.take(quotas, now, ask) {
                 bucket.written(now);
                 return None;
             }
         }
-        let decision = Self {
-            quotas: quotas.clone(),
-            ask,
-        }
-        .apply(bucket, now);
-        (!decision.admitted).then_some(decision)
+        let charged = Self::one(quotas.clone(), cost, 0).apply(bucket, now);
+        (!charged.admitted).then(|| charged.decision())
     }
 
-    fn decision(self, admitted: bool, now: i64, bucket: Bucket) -> Decision {
+    fn ask(&self, limit: usize) -> Ask {
+        Ask {
+            cost: self.price.of(limit).into(),
+            wait: self.wait,
+        }
+    }
+
+    fn charged(self, admitted: bool, now: i64, buckets: SmallVec<[Bucket; 1]>) -> Charged {
+        Charged {
+            terms: self.terms,
+            price: self.price,
+            admitted,
+            now,
+            buckets,
+        }
+    }
+}
+
+impl Terms {
+    /// The quotas of each limit.
+    pub(crate) fn each(&self) -> &[Quotas] {
+        match self {
+            Self::One(quotas) => slice::from_ref(quotas),
+            Self::All(terms) => &terms.each,
+        }
+    }
+
+    /// Equal for equal quotas.
+    pub(crate) fn id(&self) -> usize {
+        match self {
+            Self::One(quotas) => quotas.id(),
+            Self::All(terms) => terms.all.id(),
+        }
+    }
+}
+
+impl JoinedTerms {
+    /// The terms of limits with these names and quotas.
+    pub(crate) fn new<'a>(limits: impl Iterator<Item = (&'a str, &'a Quotas)> + Clone) -> Self {
+        Self {
+            each: limits.clone().map(|(_, quotas)| quotas.clone()).collect(),
+            alone: limits
+                .clone()
+                .map(|limit| Quotas::joined([limit].into_iter()))
+                .collect(),
+            all: Quotas::joined(limits),
+        }
+    }
+
+    /// The decision on a request for the tokens in `price`, with the states of all limits after it. `refused`: the
+    /// position of the limit that refused it.
+    pub(crate) fn decision(
+        &self,
+        price: Price,
+        refused: Option<usize>,
+        states: &[BucketState],
+    ) -> Decision {
+        let now = states.first().map_or(0, |state| state.now);
+        let mut bucket = Bucket::default();
+        let mut refuser = None;
+        for (limit, state) in states.iter().enumerate() {
+            if refused == Some(limit) {
+                let cost = price.of(limit).into();
+                refuser = Some(Refuser::new(limit, bucket.levels.len(), state, cost));
+            }
+            // Converts all times to the time of the first state.
+            let shift = now - state.now;
+            bucket.blocked_until = bucket.blocked_until.max(state.bucket.blocked_until + shift);
+            for (level, limit) in state.bucket.pairs(&state.quotas) {
+                // Held tokens count as used.
+                let level = level.to_window_of(state.now);
+                let mut level = level.with_held(limit, state.now, state.bucket.held());
+                if limit.num != 0 {
+                    level.tat.whole += shift;
+                    level.last.whole += shift;
+                }
+                bucket.levels.push(level);
+            }
+        }
         let state = BucketState {
-            quotas: self.quotas,
+            quotas: self.all.clone(),
             now,
             bucket,
         };
-        Decision::new(self.ask.cost, admitted, state)
+        let cost = refused.map_or_else(|| price.most(), |limit| price.of(limit));
+        Decision {
+            by: refuser,
+            costs: self.costs(price),
+            ..Decision::new(cost.into(), refused.is_none(), state)
+        }
+    }
+
+    /// The cost for each quota, if the limits have different ones.
+    fn costs(&self, price: Price) -> Option<Arc<[u32]>> {
+        let Price::Each(costs) = price else {
+            return None;
+        };
+        let each = costs.into_iter().zip(&self.each);
+        Some(
+            each.flat_map(|(cost, quotas)| quotas.limits().iter().map(move |_| cost))
+                .collect(),
+        )
+    }
+}
+
+impl Charged {
+    /// The decision for the caller.
+    pub(crate) fn decision(self) -> Decision {
+        match self.terms {
+            Terms::One(quotas) => {
+                let state = BucketState {
+                    quotas,
+                    now: self.now,
+                    bucket: self.buckets.into_iter().next().unwrap_or_default(),
+                };
+                Decision::new(self.price.most().into(), self.admitted, state)
+            }
+            Terms::All(ref terms) => {
+                let refused = || (0..self.buckets.len()).find(|limit| !self.has(*limit));
+                let refused = if self.admitted { None } else { refused() };
+                let states: SmallVec<[_; 3]> = (0..self.buckets.len())
+                    .map(|limit| self.state(limit))
+                    .collect();
+                terms.decision(self.price, refused, &states)
+            }
+        }
+    }
+
+    /// Whether the limit at this position has the tokens.
+    pub(crate) fn has(&self, limit: usize) -> bool {
+        let ask = Ask {
+            cost: self.price.of(limit).into(),
+            wait: 0,
+        };
+        self.buckets[limit].has(&self.terms.each()[limit], self.now, ask)
+    }
+
+    /// The state for the limit at this position, after the decision.
+    pub(crate) fn state(&self, limit: usize) -> BucketState {
+        BucketState {
+            quotas: self.terms.each()[limit].clone(),
+            now: self.now,
+            bucket: self.buckets[limit].clone(),
+        }
+    }
+}
+
+impl fmt::Debug for Charged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.clone().decision().fmt(f)
     }
 }
 
@@ -213,255 +465,5 @@ impl Price {
             Self::Same(cost) => cost,
             Self::Each(costs) => costs.into_iter().fold(0, u32::max),
         }
-    }
-
-    /// The number of costs for this number of limits.
-    pub(crate) fn count(self, limits: usize) -> usize {
-        if matches!(self, Self::Same(_)) {
-            1
-        } else {
-            limits
-        }
-    }
-}
-
-/// The quotas of several limits, in the order of the limits.
-#[derive(Debug)]
-pub(crate) struct Terms {
-    pub(crate) each: Box<[Quotas]>,
-    /// The same quotas, with the names of a decision that contains only one limit.
-    pub(crate) alone: Box<[Quotas]>,
-    /// All quotas, joined as the quotas of one limit.
-    pub(crate) all: Quotas,
-}
-
-impl Terms {
-    /// The terms of limits with these names and quotas.
-    pub(crate) fn new<'a>(limits: impl Iterator<Item = (&'a str, &'a Quotas)> + Clone) -> Self {
-        Self {
-            each: limits.clone().map(|(_, quotas)| quotas.clone()).collect(),
-            alone: limits
-                .clone()
-                .map(|limit| Quotas::joined([limit].into_iter()))
-                .collect(),
-            all: Quotas::joined(limits),
-        }
-    }
-}
-
-/// The maximum number of requests in one call, if each has up to three quotas: about 0.5 ms of server time. With
-/// more quotas, the maximum is lower.
-const MOST_RUNS_TOGETHER: usize = 40;
-
-/// Charges a request to all buckets, or to none.
-#[derive(Clone, Debug)]
-pub(crate) struct ReserveAll {
-    pub(crate) terms: Arc<Terms>,
-    /// At least one token of each limit.
-    pub(crate) price: Price,
-}
-
-/// The result of a request.
-#[derive(Debug)]
-pub(crate) struct Decided {
-    pub(crate) terms: Arc<Terms>,
-    pub(crate) price: Price,
-    pub(crate) admitted: bool,
-    /// One state per limit, after the decision.
-    pub(crate) states: SmallVec<[BucketState; 3]>,
-}
-
-impl Operation for ReserveAll {
-    type Cell = Buckets;
-    type Reply = Decided;
-    type Undo = CancelAll;
-    const SCRIPT: Script = RESERVE;
-    const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Repeat::Never;
-    const MOST_RUNS: usize = MOST_RUNS_TOGETHER;
-    const MOST_REPEATS: usize = MOST_REPEATS;
-
-    fn group(&self) -> Option<u128> {
-        // Requests with a cost for each limit have more arguments.
-        let is_each = matches!(self.price, Price::Each(_));
-        Some((self.terms.all.id() as u128) << 1 | u128::from(is_each))
-    }
-
-    fn most_runs(&self) -> usize {
-        (3 * MOST_RUNS_TOGETHER / self.terms.all.limits().len()).clamp(1, MOST_RUNS_TOGETHER)
-    }
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        write_limits(self.terms.each.iter(), call);
-    }
-
-    fn repeats(&self, other: &Self) -> bool {
-        self.price == other.price
-    }
-
-    fn own(&self, count: usize, call: &mut Arguments<'_>) {
-        let costs = (0..self.price.count(self.terms.each.len()))
-            .map(|limit| i64::from(self.price.of(limit)));
-        call.bytes(
-            packed([count as i64, 0].into_iter().chain(costs))
-                .as_slice()
-                .into(),
-        );
-    }
-
-    fn decode(self, nth: usize, now: i64, mut fields: Fields<'_>) -> Result<Decided, Garbled> {
-        let nth = nth as i64;
-        // A reply without numbers means: the only bucket was full, and all requests are admitted.
-        let is_short = fields.len() == 0;
-        let admitted = if is_short {
-            nth + 1
-        } else {
-            read_count(&mut fields)?
-        };
-        let mut states = SmallVec::new();
-        for (limit, quotas) in self.terms.each.iter().enumerate() {
-            let before = if is_short {
-                Bucket::full(quotas)
-            } else {
-                read_bucket(quotas, now, &mut fields)?
-            };
-            let bucket = charged(
-                before,
-                quotas,
-                now,
-                (self.price.of(limit).into(), admitted, nth),
-            );
-            states.push(BucketState {
-                quotas: quotas.clone(),
-                now,
-                bucket,
-            });
-        }
-        Ok(Decided {
-            terms: self.terms,
-            price: self.price,
-            admitted: nth < admitted,
-            states,
-        })
-    }
-
-    fn apply(self, cells: &mut Buckets, now: i64) -> Decided {
-        let Self { terms, price } = self;
-        cells.0.resize(terms.each.len(), Bucket::default());
-        let mut after: SmallVec<[(&Quotas, Bucket, bool); 3]> = SmallVec::new();
-        for (bucket, quotas) in cells.0.iter_mut().zip(&terms.each) {
-            let swept = bucket.sweep(now);
-            let (bucket, is_new) = bucket.fitted(quotas, now);
-            after.push((quotas, bucket, is_new || swept));
-        }
-        let ask = |limit| Ask {
-            cost: price.of(limit).into(),
-            wait: 0,
-        };
-        let mut each = after.iter().enumerate();
-        let admitted = each.all(|(limit, (quotas, bucket, _))| bucket.has(quotas, now, ask(limit)));
-        let mut states = SmallVec::new();
-        for (limit, (cell, (quotas, mut bucket, is_new))) in
-            cells.0.iter_mut().zip(after).enumerate()
-        {
-            if admitted {
-                bucket.charge(quotas, now, price.of(limit).into());
-            }
-            // As in `Reserve`: a refusal leaves the bucket unchanged, except that new quotas are stored.
-            if admitted || is_new {
-                cell.write(&bucket, now);
-            }
-            states.push(BucketState {
-                quotas: quotas.clone(),
-                now,
-                bucket,
-            });
-        }
-        Decided {
-            terms,
-            price,
-            admitted,
-            states,
-        }
-    }
-
-    fn undo(replies: &[Decided]) -> Option<CancelAll> {
-        let count = replies
-            .iter()
-            .take_while(|decided| decided.admitted)
-            .count();
-        let first = replies.first()?;
-        let last = replies[..count].last()?;
-        let states = first.states.iter().zip(&last.states).enumerate();
-        let cancels = states.map(|(limit, (first, state))| {
-            Cancel::combined(first, state, last.price.of(limit).into(), count)
-        });
-        Some(CancelAll(cancels.collect()))
-    }
-}
-
-impl Decided {
-    /// The decision for the caller.
-    pub(crate) fn decision(&self) -> Decision {
-        let mut refused =
-            (0..self.states.len()).filter(|limit| !self.admitted && !self.has(*limit));
-        self.decision_by(refused.next())
-    }
-
-    /// The decision, if the limit at this position refused the request.
-    pub(crate) fn decision_by(&self, refused: Option<usize>) -> Decision {
-        let now = self.states.first().map_or(0, |state| state.now);
-        let mut bucket = Bucket::default();
-        let mut refuser = None;
-        for (limit, state) in self.states.iter().enumerate() {
-            if refused == Some(limit) {
-                let cost = self.price.of(limit).into();
-                refuser = Some(Refuser::new(limit, bucket.levels.len(), state, cost));
-            }
-            // Converts all times to the time of the first state.
-            let shift = now - state.now;
-            bucket.blocked_until = bucket.blocked_until.max(state.bucket.blocked_until + shift);
-            for (level, limit) in state.bucket.pairs(&state.quotas) {
-                // Held tokens count as used.
-                let mut level = level.with_held(limit, state.now, state.bucket.held());
-                if limit.num != 0 {
-                    level.tat.whole += shift;
-                    level.last.whole += shift;
-                }
-                bucket.levels.push(level);
-            }
-        }
-        let state = BucketState {
-            quotas: self.terms.all.clone(),
-            now,
-            bucket,
-        };
-        let cost = refused.map_or_else(|| self.price.most(), |limit| self.price.of(limit));
-        Decision {
-            by: refuser,
-            costs: self.costs(),
-            ..Decision::new(cost.into(), self.admitted, state)
-        }
-    }
-
-    /// The cost for each quota, if the limits have different ones.
-    fn costs(&self) -> Option<Arc<[u32]>> {
-        let Price::Each(costs) = self.price else {
-            return None;
-        };
-        let each = costs.into_iter().zip(&self.terms.each);
-        Some(
-            each.flat_map(|(cost, quotas)| quotas.limits().iter().map(move |_| cost))
-                .collect(),
-        )
-    }
-
-    /// Whether the limit at this position has the tokens.
-    pub(crate) fn has(&self, limit: usize) -> bool {
-        let state = &self.states[limit];
-        let cost = self.price.of(limit).into();
-        state
-            .bucket
-            .has(&state.quotas, state.now, Ask { cost, wait: 0 })
     }
 }

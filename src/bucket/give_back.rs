@@ -6,34 +6,42 @@ mod tests;
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::sync::watch;
 
+use crate::bucket::Bucket;
 use crate::bucket::decision::{BucketState, Decision};
 use crate::bucket::level::{Level, Moment};
 use crate::bucket::quota::{Limit, Pace};
 use crate::bucket::quotas::Quotas;
 use crate::bucket::wire::{BUCKETS, MOST_SLOW_RUNS, PARTS, read_count, write_limits};
-use crate::bucket::{Bucket, Buckets};
 use crate::key::Key;
 use crate::store::operation::{Arguments, Fields, Garbled, Operation, Repeat, Script, function};
 use crate::store::timer::within;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 
-/// Gives back tokens of a charge.
+/// Gives back tokens of a charge: to each limit that was charged.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
-pub(crate) struct Cancel {
+pub(crate) struct GiveBack {
+    pub(crate) each: SmallVec<[Refund; 1]>,
+    /// Dropped when the operation is complete or has failed.
+    pub(crate) _returning: Option<Arc<Return>>,
+}
+
+/// The tokens that one limit gets back.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Refund {
     pub(crate) quotas: Quotas,
     pub(crate) cost: i64,
     pub(crate) rule: Rule,
-    pub(crate) traces: SmallVec<[Trace; 1]>,
-    /// Dropped when the operation is complete or has failed.
-    pub(crate) _returning: Option<Arc<Return>>,
+    traces: SmallVec<[Trace; 1]>,
 }
 
 /// The tokens of a charge that are given back.
@@ -145,22 +153,18 @@ impl Level {
     }
 }
 
-impl Cancel {
-    /// Gives back `cost` tokens of a charge that resulted in `state`.
-    pub(crate) fn new(state: &BucketState, cost: i64, rule: Rule) -> Self {
-        let BucketState { quotas, bucket, .. } = state;
-        // A bucket may have more levels, from other quotas.
-        let traces = bucket.pairs(quotas).map(|(level, _)| Trace {
-            tat: level.tat,
-            before: level.before,
-        });
+impl GiveBack {
+    pub(crate) fn of(each: SmallVec<[Refund; 1]>) -> Self {
         Self {
-            quotas: quotas.clone(),
-            cost,
-            rule,
-            traces: traces.collect(),
+            each,
             _returning: None,
         }
+    }
+
+    /// Gives back `cost` tokens of a charge that resulted in `state`.
+    pub(crate) fn new(state: &BucketState, cost: i64, rule: Rule) -> Self {
+        let refund = Refund::new(&state.quotas, &state.bucket, cost, rule);
+        Self::of(SmallVec::from_iter([refund]))
     }
 
     /// Gives back tokens that were charged at most `age` µs ago and are not used.
@@ -178,52 +182,49 @@ impl Cancel {
     /// Takes back an admission whose request never acts. It is safe to run twice, because the second run finds a later
     /// change. A quota that never refills cannot detect this, so its tokens are not given back.
     pub(crate) fn safe_to_repeat(state: &BucketState, cost: i64) -> Self {
-        let mut cancel = Self::new(state, cost, Rule::IfLatest);
-        for (trace, limit) in cancel.traces.iter_mut().zip(state.quotas.limits()) {
+        let mut refund = Refund::new(&state.quotas, &state.bucket, cost, Rule::IfLatest);
+        for (trace, limit) in refund.traces.iter_mut().zip(state.quotas.limits()) {
             if limit.num == 0 {
                 trace.tat = Trace::KEPT;
             }
         }
-        cancel
+        Self::of(SmallVec::from_iter([refund]))
+    }
+}
+
+impl Refund {
+    /// Gives back `cost` tokens of a charge after which the bucket was in the state `after`.
+    fn new(quotas: &Quotas, after: &Bucket, cost: i64, rule: Rule) -> Self {
+        // A bucket may have more levels, from other quotas.
+        let traces = after.pairs(quotas).map(|(level, _)| Trace {
+            tat: level.tat,
+            before: level.before,
+        });
+        Self {
+            quotas: quotas.clone(),
+            cost,
+            rule,
+            traces: traces.collect(),
+        }
     }
 
     /// Takes back `count` charges of `cost` in a row, whose requests never act, as one charge: with the TAT after the
     /// last charge, and the state before the first.
     pub(crate) fn combined(
-        first: &BucketState,
-        last: &BucketState,
+        quotas: &Quotas,
+        first: &Bucket,
+        last: &Bucket,
         cost: i64,
         count: usize,
     ) -> Self {
-        let mut cancel = Self::new(last, cost * count as i64, Rule::IfLatest);
-        for (trace, level) in cancel.traces.iter_mut().zip(&first.bucket.levels) {
+        let mut refund = Self::new(quotas, last, cost * count as i64, Rule::IfLatest);
+        for (trace, level) in refund.traces.iter_mut().zip(&first.levels) {
             trace.before = level.before;
         }
-        cancel
-    }
-}
-
-impl Operation for Cancel {
-    type Cell = Bucket;
-    type Reply = bool;
-    type Undo = Self;
-    const SCRIPT: Script = function!(Writes: "cancel"; BUCKETS, &["cancel"]);
-    const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Repeat::Never;
-    // In order, so that no charge that is given back later depends on one given back earlier.
-    const IN_ORDER: bool = true;
-    const MOST_RUNS: usize = MOST_SLOW_RUNS;
-    const SAME_ONCE: bool = false;
-
-    fn group(&self) -> Option<u128> {
-        Some(self.quotas.id() as u128)
+        refund
     }
 
-    fn shared(&self, call: &mut Arguments<'_>) {
-        write_limits(std::iter::once(&self.quotas), call);
-    }
-
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+    fn write(&self, call: &mut Arguments<'_>) {
         let (at, age) = match self.rule {
             Rule::ActsAt { act, since } => (act, -since),
             Rule::IfLatest => (-1, -1),
@@ -239,18 +240,14 @@ impl Operation for Cancel {
         }
     }
 
-    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
-        Ok(read_count(&mut fields)? == 1)
-    }
-
-    fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
+    /// Returns whether anything was given back.
+    fn apply(&self, bucket: &mut Bucket, now: i64) -> bool {
         let Self {
             quotas,
             cost,
             rule,
             traces,
-            ..
-        } = &self;
+        } = self;
         let swept = bucket.sweep(now);
         let (mut after, is_new) = bucket.fitted(quotas, now);
         // The charge is unknown if the bucket was reset since, or has no level for these quotas.
@@ -275,37 +272,59 @@ impl Operation for Cancel {
     }
 }
 
-/// Takes back the charge of a request that never acts, for each bucket in which nothing was charged after it.
-#[derive(Debug)]
-#[cfg_attr(test, derive(Clone))]
-pub(crate) struct CancelAll(pub(crate) SmallVec<[Cancel; 3]>);
-
-impl Operation for CancelAll {
-    type Cell = Buckets;
-    type Reply = ();
+impl Operation for GiveBack {
+    type Cell = Bucket;
+    /// Whether anything was given back.
+    type Reply = bool;
     type Undo = Self;
-    const SCRIPT: Script = Cancel::SCRIPT;
+    const SCRIPT: Script = function!(Writes: "cancel"; BUCKETS, &["cancel"]);
     const PARTS: &'static [&'static str] = PARTS;
-    const REPEAT: Repeat = Cancel::REPEAT;
-    const IN_ORDER: bool = Cancel::IN_ORDER;
-    const SAME_ONCE: bool = Cancel::SAME_ONCE;
+    const REPEAT: Repeat = Repeat::Never;
+    // In order, so that no charge that is given back later depends on one given back earlier.
+    const IN_ORDER: bool = true;
+    const MOST_RUNS: usize = MOST_SLOW_RUNS;
+    const SAME_ONCE: bool = false;
+
+    fn group(&self) -> Option<u128> {
+        match &self.each[..] {
+            [refund] => Some(refund.quotas.id() as u128),
+            _ => Some(0),
+        }
+    }
+
+    fn most_runs(&self) -> usize {
+        // The quotas of several limits are not compared.
+        match &self.each[..] {
+            [_] => MOST_SLOW_RUNS,
+            _ => 1,
+        }
+    }
 
     fn shared(&self, call: &mut Arguments<'_>) {
-        write_limits(self.0.iter().map(|cancel| &cancel.quotas), call);
+        write_limits(self.each.iter().map(|refund| &refund.quotas), call);
     }
 
-    fn own(&self, count: usize, call: &mut Arguments<'_>) {
-        self.0.iter().for_each(|cancel| cancel.own(count, call));
+    fn own(&self, _: usize, call: &mut Arguments<'_>) {
+        self.each.iter().for_each(|refund| refund.write(call));
     }
 
-    fn decode(self, _: usize, _: i64, _: Fields<'_>) -> Result<(), Garbled> {
-        Ok(())
-    }
-
-    fn apply(self, cells: &mut Buckets, now: i64) {
-        for (bucket, cancel) in cells.0.iter_mut().zip(self.0) {
-            cancel.apply(bucket, now);
+    fn decode(self, _: usize, _: i64, mut fields: Fields<'_>) -> Result<bool, Garbled> {
+        let mut given = false;
+        for _ in &self.each {
+            given |= read_count(&mut fields)? == 1;
         }
+        Ok(given)
+    }
+
+    fn apply(self, bucket: &mut Bucket, now: i64) -> bool {
+        self.apply_to_each(slice::from_mut(bucket), now)
+    }
+
+    fn apply_to_each(self, buckets: &mut [Bucket], now: i64) -> bool {
+        let each = buckets.iter_mut().zip(&self.each);
+        each.fold(false, |given, (bucket, refund)| {
+            given | refund.apply(bucket, now)
+        })
     }
 }
 

@@ -12,14 +12,12 @@ use std::{iter, slice};
 
 use smallvec::SmallVec;
 
-use crate::bucket::charge::Terms;
+use crate::bucket::charge::JoinedTerms;
 use crate::bucket::decision::BucketState;
 use crate::bucket::holds::{MOST, OnEnd, Record};
 use crate::bucket::quotas::Quotas;
-use crate::bucket::wire::{
-    HOLD, MOST_SLOW_RUNS, PARTS, WRONG_TYPE, read_bucket, under_its_quotas, write_limits,
-};
-use crate::bucket::{Ask, Bucket, Buckets};
+use crate::bucket::wire::{HOLD, MOST_SLOW_RUNS, PARTS, WRONG_TYPE, read_bucket, write_limits};
+use crate::bucket::{Ask, Bucket};
 use crate::store::operation::{Arguments, Field, Fields, Garbled, Operation, Repeat, Script};
 
 /// A step on one hold.
@@ -207,22 +205,10 @@ impl HoldStep {
         };
         more <= 0 || bucket.has(&self.quotas, now, ask)
     }
-}
 
-impl Operation for HoldStep {
-    under_its_quotas!();
-    type Reply = HoldReply;
-    // Only an authorization whose caller was dropped is undone.
-    type Undo = Self;
-    const SCRIPT: Script = HOLD;
-    const REPEAT: Repeat = Repeat::Never;
-    const MOST_RUNS: usize = MOST_SLOW_RUNS;
-    const MOST_REPEATS: usize = BLOCK as usize;
-    const SAME_ONCE: bool = false;
-    const UNDONE_ALONE: bool = true;
-
-    fn is_reserved(&self) -> bool {
-        !matches!(self.verb, Verb::Authorize { .. })
+    /// Whether it only begins a hold: other steps renew or end one.
+    fn authorizes(&self) -> bool {
+        matches!(self.verb, Verb::Authorize { .. })
     }
 
     /// Captures run first: they release tokens for the authorizations.
@@ -243,21 +229,7 @@ impl Operation for HoldStep {
         is_equal && self.id / BLOCK == next.id / BLOCK && self.id < next.id
     }
 
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        self.own_run(iter::empty(), call);
-    }
-
-    fn own_run<'a>(
-        &'a self,
-        others: impl ExactSizeIterator<Item = &'a Self> + Clone,
-        call: &mut Arguments<'_>,
-    ) {
-        // 0: each step runs alone, not in all buckets or in none.
-        call.integer(0);
-        self.write(others, call);
-    }
-
-    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<HoldReply, Garbled> {
+    fn decode(self, now: i64, mut fields: Fields<'_>) -> Result<HoldReply, Garbled> {
         let mut fields = match fields.next()? {
             Field::Integer(-1) => return Err(WRONG_TYPE),
             Field::List(fields) => fields,
@@ -288,7 +260,7 @@ impl Operation for HoldStep {
         Ok(self.reply(outcome, amount, now, bucket))
     }
 
-    fn apply(self, bucket: &mut Bucket, now: i64) -> HoldReply {
+    pub(crate) fn apply(self, bucket: &mut Bucket, now: i64) -> HoldReply {
         let moved = bucket.sweep(now) | bucket.set_back(now);
         // A state is written with its calendar quotas in their current windows.
         if bucket.fits_in_place(&self.quotas) && !self.quotas.have_windows() {
@@ -305,44 +277,56 @@ impl Operation for HoldStep {
         }
         self.reply(outcome, amount, now, fitted.snapshot())
     }
+}
 
-    fn undo(replies: &[HoldReply]) -> Option<Self> {
-        let [reply] = replies else { return None };
-        let id = reply
-            .authorized
-            .filter(|_| reply.outcome == Outcome::Held)?;
-        let quotas = reply.state.quotas.clone();
-        let on_end = OnEnd::Release;
-        Some(Self {
-            quotas,
+impl HoldReply {
+    /// The step that releases the hold, if it was authorized.
+    pub(crate) fn release(&self) -> Option<HoldStep> {
+        let id = self.authorized.filter(|_| self.outcome == Outcome::Held)?;
+        Some(HoldStep {
+            quotas: self.state.quotas.clone(),
             id,
-            on_end,
+            on_end: OnEnd::Release,
             verb: Verb::RELEASE,
         })
     }
 }
 
-/// A step on the holds of a request, one of each limit.
+/// Steps on the holds of a request: one for each limit, in the order of the limits.
 #[derive(Clone, Debug)]
-pub(crate) struct HoldAllStep {
-    pub(crate) terms: Arc<Terms>,
-    /// In the order of the limits.
-    pub(crate) steps: Steps,
+pub(crate) struct HoldSteps {
+    pub(crate) each: SmallVec<[HoldStep; 1]>,
+    /// The quotas of the limits, if they are charged together.
+    pub(crate) terms: Option<Arc<JoinedTerms>>,
     /// Whether the step is done for all limits or for none. Otherwise it is done for each limit alone.
     pub(crate) all_or_none: bool,
 }
 
-pub(crate) type Steps = SmallVec<[HoldStep; 3]>;
-
+/// The result for each hold. If an all-or-none step was not possible for one limit, the states are those without the
+/// step.
 #[derive(Debug)]
-pub(crate) struct HoldAllReply {
-    terms: Arc<Terms>,
-    /// The result for each hold. If an all-or-none step was not possible for one limit, the states are those without
-    /// the step.
-    pub(crate) each: SmallVec<[HoldReply; 3]>,
+pub(crate) struct HoldReplies {
+    pub(crate) each: SmallVec<[HoldReply; 1]>,
+    terms: Option<Arc<JoinedTerms>>,
 }
 
-impl HoldAllReply {
+impl HoldSteps {
+    /// The step of one limit alone.
+    pub(crate) fn one(step: HoldStep) -> Self {
+        Self {
+            each: SmallVec::from_buf([step]),
+            terms: None,
+            all_or_none: false,
+        }
+    }
+}
+
+impl HoldReplies {
+    /// The reply to the step of one limit alone.
+    pub(crate) fn one(mut self) -> HoldReply {
+        self.each.remove(0)
+    }
+
     /// Whether all are held.
     pub(crate) fn is_held(&self) -> bool {
         self.each.iter().all(|reply| reply.outcome == Outcome::Held)
@@ -354,77 +338,96 @@ impl HoldAllReply {
     }
 }
 
-impl Operation for HoldAllStep {
-    type Cell = Buckets;
-    type Reply = HoldAllReply;
+impl Operation for HoldSteps {
+    type Cell = Bucket;
+    type Reply = HoldReplies;
     // Only an authorization whose caller was dropped is undone.
     type Undo = Self;
     const SCRIPT: Script = HOLD;
     const PARTS: &'static [&'static str] = PARTS;
     const REPEAT: Repeat = Repeat::Never;
     const MOST_RUNS: usize = MOST_SLOW_RUNS;
+    const MOST_REPEATS: usize = BLOCK as usize;
     const SAME_ONCE: bool = false;
+    const UNDONE_ALONE: bool = true;
 
     fn is_reserved(&self) -> bool {
-        self.steps.iter().all(HoldStep::is_reserved)
+        !self.each.iter().any(HoldStep::authorizes)
     }
 
     fn group(&self) -> Option<u128> {
-        Some(self.terms.all.id() as u128)
+        let quotas = match &self.terms {
+            Some(terms) => &terms.all,
+            None => &self.each.first()?.quotas,
+        };
+        Some(quotas.id() as u128)
     }
 
     fn most_runs(&self) -> usize {
-        (MOST_SLOW_RUNS / self.terms.all.limits().len()).max(1)
-    }
-
-    fn shared(&self, call: &mut Arguments<'_>) {
-        write_limits(self.terms.each.iter(), call);
-    }
-
-    fn own(&self, _: usize, call: &mut Arguments<'_>) {
-        call.integer(self.all_or_none.into());
-        self.steps
-            .iter()
-            .for_each(|step| step.write(iter::empty(), call));
-    }
-
-    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<HoldAllReply, Garbled> {
-        let each = self
-            .steps
-            .into_iter()
-            .map(|step| step.decode(0, now, fields.one()?));
-        Ok(HoldAllReply {
-            terms: self.terms,
-            each: each.collect::<Result<_, _>>()?,
+        let terms = self.terms.as_ref();
+        terms.map_or(MOST_SLOW_RUNS, |terms| {
+            (MOST_SLOW_RUNS / terms.all.limits().len()).max(1)
         })
     }
 
-    fn apply(self, cells: &mut Buckets, now: i64) -> HoldAllReply {
+    fn rank(&self) -> (u8, u128) {
+        self.each.first().map_or((0, 0), HoldStep::rank)
+    }
+
+    /// Only steps of one limit alone are one run.
+    fn repeats(&self, next: &Self) -> bool {
+        let mut pairs = self.each.iter().zip(&next.each);
+        self.terms.is_none() && pairs.all(|(step, next)| step.repeats(next))
+    }
+
+    fn shared(&self, call: &mut Arguments<'_>) {
+        write_limits(self.each.iter().map(|step| &step.quotas), call);
+    }
+
+    fn own_run<'a>(
+        &'a self,
+        others: impl ExactSizeIterator<Item = &'a Self> + Clone,
+        call: &mut Arguments<'_>,
+    ) {
+        call.integer(self.all_or_none.into());
+        for (limit, step) in self.each.iter().enumerate() {
+            let others = others.clone().map(move |other| &other.each[limit]);
+            step.write(others, call);
+        }
+    }
+
+    fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<HoldReplies, Garbled> {
+        let steps = self.each.into_iter();
+        let each = steps.map(|step| step.decode(now, fields.one()?));
+        Ok(HoldReplies {
+            each: each.collect::<Result<_, _>>()?,
+            terms: self.terms,
+        })
+    }
+
+    fn apply(self, bucket: &mut Bucket, now: i64) -> HoldReplies {
+        self.apply_to_each(slice::from_mut(bucket), now)
+    }
+
+    fn apply_to_each(self, buckets: &mut [Bucket], now: i64) -> HoldReplies {
         let Self {
+            each,
             terms,
-            steps,
             all_or_none,
         } = self;
-        cells.0.resize(terms.each.len(), Bucket::default());
-        let mut after = if all_or_none {
-            cells.clone()
-        } else {
-            std::mem::take(cells)
-        };
-        let each = after
-            .0
-            .iter_mut()
-            .zip(&steps)
-            .map(|(bucket, step)| step.clone().apply(bucket, now));
-        let mut reply = HoldAllReply {
+        let before = all_or_none.then(|| (buckets.to_vec(), each.clone()));
+        let steps = buckets.iter_mut().zip(each);
+        let mut reply = HoldReplies {
+            each: steps
+                .map(|(bucket, step)| step.apply(bucket, now))
+                .collect(),
             terms,
-            each: each.collect(),
         };
-        if !all_or_none || reply.is_held() {
-            *cells = after;
+        let Some((before, steps)) = before.filter(|_| !reply.is_held()) else {
             return reply;
-        }
-        for ((bucket, step), reply) in cells.0.iter_mut().zip(steps).zip(&mut reply.each) {
+        };
+        buckets.clone_from_slice(&before);
+        for ((bucket, step), reply) in buckets.iter_mut().zip(steps).zip(&mut reply.each) {
             // A step that changes nothing.
             let nothing = HoldStep {
                 verb: Verb::Extend { amount: 0, ttl: 0 },
@@ -435,18 +438,14 @@ impl Operation for HoldAllStep {
         reply
     }
 
-    fn undo(replies: &[HoldAllReply]) -> Option<Self> {
-        // A run is one step.
-        let [HoldAllReply { terms, each }] = replies else {
+    fn undo(replies: &[HoldReplies]) -> Option<Self> {
+        // Each reply is undone alone.
+        let [HoldReplies { each, terms }] = replies else {
             return None;
         };
-        let steps = each
-            .iter()
-            .map(|reply| HoldStep::undo(slice::from_ref(reply)))
-            .collect::<Option<_>>()?;
         Some(Self {
-            terms: Arc::clone(terms),
-            steps,
+            each: each.iter().map(HoldReply::release).collect::<Option<_>>()?,
+            terms: terms.clone(),
             all_or_none: false,
         })
     }

@@ -30,7 +30,7 @@ pub(crate) const RESERVE: Script = function!(Writes: "reserve"; BUCKETS, &["rese
 /// Steps on the holds of one bucket or of several.
 pub(crate) const HOLD: Script = function!(Writes: "hold"; BUCKETS, &["hold"]);
 
-/// The maximum number of buckets in one call of [`Reserve`](crate::bucket::charge::Reserve) or
+/// The maximum number of buckets in one call of [`Charge`](crate::bucket::charge::Charge) of one limit or
 /// [`Peek`](crate::bucket::adjust::Peek): about 0.4 or 0.8 ms of server time.
 pub(crate) const MOST_RUNS: usize = 128;
 

@@ -37,10 +37,10 @@ use crate::store::notifier::Push;
 /// | `Set` of a setting | finds the version that it has added: the same reply | yes |
 /// | `Open` of a filter, of a layout | the same: its data is already stored | yes |
 /// | `Forget` of an answer | the same; at worst it removes a newer answer | yes |
-/// | `Reserve`, `ReserveAll`, `Adjust`, `Prefetch` | charges again, and may refuse | no |
-/// | `HoldStep`, `HoldAllStep` | holds what was captured before, or charges a hold that is gone again | no |
+/// | `Charge`, `Adjust`, `Prefetch` | charges again, and may refuse | no |
+/// | `HoldSteps` | holds what was captured before, or charges a hold that is gone again | no |
 /// | `Adapt` | counts its samples again | no |
-/// | `Cancel`, `CancelAll` | refunds too much | no |
+/// | `GiveBack` | refunds too much | no |
 /// | `CheckAndInsert` | finds its own items: reported as already handled | no |
 /// | `Forget` of a handled item, `Revoke` | finds nothing: "not stored", "not held" | no |
 /// | `Reset`, `Clear` | the same; a late copy undoes later operations | no |
@@ -143,6 +143,11 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Applies the same step in Rust. `now` is in µs, as in the script.
     fn apply(self, cell: &mut Self::Cell, now: i64) -> Self::Reply;
+
+    /// Like [`apply`](Self::apply), for an operation on the states of several keys, which are not empty.
+    fn apply_to_each(self, cells: &mut [Self::Cell], now: i64) -> Self::Reply {
+        self.apply(&mut cells[0], now)
+    }
 
     /// Returns the pushes in a reply for other waiters of this process.
     fn pushes(_reply: &mut Self::Reply) -> Vec<Push> {

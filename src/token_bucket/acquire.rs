@@ -10,17 +10,17 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::bucket::Ask;
-use crate::bucket::charge::Reserve;
+use crate::bucket::charge::{Charge, Charged};
 use crate::bucket::decision::{BucketState, Decision};
-use crate::bucket::give_back::{Cancel, Rule};
+use crate::bucket::give_back::{GiveBack, Rule};
 use crate::bucket::quotas::Quotas;
 use crate::clock;
 use crate::error::Error;
 use crate::key::Key;
-use crate::store::operation::Operation;
 use crate::store::redis::queue::OperationFuture;
 use crate::store::timer::until;
 use crate::token_bucket::TokenBucket;
@@ -151,34 +151,34 @@ impl TokenBucket {
         )
     }
 
-    pub(crate) fn cancel(&self, key: &Key, cancel: Cancel) -> OperationFuture<Cancel> {
+    pub(crate) fn cancel(&self, key: &Key, cancel: GiveBack) -> OperationFuture<GiveBack> {
         self.clients
-            .cancel
+            .give_back
             .run(key.clone(), self.returned(key, cancel))
     }
 
-    pub(crate) fn cancel_detached(&self, key: &Key, cancel: Cancel) {
+    pub(crate) fn cancel_detached(&self, key: &Key, cancel: GiveBack) {
         self.clients
-            .cancel
+            .give_back
             .detach(key.clone(), self.returned(key, cancel));
     }
 
     /// Takes back an admission whose request does not act. `sent` is when its call was sent.
     ///
-    /// [`Cancel::unused`] must run exactly once. If the client may repeat it, it gives back all tokens if nothing was
+    /// [`GiveBack::unused`] must run exactly once. If the client may repeat it, it gives back all tokens if nothing was
     /// charged after them, and otherwise none.
     pub(crate) fn take_back(&self, key: &Key, state: &BucketState, cost: i64, sent: i64) {
-        let cancel = match self.clients.cancel.may_repeat() {
-            true => Cancel::safe_to_repeat(state, cost),
-            false => Cancel::unused(state, cost, clock::micros() - sent),
+        let cancel = match self.clients.give_back.may_repeat() {
+            true => GiveBack::safe_to_repeat(state, cost),
+            false => GiveBack::unused(state, cost, clock::micros() - sent),
         };
         self.cancel_detached(key, cancel);
     }
 
     /// Registers a cancellation in the local state.
-    pub(crate) fn returned(&self, key: &Key, cancel: Cancel) -> Cancel {
+    pub(crate) fn returned(&self, key: &Key, cancel: GiveBack) -> GiveBack {
         self.local.forget_refusal(key, &self.quotas);
-        Cancel {
+        GiveBack {
             _returning: Some(Arc::new(self.clients.returning.begin(key))),
             ..cancel
         }
@@ -187,36 +187,20 @@ impl TokenBucket {
 
 /// A decision, or the future of one. The call to the store is sent when this is first polled; in memory, no call is
 /// sent.
-pub(crate) enum Decide<O: Decides> {
+pub(crate) enum Decide {
     /// Decided without a call to a server; `None` after it was returned.
     Decided(Option<Result<Decision, Error>>),
     /// Decides after tokens were given back, or after another future.
     Later(BoxFuture<'static, Result<Decision, Error>>),
-    Asking(OperationFuture<O>, O::Asked),
+    /// One limit, or several in one call.
+    Calling(OperationFuture<Charge>, AskedOfEach),
 }
 
-/// An operation that decides a request.
-pub(crate) trait Decides: Operation {
-    /// Stores the answer of the store in the local state.
-    type Asked: Unpin + Send;
+/// Stores the answer of the store in the local state of each limit.
+pub(crate) type AskedOfEach = SmallVec<[Option<Asked>; 1]>;
 
-    fn decision(reply: Self::Reply, asked: &mut Self::Asked) -> Decision;
-}
-
-impl Decides for Reserve {
-    type Asked = Option<Asked>;
-
-    fn decision(decision: Decision, asked: &mut Option<Asked>) -> Decision {
-        if let Some(asked) = asked.take() {
-            asked.answered(decision.admitted, &decision.state);
-        }
-        decision
-    }
-}
-
-impl Decide<Reserve> {
-    /// Starts to decide a request under `quotas`, with a delay of at most `wait` µs.
-    /// Decides after these futures, which complete when tokens were given back.
+impl Decide {
+    /// Starts to decide a request for one limit under `quotas`, with a delay of at most `wait` µs.
     pub(crate) fn begin(
         bucket: &TokenBucket,
         quotas: &Quotas,
@@ -228,17 +212,14 @@ impl Decide<Reserve> {
             return decided.into();
         }
         let clients = &bucket.clients;
+        let charge = || Charge::one(quotas.clone(), cost, wait);
+        if let Some(charged) = clients.charge.step(key, charge) {
+            return charged.map(Charged::decision).into();
+        }
         let ask = Ask {
             cost: cost.into(),
             wait,
         };
-        let reserve = || Reserve {
-            quotas: quotas.clone(),
-            ask,
-        };
-        if let Some(decided) = clients.reserve.step(key, reserve) {
-            return decided.into();
-        }
         let key = Cow::Borrowed(key);
         match bucket
             .local
@@ -247,34 +228,33 @@ impl Decide<Reserve> {
             ControlFlow::Break(decision) => Ok(decision).into(),
             ControlFlow::Continue(asked) => {
                 let end = clients.returning.end(&key);
-                Self::Asking(clients.reserve.run(key.into_owned(), reserve()), asked).after(end)
+                let call = clients.charge.run(key.into_owned(), charge());
+                Self::Calling(call, SmallVec::from_buf([asked])).after(end)
             }
         }
     }
-}
 
-impl<O: Decides> Decide<O> {
-    /// Asks when the tokens that are being given back are back.
+    /// Decides after these futures, which complete when tokens were given back.
     pub(crate) fn after<F>(self, ends: impl IntoIterator<Item = F>) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        ends.into_iter().fold(self, |asking, end| {
+        ends.into_iter().fold(self, |deciding, end| {
             Self::Later(Box::pin(async move {
                 end.await;
-                asking.await
+                deciding.await
             }))
         })
     }
 }
 
-impl<O: Decides> From<Result<Decision, Error>> for Decide<O> {
+impl From<Result<Decision, Error>> for Decide {
     fn from(decided: Result<Decision, Error>) -> Self {
         Self::Decided(Some(decided))
     }
 }
 
-impl<O: Decides> Future for Decide<O> {
+impl Future for Decide {
     type Output = Result<Decision, Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -282,9 +262,15 @@ impl<O: Decides> Future for Decide<O> {
             // The tokens are charged: if this waited and were dropped, no code would give them back.
             Self::Decided(decided) => decided.take().map_or(Poll::Pending, Poll::Ready),
             Self::Later(deciding) => deciding.as_mut().poll(context),
-            Self::Asking(running, asked) => {
-                let reply = ready!(Pin::new(running).poll(context))?;
-                Poll::Ready(Ok(O::decision(reply, asked)))
+            Self::Calling(call, asked) => {
+                let charged = ready!(Pin::new(call).poll(context))?;
+                for (limit, asked) in asked.drain(..).enumerate() {
+                    if let Some(asked) = asked {
+                        let has = charged.admitted || charged.has(limit);
+                        asked.answered(has, &charged.state(limit));
+                    }
+                }
+                Poll::Ready(Ok(charged.decision()))
             }
         }
     }
@@ -380,13 +366,13 @@ impl Reservation {
     }
 
     /// Returns the cancellation of the reservation, which was made at least `age` µs ago.
-    pub(crate) fn take_cancel(&mut self, age: i64) -> Option<Cancel> {
+    pub(crate) fn take_cancel(&mut self, age: i64) -> Option<GiveBack> {
         // Prefetched tokens act at once, and are given back as a batch.
         if std::mem::replace(&mut self.cancelled, true) || self.decision.is_local {
             return None;
         }
         let decision = &self.decision;
-        Some(Cancel::new(
+        Some(GiveBack::new(
             &decision.state,
             decision.cost.into(),
             Rule::acts_at(decision, age),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::bucket::decision::{BucketState, Decision};
-use crate::bucket::hold::{HoldStep, Outcome, Verb};
+use crate::bucket::hold::{HoldStep, HoldSteps, Outcome, Verb};
 use crate::bucket::holds::{HoldOptions, MOST, OnEnd};
 use crate::clock;
 use crate::error::Error;
@@ -64,12 +64,10 @@ impl TokenBucket {
         self.check_amount(n)?;
         let id = self.clients.holds.next_id();
         let sent = clock::recent();
-        let authorized = self
-            .clients
-            .holds
-            .client
-            .run(key.clone(), self.authorizing(id, n));
-        let reply = or_release(authorized, || self.release_unsure(&key, id, sent)).await?;
+        let step = HoldSteps::one(self.authorizing(id, n));
+        let authorized = self.clients.holds.client.run(key.clone(), step);
+        let replies = or_release(authorized, || self.release_unsure(&key, id, sent)).await?;
+        let reply = replies.one();
         match reply.outcome {
             Outcome::Held => Ok(self.held(key, (id, n), Usage::default(), sent, reply.state)),
             Outcome::Full => Err(Error::overloaded(format!(

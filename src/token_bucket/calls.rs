@@ -10,9 +10,9 @@ use crate::bucket::Bucket;
 use crate::bucket::adjust::{Adjust, Peek, Reset};
 use crate::bucket::ahead::Prefetch;
 use crate::bucket::calendar::MAX_SPAN;
-use crate::bucket::charge::Reserve;
+use crate::bucket::charge::Charge;
 use crate::bucket::decision::Decision;
-use crate::bucket::give_back::{Cancel, Returning};
+use crate::bucket::give_back::{GiveBack, Returning};
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::client::{Client, Namespace};
@@ -26,8 +26,8 @@ use crate::token_bucket::upstream::UpstreamEvents;
 pub(crate) struct Clients {
     pub(crate) name: String,
     pub(crate) decisions: Decisions,
-    pub(crate) reserve: Client<Reserve>,
-    pub(crate) cancel: Client<Cancel>,
+    pub(crate) charge: Client<Charge>,
+    pub(crate) give_back: Client<GiveBack>,
     pub(crate) adjust: Client<Adjust>,
     pub(crate) prefetch: Client<Prefetch>,
     pub(crate) peek: Client<Peek>,
@@ -46,8 +46,8 @@ impl Clients {
         Self {
             name: name.to_owned(),
             decisions: Decisions::new("token_bucket", name),
-            reserve: namespace.client(),
-            cancel: namespace.client(),
+            charge: namespace.client(),
+            give_back: namespace.client(),
             adjust: namespace.client(),
             prefetch: namespace.client(),
             peek: namespace.client(),

@@ -2,17 +2,16 @@
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
-use std::slice;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::bucket::charge::{Decided, Price, ReserveAll};
-use crate::bucket::decision::{BucketState, Decision};
-use crate::bucket::hold::{HoldAllReply, HoldAllStep, HoldStep, Steps};
-use crate::bucket::{Ask, Bucket, Buckets};
+use crate::bucket::charge::{Charge, Charged, Price, Terms};
+use crate::bucket::decision::Decision;
+use crate::bucket::hold::{HoldReplies, HoldStep, HoldSteps};
+use crate::bucket::{Ask, Bucket};
 use crate::clock;
 use crate::error::Error;
 use crate::key::Key;
@@ -21,20 +20,19 @@ use crate::store::memory::cells::Cells;
 use crate::store::operation::Operation;
 use crate::store::timer;
 use crate::token_bucket::TokenBucket;
-use crate::token_bucket::acquire::{Decide, Decides};
+use crate::token_bucket::acquire::{AskedOfEach, Decide};
 use crate::token_bucket::limits::{Several, Together, keys_of};
-use crate::token_bucket::local::Asked;
 
 impl Several {
     /// Starts the decision under all limits. `key` combines the keys of the limits.
-    pub(crate) fn decide(&self, key: &Key, price: Price) -> Decide<ReserveAll> {
+    pub(crate) fn decide(&self, key: &Key, price: Price) -> Decide {
         match self.max_wait.is_zero() {
             true => self.decide_once(key, price),
             false => Decide::Later(Box::pin(self.clone().decide_within(key.clone(), price))),
         }
     }
 
-    fn decide_once(&self, key: &Key, price: Price) -> Decide<ReserveAll> {
+    fn decide_once(&self, key: &Key, price: Price) -> Decide {
         let mut keys = keys_of(key);
         let count = keys.len();
         let limits = self.limits.buckets.len();
@@ -66,7 +64,7 @@ impl Several {
     }
 
     /// Like `decide_once`, for limits that all have a key.
-    fn decide_all(&self, key: &Key, keys: SmallVec<[Key; 3]>, price: Price) -> Decide<ReserveAll> {
+    fn decide_all(&self, key: &Key, keys: SmallVec<[Key; 3]>, price: Price) -> Decide {
         if let Some(decided) = self.without_state(price) {
             return decided.into();
         }
@@ -118,13 +116,13 @@ impl Several {
     /// Decides in one call, unless a limit has a cached refusal.
     fn decide_on(
         &self,
-        client: &Client<ReserveAll>,
+        client: &Client<Charge>,
         key: &Key,
         keys: SmallVec<[Key; 3]>,
         price: Price,
-    ) -> Decide<ReserveAll> {
+    ) -> Decide {
         let now = clock::micros();
-        let mut asked = SmallVec::new();
+        let mut asked = AskedOfEach::new();
         let mut ends = SmallVec::<[_; 1]>::new();
         for (limit, (bucket, key)) in self.limits.buckets.iter().zip(keys).enumerate() {
             ends.extend(bucket.clients.returning.end(&key));
@@ -144,11 +142,15 @@ impl Several {
                 ControlFlow::Continue(one) => asked.push(one),
             }
         }
-        let reserve = ReserveAll {
-            terms: Arc::clone(&self.limits.terms),
+        Decide::Calling(client.run(key.clone(), self.charge(price)), asked).after(ends)
+    }
+
+    fn charge(&self, price: Price) -> Charge {
+        Charge {
+            terms: Terms::All(Arc::clone(&self.limits.terms)),
             price,
-        };
-        Decide::Asking(client.run(key.clone(), reserve), asked).after(ends)
+            wait: 0,
+        }
     }
 
     /// Decides in memory.
@@ -158,29 +160,21 @@ impl Several {
         keys: &[Key],
         price: Price,
     ) -> Result<Decision, Error> {
-        let reserve = ReserveAll {
-            terms: Arc::clone(&self.limits.terms),
-            price,
-        };
-        let take_back = |limit: usize, decided: &Decided| {
-            if decided.admitted {
-                let state = &decided.states[limit];
-                let sent = clock::micros();
-                self.limits.buckets[limit].take_back(
-                    &keys[limit],
-                    state,
-                    price.of(limit).into(),
-                    sent,
-                );
+        let take_back = |limit: usize, charged: &Charged| {
+            if charged.admitted {
+                let state = charged.state(limit);
+                let cost = price.of(limit).into();
+                let bucket = &self.limits.buckets[limit];
+                bucket.take_back(&keys[limit], &state, cost, clock::micros());
             }
         };
-        self.step(cells, keys, &reserve, take_back)
-            .map(|decided| decided.decision())
+        self.step(cells, keys, &self.charge(price), take_back)
+            .map(Charged::decision)
     }
 
     /// Runs one operation with the states of all buckets locked. If the store is full, `take_back` is called for the
     /// limits whose states were already changed.
-    pub(crate) fn step<O: Operation<Cell = Buckets> + Clone>(
+    pub(crate) fn step<O: Operation<Cell = Bucket> + Clone>(
         &self,
         cells: &[Arc<Cells<Bucket>>],
         keys: &[Key],
@@ -193,10 +187,11 @@ impl Several {
         let mut full = Error::invalid("no limits");
         // A full store removes expired keys at the second attempt.
         for _ in 0..2 {
-            let mut buckets = Buckets((0..keys.len()).map(|_| Bucket::default()).collect());
+            let mut buckets: SmallVec<[Bucket; 3]> = smallvec![Bucket::default(); keys.len()];
             let mut reply = None;
-            let mut apply =
-                |buckets: &mut Buckets, now| reply = Some(operation.clone().apply(buckets, now));
+            let mut apply = |buckets: &mut [Bucket], now| {
+                reply = Some(operation.clone().apply_to_each(buckets, now));
+            };
             let stepped = step_all(&order, cells, keys, &mut buckets, 0, &mut apply);
             let Err((error, changed)) = stepped else {
                 return reply.ok_or(full);
@@ -213,7 +208,7 @@ impl Several {
 
     /// Decides one limit after the other.
     async fn decide_in_order(&self, keys: &[Key], price: Price) -> Result<Decision, Error> {
-        let mut charged = Charged {
+        let mut charged = ChargedInOrder {
             of: self,
             keys,
             decisions: SmallVec::new(),
@@ -227,18 +222,9 @@ impl Several {
             charged.decisions.push((decision, sent));
         }
         let decisions = std::mem::take(&mut charged.decisions);
-        let states = decisions
-            .into_iter()
-            .map(|(decision, _)| decision.state)
-            .collect();
-        let terms = Arc::clone(&self.limits.terms);
-        Ok(Decided {
-            terms,
-            price,
-            admitted: true,
-            states,
-        }
-        .decision())
+        let states = decisions.into_iter().map(|(decision, _)| decision.state);
+        let states: SmallVec<[_; 3]> = states.collect();
+        Ok(self.limits.terms.decision(price, None, &states))
     }
 
     /// Tries again when tokens may be available, until `max_wait` has passed.
@@ -262,32 +248,32 @@ fn step_all(
     order: &[usize],
     cells: &[Arc<Cells<Bucket>>],
     keys: &[Key],
-    buckets: &mut Buckets,
+    buckets: &mut [Bucket],
     now: i64,
-    apply: &mut impl FnMut(&mut Buckets, i64),
+    apply: &mut impl FnMut(&mut [Bucket], i64),
 ) -> Result<(), (Error, usize)> {
     let [limit, rest @ ..] = order else {
         apply(buckets, now);
         return Ok(());
     };
     let stepped = cells[*limit].step_among(keys[*limit].as_bytes(), 0, |cell, now| {
-        buckets.0[*limit].clone_from(cell);
+        buckets[*limit].clone_from(cell);
         step_all(rest, cells, keys, buckets, now, apply)?;
-        cell.clone_from(&buckets.0[*limit]);
+        cell.clone_from(&buckets[*limit]);
         Ok(())
     });
     stepped.unwrap_or_else(|error| Err((error, rest.len())))
 }
 
 /// The charges so far. They are taken back when this is dropped.
-struct Charged<'a> {
+struct ChargedInOrder<'a> {
     of: &'a Several,
     keys: &'a [Key],
     /// Per limit: the decision, and the time before the call was sent.
     decisions: SmallVec<[(Decision, i64); 3]>,
 }
 
-impl Drop for Charged<'_> {
+impl Drop for ChargedInOrder<'_> {
     fn drop(&mut self) {
         let charged = self
             .of
@@ -299,20 +285,6 @@ impl Drop for Charged<'_> {
         for ((bucket, key), (decision, sent)) in charged {
             bucket.take_back(key, &decision.state, decision.cost.into(), *sent);
         }
-    }
-}
-
-impl Decides for ReserveAll {
-    /// One per limit.
-    type Asked = SmallVec<[Option<Asked>; 3]>;
-
-    fn decision(decided: Decided, asked: &mut Self::Asked) -> Decision {
-        for (limit, (asked, state)) in asked.drain(..).zip(&decided.states).enumerate() {
-            if let Some(asked) = asked {
-                asked.answered(decided.admitted || decided.has(limit), state);
-            }
-        }
-        decided.decision()
     }
 }
 
@@ -330,24 +302,21 @@ impl Several {
     pub(crate) async fn run_on_holds(
         &self,
         keys: &[Key],
-        steps: Steps,
+        each: SmallVec<[HoldStep; 1]>,
         all_or_none: bool,
-    ) -> Result<HoldAllReply, Error> {
-        let step = HoldAllStep {
-            terms: Arc::clone(&self.limits.terms),
-            steps,
+    ) -> Result<HoldReplies, Error> {
+        let step = HoldSteps {
+            each,
+            terms: Some(Arc::clone(&self.limits.terms)),
             all_or_none,
         };
         match &self.limits.places.together {
             Together::Redis(_, client) => client.run(Key::of(keys), step).await,
             Together::InMemory(cells) => self.step(cells, keys, &step, |limit, reply| {
-                let release = HoldStep::undo(slice::from_ref(&reply.each[limit]));
+                let release = reply.each[limit].release();
                 if let Some(release) = release.filter(|_| reply.is_held()) {
-                    self.limits.buckets[limit]
-                        .clients
-                        .holds
-                        .client
-                        .detach(keys[limit].clone(), release);
+                    let client = &self.limits.buckets[limit].clients.holds.client;
+                    client.detach(keys[limit].clone(), HoldSteps::one(release));
                 }
             }),
             Together::No => Err(Error::invalid("the limits are in different stores")),
@@ -359,38 +328,19 @@ impl Several {
     pub(crate) fn send_to_holds(
         &self,
         keys: &[Key],
-        steps: impl FnOnce() -> Steps,
-        then: impl FnOnce(Result<HoldAllReply, Error>) + Send + 'static,
+        steps: impl FnOnce() -> SmallVec<[HoldStep; 1]>,
+        then: impl FnOnce(Result<HoldReplies, Error>) + Send + 'static,
     ) -> bool {
         let Together::Redis(_, client) = &self.limits.places.together else {
             return false;
         };
         let terms = Arc::clone(&self.limits.terms);
-        let step = HoldAllStep {
-            terms,
-            steps: steps(),
+        let step = HoldSteps {
+            each: steps(),
+            terms: Some(terms),
             all_or_none: false,
         };
         client.send(Handle::try_current().ok(), Key::of(keys), step, then);
         true
-    }
-
-    /// The decision on a request for the tokens in `price`, with the states of all limits after it. `refused`: the
-    /// position of the limit that refused it.
-    pub(crate) fn decided(
-        &self,
-        price: Price,
-        refused: Option<usize>,
-        states: impl Iterator<Item = BucketState>,
-    ) -> Decision {
-        let terms = Arc::clone(&self.limits.terms);
-        let states = states.collect();
-        Decided {
-            terms,
-            price,
-            admitted: refused.is_none(),
-            states,
-        }
-        .decision_by(refused)
     }
 }

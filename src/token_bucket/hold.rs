@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use tokio::time::Instant;
 
 use crate::bucket::decision::{BucketState, Decision};
-use crate::bucket::hold::{HoldReply, HoldStep, Outcome, Verb};
+use crate::bucket::hold::{HoldReplies, HoldReply, HoldStep, HoldSteps, Outcome, Verb};
 use crate::bucket::holds::OnEnd;
 use crate::clock;
 use crate::error::Error;
@@ -259,12 +259,12 @@ impl Hold {
     }
 
     async fn run(&self, verb: Verb) -> Result<HoldReply, Error> {
-        self.bucket
-            .clients
-            .holds
-            .client
-            .run(self.key.clone(), self.step(verb))
+        let client = &self.bucket.clients.holds.client;
+        let step = HoldSteps::one(self.step(verb));
+        client
+            .run(self.key.clone(), step)
             .await
+            .map(HoldReplies::one)
     }
 
     /// Captures `n` tokens, even if the future is dropped before it is polled.

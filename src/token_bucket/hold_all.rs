@@ -14,7 +14,7 @@ use tokio::task::coop::consume_budget;
 use crate::bucket::Bucket;
 use crate::bucket::charge::{Costs, Price};
 use crate::bucket::decision::{BucketState, Decision};
-use crate::bucket::hold::{HoldReply, Outcome, Steps, Verb};
+use crate::bucket::hold::{HoldReply, Outcome, Verb};
 use crate::bucket::holds::{MOST, OnEnd};
 use crate::bucket::quotas::Quotas;
 use crate::clock;
@@ -294,7 +294,11 @@ impl HoldSet {
                 false => authorize_in_order(&limits, &keys, &amounts).await?,
             };
             let states = holds.iter().map(|(_, hold)| hold.state.clone());
-            decision = limits.decided(Price::new(amounts), None, states);
+            let states: SmallVec<[_; 3]> = states.collect();
+            decision = limits
+                .limits
+                .terms
+                .decision(Price::new(amounts), None, &states);
             decision.key = Some(Key::of(&keys));
         }
         let usages = places.iter().map(|limit| usages[*limit].clone()).collect();
@@ -352,10 +356,9 @@ impl HoldSet {
             reply.first(Outcome::Refused),
         ) {
             let states = reply.each.into_iter().map(|reply| reply.state);
-            return Err(self
-                .limits
-                .decided(Price::new(more), refused, states)
-                .refused());
+            let states: SmallVec<[_; 3]> = states.collect();
+            let terms = &self.limits.limits.terms;
+            return Err(terms.decision(Price::new(more), refused, &states).refused());
         }
         for (((_, hold), amount), reply) in self.holds.iter_mut().zip(amounts).zip(reply.each) {
             match reply.outcome {
@@ -377,7 +380,7 @@ impl HoldSet {
         let portions = self.portions(&amounts);
         let mut captures = Vec::new();
         let mut lates = Amounts::new();
-        let mut steps = Steps::new();
+        let mut steps = SmallVec::new();
         if self.are_together {
             for ((_, hold), n) in self.holds.iter_mut().zip(&portions) {
                 let verb = hold.ends(*n);
@@ -527,8 +530,10 @@ async fn authorize_together(
             )));
         };
         let states = reply.each.into_iter().map(|reply| reply.state);
+        let states: SmallVec<[_; 3]> = states.collect();
         let price = Price::new(amounts.iter().copied());
-        return Err(limits.decided(price, Some(refused), states).refused());
+        let decision = limits.limits.terms.decision(price, Some(refused), &states);
+        return Err(decision.refused());
     }
     let held =
         each()

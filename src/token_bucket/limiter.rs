@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use crate::bucket::charge::{Price, Reserve, ReserveAll};
+use crate::bucket::Bucket;
+use crate::bucket::charge::{Charge, Price};
 use crate::bucket::chosen::ChosenQuotas;
 use crate::bucket::decision::Decision;
 use crate::bucket::quotas::Quotas;
-use crate::bucket::{Ask, Bucket};
 use crate::error::Error;
 use crate::key::Key;
 use crate::learn::Learned;
@@ -34,7 +34,6 @@ pub(crate) enum Limiter {
 }
 
 /// A request whose decision is known or pending.
-#[expect(clippy::large_enum_variant, reason = "it is matched where it is made")]
 pub(crate) enum Begun {
     /// Admitted by a store in memory, for a caller that does not read the decision.
     Admitted,
@@ -57,8 +56,7 @@ pub(crate) struct Acquire {
     reason = "it is kept in a box with the request"
 )]
 enum Step {
-    One(Decide<Reserve>),
-    All(Decide<ReserveAll>),
+    Deciding(Decide),
     Waiting(BoxFuture<'static, Result<Decision, Error>>),
 }
 
@@ -76,14 +74,10 @@ impl Limiter {
         }
         if !is_read && let Some((bucket, cells)) = self.at_once(quotas, cost) {
             let quotas = quotas.unwrap_or(&bucket.quotas);
-            let ask = Ask {
-                cost: cost.into(),
-                wait: 0,
-            };
             // Not part of the reply, which stays small.
             let mut refused = None;
             let step = |bucket: &mut _, now| {
-                if let Some(decision) = Reserve::admit(quotas, ask, bucket, now) {
+                if let Some(decision) = Charge::admit(quotas, cost, bucket, now) {
                     refused = Some(decision);
                 }
             };
@@ -93,8 +87,7 @@ impl Limiter {
             return refused.map_or(Begun::Admitted, |refused| Begun::Decided(Ok(refused), key));
         }
         match self.step(quotas, &key, cost) {
-            Step::One(Decide::Decided(Some(decided)))
-            | Step::All(Decide::Decided(Some(decided))) => Begun::Decided(decided, key),
+            Step::Deciding(Decide::Decided(Some(decided))) => Begun::Decided(decided, key),
             step => Begun::Pending(Acquire {
                 limiter: self.with(quotas),
                 key,
@@ -156,7 +149,9 @@ impl Limiter {
     fn step(&self, quotas: Option<&Quotas>, key: &Key, cost: u32) -> Step {
         let bucket = match self {
             Self::One(bucket) => bucket,
-            Self::All(several) => return Step::All(several.decide(key, Price::Same(cost))),
+            Self::All(several) => {
+                return Step::Deciding(several.decide(key, Price::Same(cost)));
+            }
         };
         let quotas = quotas.unwrap_or(&bucket.quotas);
         let wait = bucket.max_wait;
@@ -164,7 +159,7 @@ impl Limiter {
             Decide::Decided(Some(Ok(decision))) if wait > 0 && !decision.delay().is_zero() => {
                 Step::Waiting(Waiting::new(bucket, quotas, key, decision).end())
             }
-            decide => Step::One(decide),
+            decide => Step::Deciding(decide),
         }
     }
 
@@ -259,7 +254,10 @@ impl Limiter {
     /// The bucket of the first limit, which identifies the sender of a request.
     #[inline]
     pub(crate) fn first(&self) -> &TokenBucket {
-        &self.buckets()[0]
+        match self {
+            Self::One(bucket) => bucket,
+            Self::All(several) => &several.buckets()[0],
+        }
     }
 
     /// The position of the limit that refused the request, if there are several limits, and its key.
@@ -290,7 +288,7 @@ impl Limiter {
 
     /// Charges the additional cost of a request, in the background.
     pub(crate) fn charge(&self, decision: &Decision, tokens: u32) {
-        let Some(key) = decision.key.as_ref().filter(|_| tokens > 0).cloned() else {
+        let Some(key) = decision.key.clone() else {
             return;
         };
         match self {
@@ -328,7 +326,7 @@ impl Future for Acquire {
         let this = self.get_mut();
         loop {
             match &mut this.step {
-                Step::One(decide) => {
+                Step::Deciding(decide) => {
                     let decision = ready!(Pin::new(decide).poll(context))?;
                     match &this.limiter {
                         Limiter::One(bucket) if !decision.delay().is_zero() => {
@@ -338,7 +336,6 @@ impl Future for Acquire {
                         _ => return Poll::Ready(Ok(decision)),
                     }
                 }
-                Step::All(decide) => return Pin::new(decide).poll(context),
                 Step::Waiting(waiting) => return waiting.as_mut().poll(context),
             }
         }

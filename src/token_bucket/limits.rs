@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 use tokio::task::coop::consume_budget;
 
 use crate::bucket::Bucket;
-use crate::bucket::charge::{Costs, MOST_LIMITS, Price, ReserveAll, Terms};
+use crate::bucket::charge::{Charge, Costs, JoinedTerms, MOST_LIMITS, Price};
 use crate::bucket::decision::{BucketState, Decision, Refuser};
-use crate::bucket::hold::HoldAllStep;
+use crate::bucket::hold::HoldSteps;
 use crate::bucket::quotas::repeated;
 use crate::error::Error;
 use crate::key::IntoKey;
@@ -189,7 +189,7 @@ pub(crate) struct Several {
 
 pub(crate) struct Limits {
     pub(crate) buckets: Box<[TokenBucket]>,
-    pub(crate) terms: Arc<Terms>,
+    pub(crate) terms: Arc<JoinedTerms>,
     pub(crate) places: Arc<Places>,
 }
 
@@ -204,7 +204,7 @@ pub(crate) struct Places {
 /// How all limits are charged in one operation.
 pub(crate) enum Together {
     InMemory(Box<[Arc<Cells<Bucket>>]>),
-    Redis(Client<ReserveAll>, Client<HoldAllStep>),
+    Redis(Client<Charge>, Client<HoldSteps>),
     /// They cannot be charged in one operation.
     No,
 }
@@ -357,8 +357,8 @@ impl Several {
 }
 
 /// The terms of these buckets.
-pub(crate) fn terms_of(buckets: &[TokenBucket]) -> Terms {
-    Terms::new(
+pub(crate) fn terms_of(buckets: &[TokenBucket]) -> JoinedTerms {
+    JoinedTerms::new(
         buckets
             .iter()
             .map(|bucket| (bucket.name(), bucket.quotas())),

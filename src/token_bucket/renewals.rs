@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::bucket::Bucket;
 use crate::bucket::decision::micros as span;
-use crate::bucket::hold::{HoldStep, Outcome, Verb};
+use crate::bucket::hold::{HoldStep, HoldSteps, Outcome, Verb};
 use crate::clock;
 use crate::error::Error;
 use crate::key::Key;
@@ -41,7 +41,7 @@ const MOST_OWED: usize = 100_000;
 const DRIFT: Drift = Drift(0.01);
 
 pub(crate) struct Renewals {
-    pub(crate) client: Client<HoldStep>,
+    pub(crate) client: Client<HoldSteps>,
     store: Store,
     table: Mutex<Table>,
     joined: OnceLock<()>,
@@ -262,7 +262,7 @@ impl Renewals {
             verb: Verb::late(late),
             ..step
         };
-        self.client.send(None, key, step, move |_| {
+        self.client.send(None, key, HoldSteps::one(step), move |_| {
             this.settled(&mut lock(&this.table))
         });
     }
@@ -289,9 +289,15 @@ impl Renewals {
         let id = step.id;
         let sent = clock::now();
         let settles = matches!(step.verb, Verb::Capture { .. });
-        self.client.send(from, key, step, move |reply| {
-            this.answered(id, sent, settles, reply.map(|reply| reply.outcome));
-        });
+        self.client
+            .send(from, key, HoldSteps::one(step), move |reply| {
+                this.answered(
+                    id,
+                    sent,
+                    settles,
+                    reply.map(|replies| replies.one().outcome),
+                );
+            });
     }
 
     /// Processes the reply to a renewal, or to a capture if it `settles` a hold.

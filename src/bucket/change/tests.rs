@@ -4,7 +4,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use crate::bucket::Bucket;
 use crate::bucket::calendar::MAX_SPAN;
-use crate::bucket::give_back::{Cancel, Rule};
+use crate::bucket::give_back::{GiveBack, Rule};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::{START, adjust, check_intervals, one, peek, reserve, take};
@@ -149,7 +149,7 @@ fn a_new_quota_takes_over_what_is_missing() {
 fn a_new_quota_takes_over_what_is_reserved() {
     let reserve = |bucket: &mut Bucket, quotas: &Quotas, cost| {
         let decision = reserve(bucket, quotas, START, (cost, MAX_SPAN));
-        Cancel::new(&decision.state, cost, Rule::acts_at(&decision, 0))
+        GiveBack::new(&decision.state, cost, Rule::acts_at(&decision, 0))
     };
     let slow = one(Quota::per_second(1).burst(10));
     for (quota, depends) in [

@@ -35,7 +35,8 @@ fn forged_states_are_read_or_refused() {
             let quota = [limit.num, limit.den, limit.burst].map(Value::Int);
             let charged = [Value::Int(1), Value::Array(told.clone().collect())];
             let reserve = ask_for(&quotas, 2, 1_000_000);
-            if let Ok(decision) = reserve.decode(0, NUMBERS[5], Fields::new(&charged, false)) {
+            if let Ok(charged) = reserve.decode(0, NUMBERS[5], Fields::new(&charged, false)) {
+                let decision = charged.decision();
                 let _ = (decision.retry_after(), decision.state.reset_after());
                 assert!(
                     decision.delay() <= Duration::from_secs(1),

@@ -29,7 +29,7 @@ fn cancel(
     rule: Rule,
 ) -> (bool, i64) {
     let quotas = &decision.state.quotas;
-    let given = Cancel::new(&decision.state, cost, rule).apply(bucket, START + now);
+    let given = GiveBack::new(&decision.state, cost, rule).apply(bucket, START + now);
     (given, bucket.free(quotas, START + now, 0))
 }
 
@@ -69,7 +69,7 @@ fn used_tokens_of_a_credit_come_back_once() {
     let mut bucket = Bucket::default();
     let decision = reserve(&mut bucket, &quotas, 0, 4);
     reserve(&mut bucket, &quotas, 0, 2);
-    assert!(!Cancel::safe_to_repeat(&decision.state, 4).apply(&mut bucket, START));
+    assert!(!GiveBack::safe_to_repeat(&decision.state, 4).apply(&mut bucket, START));
     assert_eq!(bucket.free(&quotas, START, 0), 3);
     // No more than there were.
     for expected in [(true, 7), (true, 9), (false, 9)] {
@@ -101,7 +101,7 @@ fn a_reservation_from_before_the_clock_was_set_back_stays_charged() {
 fn cancellations_under_different_quotas_do_not_share_a_call() {
     let cancel = |quotas: &Quotas| {
         let decision = reserve(&mut Bucket::default(), quotas, 0, 1);
-        Cancel::new(&decision.state, 1, Rule::IfLatest)
+        GiveBack::new(&decision.state, 1, Rule::IfLatest)
     };
     let (one, other) = (slow(), one(Quota::per_second(2)));
     assert_eq!(cancel(&one).group(), cancel(&one).group());

@@ -7,7 +7,7 @@ use crate::bucket::hold::{HoldStep, Outcome, Verb};
 use crate::bucket::holds::OnEnd;
 use crate::bucket::quota::Quota;
 use crate::bucket::tests::fixtures::{SECOND, START, one};
-use crate::store::operation::{Cell as _, Operation as _};
+use crate::store::operation::Cell as _;
 
 pub(crate) fn step(id: u128, verb: Verb) -> HoldStep {
     HoldStep {

@@ -19,16 +19,15 @@ mod virtual_time;
 mod windows;
 
 use std::collections::HashMap;
-use std::iter;
 use std::time::Duration;
 
 use redis::Value;
 
+use crate::bucket::Bucket;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::agreement::virtual_time::{CLOCK, VirtualTime};
 use crate::bucket::tests::fixtures::START;
-use crate::bucket::{Bucket, Buckets};
 use crate::store::operation::{Arguments, Cell, Fields, Operation};
 use support::redis_server::RedisServer;
 
@@ -68,32 +67,6 @@ impl<O: Clone> Run<O> {
         (0..self.count)
             .map(|at| (self.nth)(&self.operation, at))
             .collect()
-    }
-}
-
-/// The state for an operation: one bucket, or one bucket for each limit.
-trait Cells: Cell {
-    fn of(buckets: impl Iterator<Item = Bucket>) -> Self;
-    fn each(self) -> impl Iterator<Item = Bucket>;
-}
-
-impl Cells for Bucket {
-    fn of(mut buckets: impl Iterator<Item = Bucket>) -> Self {
-        buckets.next().unwrap()
-    }
-
-    fn each(self) -> impl Iterator<Item = Bucket> {
-        iter::once(self)
-    }
-}
-
-impl Cells for Buckets {
-    fn of(buckets: impl Iterator<Item = Bucket>) -> Self {
-        Self(buckets.collect())
-    }
-
-    fn each(self) -> impl Iterator<Item = Bucket> {
-        self.0.into_iter()
     }
 }
 
@@ -147,10 +120,10 @@ impl Both {
     }
 
     /// Applies an operation in Rust.
-    fn apply<O: Operation<Cell: Cells>>(&mut self, keys: &[usize], operation: O) -> O::Reply {
-        let mut cells = O::Cell::of(keys.iter().map(|key| self.bucket(*key).clone()));
-        let reply = operation.apply(&mut cells, self.now);
-        self.buckets.extend(keys.iter().copied().zip(cells.each()));
+    fn apply<O: Operation<Cell = Bucket>>(&mut self, keys: &[usize], operation: O) -> O::Reply {
+        let mut buckets: Vec<_> = keys.iter().map(|key| self.bucket(*key).clone()).collect();
+        let reply = operation.apply_to_each(&mut buckets, self.now);
+        self.buckets.extend(keys.iter().copied().zip(buckets));
         reply
     }
 
@@ -205,12 +178,12 @@ impl Both {
 
     /// Sends the runs in one call of the script, and applies them one by one in Rust. Returns the replies of each run,
     /// in order. A run with the foreign key has none.
-    fn call<O: Operation<Cell: Cells> + Clone>(&mut self, runs: &[Run<O>]) -> Vec<Vec<O::Reply>> {
+    fn call<O: Operation<Cell = Bucket> + Clone>(&mut self, runs: &[Run<O>]) -> Vec<Vec<O::Reply>> {
         self.call_and_compare(runs, |reply, _| format!("{reply:?}"))
     }
 
     /// Like `call`, but compares the results of `told` for the replies. It is called with the last reply of each run.
-    fn call_and_compare<O: Operation<Cell: Cells> + Clone>(
+    fn call_and_compare<O: Operation<Cell = Bucket> + Clone>(
         &mut self,
         runs: &[Run<O>],
         told: impl Fn(&O::Reply, bool) -> String,

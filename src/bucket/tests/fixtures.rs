@@ -1,11 +1,11 @@
 //! Steps on buckets for the tests of several modules.
 
+use crate::bucket::Bucket;
 use crate::bucket::adjust::{Adjust, Peek};
-use crate::bucket::charge::Reserve;
+use crate::bucket::charge::Charge;
 use crate::bucket::decision::{BucketState, Decision};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
-use crate::bucket::{Ask, Bucket};
 use crate::store::operation::Operation as _;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::acquire::Reservation;
@@ -27,11 +27,8 @@ pub(crate) fn state_of(quotas: &Quotas, bucket: Bucket) -> BucketState {
     }
 }
 
-pub(crate) fn ask_for(quotas: &Quotas, cost: i64, wait: i64) -> Reserve {
-    Reserve {
-        quotas: quotas.clone(),
-        ask: Ask { cost, wait },
-    }
+pub(crate) fn ask_for(quotas: &Quotas, cost: i64, wait: i64) -> Charge {
+    Charge::one(quotas.clone(), cost.try_into().unwrap(), wait)
 }
 
 /// Asks for tokens that are available within `wait` µs.
@@ -41,7 +38,7 @@ pub(crate) fn reserve(
     now: i64,
     (cost, wait): (i64, i64),
 ) -> Decision {
-    ask_for(quotas, cost, wait).apply(bucket, now)
+    ask_for(quotas, cost, wait).apply(bucket, now).decision()
 }
 
 /// Takes tokens if they are available. Returns whether they are.

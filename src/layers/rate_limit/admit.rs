@@ -286,7 +286,10 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
                     StoreFailurePolicy::LocalShare(local) if *by_share => local,
                     _ => &settings.limiter,
                 };
-                limiter.charge(decision, tokens.fold(0, u32::saturating_add));
+                let tokens = tokens.fold(0, u32::saturating_add);
+                if tokens > 0 {
+                    limiter.charge(decision, tokens);
+                }
                 decision.key.as_ref()
             }
         };
@@ -311,7 +314,9 @@ impl<Req, Res, R> RateLimitLayer<Req, Res, R> {
             blocks.duration = blocks.duration.max(block.duration);
             blocks.ignored += block.ignored;
         }
-        settings.limiter.first().upstream_ignored(blocks.ignored);
+        if blocks.ignored > 0 {
+            settings.limiter.first().upstream_ignored(blocks.ignored);
+        }
         if let (Some(duration), Some(key)) = (blocks.duration.filter(|block| !block.is_zero()), key)
         {
             if let StoreFailurePolicy::LocalShare(local) = &settings.on_store_failure {

@@ -36,7 +36,7 @@ async fn tokens_that_are_given_back_are_asked_for_at_once() {
 async fn a_cancellation_is_under_way_until_it_is_done() {
     let (bucket, key) = (in_memory(), Key::from("k"));
     let decision = bucket.allow("k").await.unwrap();
-    let cancel = bucket.returned(&key, Cancel::new(&decision.state, 1, Rule::IfLatest));
+    let cancel = bucket.returned(&key, GiveBack::new(&decision.state, 1, Rule::IfLatest));
     let under_way = || bucket.clients.returning.end(&key).is_some();
     assert!(under_way());
     drop(cancel);

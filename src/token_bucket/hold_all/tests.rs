@@ -10,15 +10,15 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::bucket::charge::{Price, ReserveAll, Terms};
-use crate::bucket::give_back::{Cancel, Rule};
-use crate::bucket::hold::{HoldAllStep, HoldStep, Outcome, Verb};
+use crate::bucket::Bucket;
+use crate::bucket::charge::{Charge, JoinedTerms, Price, Terms};
+use crate::bucket::give_back::{GiveBack, Rule};
+use crate::bucket::hold::{HoldStep, HoldSteps, Outcome, Verb};
 use crate::bucket::holds::{OnEnd, Record};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures;
 use crate::bucket::tests::fixtures::{START, check_intervals};
-use crate::bucket::{Bucket, Buckets};
 use crate::store::Store;
 use crate::store::operation::{Cell as _, Operation as _};
 use crate::token_bucket::TokenBucket;
@@ -45,14 +45,14 @@ struct Pending {
     act: i64,
     /// How far the server's clock was behind when it was made.
     behind: i64,
-    cancel: Cancel,
+    cancel: GiveBack,
     bucket: (usize, usize),
     /// In the ledger.
     place: usize,
 }
 
 struct Simulation {
-    terms: Arc<Terms>,
+    terms: Arc<JoinedTerms>,
     /// By limit and key.
     buckets: BTreeMap<(usize, usize), Bucket>,
     ledgers: BTreeMap<(usize, usize), Vec<(i64, i64)>>,
@@ -70,7 +70,7 @@ struct Simulation {
 }
 
 /// The quotas of three limits.
-fn random_terms(rng: &mut StdRng) -> Arc<Terms> {
+fn random_terms(rng: &mut StdRng) -> Arc<JoinedTerms> {
     let sets: [&[Quota]; 6] = [
         &[Quota::per_second(10).burst(10)],
         &[Quota::per_second(7).burst(30)],
@@ -91,7 +91,7 @@ fn random_terms(rng: &mut StdRng) -> Arc<Terms> {
 }
 
 impl Simulation {
-    fn new(terms: Arc<Terms>) -> Self {
+    fn new(terms: Arc<JoinedTerms>) -> Self {
         Self {
             terms,
             buckets: BTreeMap::new(),
@@ -175,12 +175,12 @@ impl Simulation {
         (0..3).all(|limit| at(limit).is_some_and(|bucket| bucket.find_hold(id).is_some()))
     }
 
-    fn at<R>(&mut self, place: Place, step: impl FnOnce(&mut Buckets, i64) -> R) -> R {
+    fn at<R>(&mut self, place: Place, step: impl FnOnce(&mut [Bucket], i64) -> R) -> R {
         let places = || place.into_iter().enumerate();
         let of = |at| self.buckets.entry(at).or_default().clone();
-        let mut buckets = Buckets(places().map(of).collect());
+        let mut buckets: Vec<_> = places().map(of).collect();
         let result = step(&mut buckets, self.real - self.behind);
-        self.buckets.extend(places().zip(buckets.0));
+        self.buckets.extend(places().zip(buckets));
         result
     }
 
@@ -203,18 +203,18 @@ impl Simulation {
             verb: verb(limit),
         };
         let steps = self.terms.each.iter().enumerate().map(step).collect();
-        let step = HoldAllStep {
-            terms: Arc::clone(&self.terms),
-            steps,
+        let step = HoldSteps {
+            each: steps,
+            terms: Some(Arc::clone(&self.terms)),
             all_or_none,
         };
-        let verbs: Vec<_> = step.steps.iter().map(|step| step.verb).collect();
+        let verbs: Vec<_> = step.each.iter().map(|step| step.verb).collect();
         let held_now = |this: &Self| {
             let held = this.buckets.iter().map(|(at, bucket)| (*at, bucket.held()));
             held.filter(|(_, held)| *held > 0).collect::<Vec<_>>()
         };
         let before = held_now(self);
-        let reply = self.at(held.place, |buckets, now| step.apply(buckets, now));
+        let reply = self.at(held.place, |buckets, now| step.apply_to_each(buckets, now));
         let outcomes: Vec<_> = reply.each.iter().map(|reply| reply.outcome).collect();
         self.log.push(format!(
             "{} {verbs:?} of {id} at {:?}: {outcomes:?}",
@@ -291,7 +291,7 @@ impl Simulation {
         assert!(delay <= wait, "{}", self.told());
         let (act, ledger) = (self.real + delay, self.ledgers.entry(at).or_default());
         if delay > 0 {
-            let cancel = Cancel::new(&decision.state, cost, Rule::acts_at(&decision, 0));
+            let cancel = GiveBack::new(&decision.state, cost, Rule::acts_at(&decision, 0));
             self.pending.push(Pending {
                 act,
                 behind: self.behind,
@@ -307,7 +307,7 @@ impl Simulation {
         let picked = rng.random_range(0..self.pending.len());
         let pending = self.pending.swap_remove(picked);
         let (mut cancel, at) = (pending.cancel, pending.bucket);
-        if let Rule::ActsAt { since, .. } = &mut cancel.rule {
+        if let Rule::ActsAt { since, .. } = &mut cancel.each[0].rule {
             *since = self.real - pending.behind;
         }
         self.log.push(format!("{} {cancel:?}", self.now()));
@@ -444,13 +444,14 @@ impl Simulation {
                 self.reserve(rng, (limit, place[limit]), cost);
             }
             _ => {
-                let reserve = ReserveAll {
-                    terms: Arc::clone(&self.terms),
+                let reserve = Charge {
+                    terms: Terms::All(Arc::clone(&self.terms)),
                     price: Price::new(amounts),
+                    wait: 0,
                 };
                 self.log
                     .push(format!("{} {reserve:?} of {place:?}", self.now()));
-                let decided = self.at(place, |buckets, now| reserve.apply(buckets, now));
+                let decided = self.at(place, |buckets, now| reserve.apply_to_each(buckets, now));
                 if decided.admitted {
                     for limit in 0..3 {
                         let ledger = self.ledgers.entry((limit, place[limit])).or_default();

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::join_all;
 
 use crate::bucket::Bucket;
-use crate::bucket::charge::{Price, ReserveAll};
-use crate::bucket::give_back::Cancel;
-use crate::bucket::hold::{HoldAllStep, Steps};
+use crate::bucket::charge::{Charge, Price, Terms};
+use crate::bucket::give_back::GiveBack;
+use crate::bucket::hold::HoldSteps;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::{START, left, reserve};
@@ -37,14 +37,15 @@ fn a_call_has_fewer_requests_under_more_quotas() {
             .map(|n| bucket(&store, &format!("b{n}"), 1))
             .collect();
         let terms = Arc::new(terms_of(&buckets));
-        let reserve = ReserveAll {
-            terms: Arc::clone(&terms),
+        let reserve = Charge {
+            terms: Terms::All(Arc::clone(&terms)),
             price: Price::Same(1),
+            wait: 0,
         };
         assert_eq!(reserve.most_runs(), requests);
-        let hold = HoldAllStep {
-            terms,
-            steps: Steps::new(),
+        let hold = HoldSteps {
+            each: smallvec::SmallVec::new(),
+            terms: Some(terms),
             all_or_none: true,
         };
         assert_eq!(hold.most_runs(), steps);
@@ -90,13 +91,13 @@ fn what_may_run_twice_gives_back_once() {
             .collect()
     };
     for expected in [[9, 7], [9, 7]] {
-        Cancel::safe_to_repeat(&decision.state, decision.cost.into()).apply(&mut bucket, now);
+        GiveBack::safe_to_repeat(&decision.state, decision.cost.into()).apply(&mut bucket, now);
         let left: Vec<i64> = left(&bucket);
         assert_eq!(left, expected);
     }
     take(&mut bucket);
     take(&mut bucket);
-    Cancel::safe_to_repeat(&decision.state, decision.cost.into()).apply(&mut bucket, now);
+    GiveBack::safe_to_repeat(&decision.state, decision.cost.into()).apply(&mut bucket, now);
     let left: Vec<i64> = left(&bucket);
     assert_eq!(left, [5, 3]);
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bucket::ahead::{LEAST, Prefetch, Prefetched};
-use crate::bucket::give_back::Cancel;
+use crate::bucket::give_back::GiveBack;
 use crate::clock;
 use crate::store::timer::sleep;
 use crate::sync::atomic::Ordering;
@@ -181,9 +181,10 @@ impl PrefetchTask {
 
     /// Gives back tokens of a prefetch that was sent at `sent`.
     fn give_back(&self, prefetched: &Prefetched, tokens: i64, sent: i64) {
-        if !self.clients.cancel.may_repeat() {
-            let cancel = Cancel::unused(&prefetched.state, tokens, clock::micros() - sent);
-            self.clients.cancel.detach(self.entry.key.clone(), cancel);
+        if !self.clients.give_back.may_repeat() {
+            let unused = GiveBack::unused(&prefetched.state, tokens, clock::micros() - sent);
+            let key = self.entry.key.clone();
+            self.clients.give_back.detach(key, unused);
             // The bucket now has more tokens than in the last reply.
             self.entry.open();
         }

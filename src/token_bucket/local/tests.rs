@@ -10,7 +10,7 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::bucket::ahead::{Prefetch, Prefetched};
-use crate::bucket::give_back::{Cancel, Rule};
+use crate::bucket::give_back::{GiveBack, Rule};
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::fixtures::{START, ask_for, check_intervals, state_of};
@@ -119,9 +119,9 @@ struct Fleet {
     bucket: Bucket,
     /// Per process: the prefetches, with the tokens left and the deadline of each.
     held: Vec<Vec<(Prefetched, i64, i64)>>,
-    reservations: Vec<(i64, Cancel)>,
+    reservations: Vec<(i64, GiveBack)>,
     /// Sent, but not applied yet.
-    give_backs: Vec<Cancel>,
+    give_backs: Vec<GiveBack>,
     /// When requests acted, and with how many tokens.
     acted: Vec<(i64, i64)>,
     /// The largest number of tokens held at the same time.
@@ -155,12 +155,12 @@ impl Fleet {
                         .free(&self.quotas, self.now, wait)
                         .clamp(1, i64::from(self.quotas.max_cost()));
                 }
-                let decision = self.step(ask_for(&self.quotas, cost, wait));
+                let decision = self.step(ask_for(&self.quotas, cost, wait)).decision();
                 if decision.is_admitted() {
                     let act = decision.act().max(self.now);
                     let rule = Rule::ActsAt { act, since: 1 };
                     self.reservations
-                        .push((act, Cancel::new(&decision.state, cost, rule)));
+                        .push((act, GiveBack::new(&decision.state, cost, rule)));
                 }
             }
             3..5 => {
@@ -189,10 +189,10 @@ impl Fleet {
             }
             12 => {
                 // Another limit refuses the request.
-                let decision = self.step(ask_for(&self.quotas, cost, 0));
+                let decision = self.step(ask_for(&self.quotas, cost, 0)).decision();
                 if decision.is_admitted() {
                     self.give_backs
-                        .push(Cancel::unused(&decision.state, cost, 0));
+                        .push(GiveBack::unused(&decision.state, cost, 0));
                 }
             }
             9 => {
@@ -232,7 +232,7 @@ impl Fleet {
             for (prefetched, left, _) in held.extract_if(.., |(_, _, until)| *until <= self.now) {
                 if left > 0 {
                     self.give_backs
-                        .push(Cancel::unused(&prefetched.state, left, 0));
+                        .push(GiveBack::unused(&prefetched.state, left, 0));
                 }
             }
         }
@@ -240,7 +240,7 @@ impl Fleet {
             .reservations
             .extract_if(.., |(act, _)| *act <= self.now)
         {
-            self.acted.push((act, cancel.cost));
+            self.acted.push((act, cancel.each[0].cost));
         }
     }
 
@@ -250,7 +250,7 @@ impl Fleet {
         self.acted.extend(
             reservations
                 .into_iter()
-                .map(|(act, cancel)| (act, cancel.cost)),
+                .map(|(act, cancel)| (act, cancel.each[0].cost)),
         );
         let limit = &self.quotas.limits()[0];
         // Rounded up, because a part of a token counts.

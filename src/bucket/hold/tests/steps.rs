@@ -68,7 +68,7 @@ fn captures_run_first_and_authorizations_last() {
     let expected = verbs.iter().rev().flat_map(|verb| [(*verb, 8), (*verb, 9)]);
     assert_eq!(order, expected.collect::<Vec<_>>());
     assert_eq!(
-        verbs.map(|verb| step(1, verb).is_reserved()),
+        verbs.map(|verb| HoldSteps::one(step(1, verb)).is_reserved()),
         [false, true, true]
     );
 }
@@ -152,7 +152,7 @@ fn a_hold_lasts_for_its_ttl_and_a_debt_for_its_time_after_the_clock_was_set_back
 #[test]
 fn forged_replies_are_refused() {
     let read = |id, reply: Vec<Value>| {
-        let reply = step(id, hold(5)).decode(0, START, Fields::new(&reply, false));
+        let reply = step(id, hold(5)).decode(START, Fields::new(&reply, false));
         reply
             .map(|reply| (reply.outcome, reply.amount, reply.state.held()))
             .map_err(|error| error.0)

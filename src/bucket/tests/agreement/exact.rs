@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::bucket::decision::Decision;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::agreement::virtual_time::World;
@@ -113,8 +112,8 @@ async fn what_a_call_has_charged_stays_charged_when_its_state_becomes_large() {
                 ..Run::new([0], reserve)
             }
         };
-        let decisions = both.call(&runs.iter().map(run).collect::<Vec<_>>());
-        told.extend(decisions.iter().flatten().map(Decision::is_admitted));
+        let charged = both.call(&runs.iter().map(run).collect::<Vec<_>>());
+        told.extend(charged.iter().flatten().map(|charged| charged.admitted));
     }
     assert_eq!(told, [[true; 26].as_slice(), &[false, true]].concat());
 }

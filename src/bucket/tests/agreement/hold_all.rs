@@ -5,15 +5,15 @@ use std::sync::Arc;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 
-use crate::bucket::charge::Terms;
-use crate::bucket::hold::{HoldAllStep, Verb};
+use crate::bucket::charge::JoinedTerms;
+use crate::bucket::hold::{HoldSteps, Verb};
 use crate::bucket::tests::agreement::holds::random_step;
 use crate::bucket::tests::agreement::several::place;
 use crate::bucket::tests::agreement::{Both, Run};
 use crate::store::operation::Operation as _;
 
 /// The verb of the first step with other amounts, mostly, since requests do the same on each limit.
-fn random_steps(rng: &mut StdRng, terms: &Arc<Terms>) -> HoldAllStep {
+fn random_steps(rng: &mut StdRng, terms: &Arc<JoinedTerms>) -> HoldSteps {
     let mut steps: Vec<_> = terms
         .each
         .iter()
@@ -34,22 +34,22 @@ fn random_steps(rng: &mut StdRng, terms: &Arc<Terms>) -> HoldAllStep {
             };
         }
     }
-    HoldAllStep {
-        terms: Arc::clone(terms),
-        steps: steps.into(),
+    HoldSteps {
+        each: steps.into(),
+        terms: Some(Arc::clone(terms)),
         all_or_none: rng.random_bool(0.6),
     }
 }
 
-fn run(keys: impl Into<Vec<usize>>, step: HoldAllStep) -> Run<HoldAllStep> {
+fn run(keys: impl Into<Vec<usize>>, step: HoldSteps) -> Run<HoldSteps> {
     // A step for all or none is done in no bucket if a key is foreign; another is done in the other buckets.
-    let mut elsewhere = HoldAllStep {
+    let mut elsewhere = HoldSteps {
         all_or_none: false,
         ..step.clone()
     };
     if step.all_or_none {
         elsewhere
-            .steps
+            .each
             .iter_mut()
             .for_each(|step| step.verb = Verb::Extend { amount: 0, ttl: 0 });
     }
@@ -60,7 +60,7 @@ fn run(keys: impl Into<Vec<usize>>, step: HoldAllStep) -> Run<HoldAllStep> {
 }
 
 /// Random steps on some places, in one call.
-pub(crate) fn step(rng: &mut StdRng, both: &mut Both, terms: &Arc<Terms>) {
+pub(crate) fn step(rng: &mut StdRng, both: &mut Both, terms: &Arc<JoinedTerms>) {
     let count = rng.random_range(1..=4);
     let runs: Vec<_> = (0..count)
         .map(|_| run(place(rng), random_steps(rng, terms)))
@@ -68,7 +68,7 @@ pub(crate) fn step(rng: &mut StdRng, both: &mut Both, terms: &Arc<Terms>) {
     let replies = both.call(&runs);
     // The callers of some are gone.
     let undone = runs.iter().zip(replies).filter_map(|(of, replies)| {
-        let undo = HoldAllStep::undo(&replies)?;
+        let undo = HoldSteps::undo(&replies)?;
         Some(run(of.keys.clone(), undo))
     });
     let gone: Vec<_> = undone.filter(|_| rng.random_bool(0.3)).collect();

@@ -7,7 +7,7 @@ use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
-use crate::bucket::hold::{HoldReply, HoldStep, Verb};
+use crate::bucket::hold::{HoldReplies, HoldStep, HoldSteps, Verb};
 use crate::bucket::holds::OnEnd;
 use crate::bucket::quota::Quota;
 use crate::bucket::quotas::Quotas;
@@ -28,20 +28,20 @@ const IDS: [u128; 5] = [
 
 /// Random steps on the holds of some keys, in one call. Some are on several holds of a block.
 pub(crate) fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas) {
-    let mut runs = random_runs(rng, |rng, _| Some(random_step(rng, quotas)));
+    let mut runs = random_runs(rng, |rng, _| Some(HoldSteps::one(random_step(rng, quotas))));
     for run in &mut runs {
         if rng.random_bool(0.5) {
-            run.count = rng.random_range(1..=(32 - run.operation.id % 32).min(6)) as usize;
+            run.count = rng.random_range(1..=(32 - run.operation.each[0].id % 32).min(6)) as usize;
             run.nth = next_in_block;
         }
     }
     if rng.random_bool(0.4) {
         runs.truncate(1);
     }
-    both.call_and_compare(&runs, |reply: &HoldReply, is_last| match is_last {
+    both.call_and_compare(&runs, |reply: &HoldReplies, is_last| match is_last {
         true => format!("{reply:?}"),
         // The state is the one after the run.
-        false => format!("{:?} {}", reply.outcome, reply.amount),
+        false => format!("{:?} {}", reply.each[0].outcome, reply.each[0].amount),
     });
 }
 
@@ -90,7 +90,8 @@ pub(crate) fn random_step(rng: &mut StdRng, quotas: &Quotas) -> HoldStep {
 }
 
 /// The same step on another hold of the block.
-fn next_in_block(first: &HoldStep, nth: usize) -> HoldStep {
+fn next_in_block(first: &HoldSteps, nth: usize) -> HoldSteps {
+    let first = &first.each[0];
     let more = nth as u32;
     let verb = match first.verb {
         Verb::Capture { amount, late } => Verb::Capture {
@@ -103,11 +104,11 @@ fn next_in_block(first: &HoldStep, nth: usize) -> HoldStep {
         },
         verb => verb,
     };
-    HoldStep {
+    HoldSteps::one(HoldStep {
         id: first.id + nth as u128,
         verb,
         ..first.clone()
-    }
+    })
 }
 
 #[tokio::test]

@@ -10,8 +10,8 @@ use crate::bucket::Ask;
 use crate::bucket::adjust::{Adjust, Peek, Reset, Stored};
 use crate::bucket::ahead::Prefetch;
 use crate::bucket::calendar::MAX_SPAN;
-use crate::bucket::charge::Reserve;
-use crate::bucket::give_back::{Cancel, Rule};
+use crate::bucket::charge::{Charge, Charged};
+use crate::bucket::give_back::{GiveBack, Rule};
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::agreement::virtual_time::jump;
 use crate::bucket::tests::agreement::{Both, FOREIGN, Run, SEQUENCES, STEPS, holds, quota_sets};
@@ -80,23 +80,23 @@ async fn lua_and_rust_agree_on_every_sequence() {
 /// Per key: the charges that can be given back.
 #[derive(Default)]
 struct Charges {
-    cancels: BTreeMap<usize, Vec<Cancel>>,
-    ahead: BTreeMap<usize, Vec<Cancel>>,
+    cancels: BTreeMap<usize, Vec<GiveBack>>,
+    ahead: BTreeMap<usize, Vec<GiveBack>>,
 }
 
 /// Takes a random charge of a key, and returns it if it is under the right quotas.
 fn pick(
     rng: &mut StdRng,
-    charges: &mut BTreeMap<usize, Vec<Cancel>>,
+    charges: &mut BTreeMap<usize, Vec<GiveBack>>,
     key: usize,
     quotas: &Quotas,
-) -> Option<Cancel> {
+) -> Option<GiveBack> {
     let charges = charges.get_mut(&if key == FOREIGN { 0 } else { key })?;
     if charges.is_empty() {
         return None;
     }
     let charge = charges.swap_remove(rng.random_range(0..charges.len()));
-    (charge.quotas == *quotas).then_some(charge)
+    (charge.each[0].quotas == *quotas).then_some(charge)
 }
 
 fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charges) {
@@ -126,21 +126,22 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
             if same && runs.iter().all(may_repeat) {
                 runs.iter_mut().for_each(|run| run.count = 2);
             }
-            for (run, decisions) in runs.iter().zip(both.call(&runs)) {
+            for (run, charged) in runs.iter().zip(both.call(&runs)) {
                 let charges = charges.cancels.entry(run.keys[0]).or_default();
                 if rng.random_bool(0.2) {
-                    charges.extend(Reserve::undo(&decisions));
+                    charges.extend(Charge::undo(&charged));
                     continue;
                 }
+                let decisions: Vec<_> = charged.into_iter().map(Charged::decision).collect();
                 let admitted = decisions.iter().filter(|decision| decision.is_admitted());
                 charges.extend(admitted.map(|it| match rng.random_range(0..10) {
                     // With 1142, since the charge itself.
                     0..8 => {
                         let rule = Rule::acts_at(it, *[0, 1142].choose(rng).unwrap());
-                        Cancel::new(&it.state, it.cost.into(), rule)
+                        GiveBack::new(&it.state, it.cost.into(), rule)
                     }
-                    8 => Cancel::safe_to_repeat(&it.state, it.cost.into()),
-                    _ => Cancel::new(&it.state, it.cost.into(), Rule::IfLatest),
+                    8 => GiveBack::safe_to_repeat(&it.state, it.cost.into()),
+                    _ => GiveBack::new(&it.state, it.cost.into(), Rule::IfLatest),
                 }));
             }
         }
@@ -167,7 +168,7 @@ fn step(rng: &mut StdRng, both: &mut Both, quotas: &Quotas, charges: &mut Charge
                 for prefetched in prefetched.iter().filter(|prefetched| prefetched.count > 0) {
                     let age = *[0, 0, 10_000, 200_000].choose(rng).unwrap();
                     let tokens = rng.random_range(1..=prefetched.count);
-                    ahead.push(Cancel::unused(&prefetched.state, tokens, age));
+                    ahead.push(GiveBack::unused(&prefetched.state, tokens, age));
                 }
             }
         }

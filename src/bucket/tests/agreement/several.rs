@@ -8,8 +8,9 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::bucket::adjust::Adjust;
-use crate::bucket::charge::{Decided, Price, ReserveAll, Terms};
-use crate::bucket::give_back::CancelAll;
+use crate::bucket::charge::{Charge, Charged, JoinedTerms, Price, Terms};
+use crate::bucket::give_back::GiveBack;
+use crate::bucket::hold::HoldSteps;
 use crate::bucket::quotas::Quotas;
 use crate::bucket::tests::agreement::virtual_time::jump;
 use crate::bucket::tests::agreement::{
@@ -32,26 +33,22 @@ pub(crate) fn place(rng: &mut StdRng) -> [usize; 3] {
 }
 
 /// Charges several buckets in one call. Returns some of the charges to cancel.
-fn reserve(
-    rng: &mut StdRng,
-    both: &mut Both,
-    runs: &[Run<ReserveAll>],
-) -> Vec<(Vec<usize>, CancelAll)> {
-    let replies = both.call_and_compare(runs, |decided: &Decided, _| {
-        let decision = decided.decision();
-        assert_eq!(decided.admitted, decision.refused_by().is_none());
+fn reserve(rng: &mut StdRng, both: &mut Both, runs: &[Run<Charge>]) -> Vec<(Vec<usize>, GiveBack)> {
+    let replies = both.call_and_compare(runs, |charged: &Charged, _| {
+        let decision = charged.clone().decision();
+        assert_eq!(charged.admitted, decision.refused_by().is_none());
         format!("{decision:?} {:?}", decision.refused_by())
     });
     let mut cancels = Vec::new();
     for (run, replies) in runs.iter().zip(replies) {
         // The callers of some requests are gone.
         let gone = rng.random_range(0..=replies.len());
-        cancels.extend(ReserveAll::undo(&replies[gone..]).map(|cancel| (run.keys.clone(), cancel)));
+        cancels.extend(Charge::undo(&replies[gone..]).map(|cancel| (run.keys.clone(), cancel)));
     }
     cancels
 }
 
-fn terms(rng: &mut StdRng, sets: &[Quotas]) -> Arc<Terms> {
+fn terms(rng: &mut StdRng, sets: &[Quotas]) -> Arc<JoinedTerms> {
     let store = Store::in_memory();
     let bucket = |name| TokenBucket::new(&store, name, sets.choose(rng).unwrap().clone()).unwrap();
     Arc::new(terms_of(&["users", "tenants", "all"].map(bucket)))
@@ -102,9 +99,10 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
                         let place = place(&mut rng);
                         let price = if same { first } else { cost(&mut rng) };
                         let count = if same { count } else { rng.random_range(1..=3) };
-                        let reserve = ReserveAll {
-                            terms: Arc::clone(&terms),
+                        let reserve = Charge {
+                            terms: Terms::All(Arc::clone(&terms)),
                             price,
+                            wait: 0,
                         };
                         Run {
                             count,
@@ -118,7 +116,7 @@ async fn buckets_are_charged_together_in_lua_as_in_rust() {
                 6 => {
                     both.call(&[Run::new(
                         key,
-                        holds::random_step(&mut rng, &terms.each[limit]),
+                        HoldSteps::one(holds::random_step(&mut rng, &terms.each[limit])),
                     )]);
                 }
                 7 if !cancels.is_empty() => {
