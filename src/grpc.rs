@@ -12,7 +12,9 @@ mod token_budget;
 #[cfg(feature = "rate-limit")]
 pub use self::retry_info::RetryInfo;
 #[cfg(feature = "rate-limit")]
-pub use self::token_budget::{count_messages, token_budget};
+pub use self::token_budget::{count_messages, token_budget, token_budgets};
+
+use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
@@ -42,7 +44,7 @@ use crate::layers::rw_lock::RwLockLayer;
 #[cfg(feature = "mutex")]
 use crate::mutex::Mutex;
 #[cfg(feature = "rw-lock")]
-use crate::rw_lock::RwLock;
+use crate::rw_lock::{Access, RwLock};
 #[cfg(feature = "rate-limit")]
 use crate::token_bucket::TokenBucket;
 #[cfg(feature = "rate-limit")]
@@ -69,9 +71,7 @@ pub fn rate_limit<B, B2>(
     bucket: TokenBucket,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
-    RateLimitLayer::new(bucket, key)
-        .on_admit(|decision, request| insert_decision(decision, request))
-        .reject_with(refuse())
+    limit_in_grpc(RateLimitLayer::new(bucket, key))
 }
 
 /// Several limits over different keys for gRPC: a call is charged to all of them or to none, in one step. Like
@@ -85,7 +85,14 @@ pub fn rate_limits<B, B2, K, const N: usize>(
 where
     K: KeyExtractors<Request<B>, N> + Send + Sync + 'static,
 {
-    RateLimitLayer::all_of(limits, keys)
+    limit_in_grpc(RateLimitLayer::all_of(limits, keys))
+}
+
+#[cfg(feature = "rate-limit")]
+fn limit_in_grpc<B, B2>(
+    layer: RateLimitLayer<Request<B>, Response<B2>>,
+) -> RateLimitLayer<Request<B>, Response<B2>, Refuse> {
+    layer
         .on_admit(|decision, request| insert_decision(decision, request))
         .reject_with(refuse())
 }
@@ -137,9 +144,8 @@ pub fn rw_lock<B>(
     lock: RwLock,
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
 ) -> RwLockLayer<Request<B>, UntilBodyEnd, Refuse> {
-    RwLockLayer::new(lock, key)
-        .hold(UntilBodyEnd::default())
-        .on_lease(InsertLease)
+    layers::rw_lock(lock, key)
+        .access(|_| Access::Write)
         .reject_with(refuse())
 }
 
@@ -225,6 +231,10 @@ pub fn is_handled<B, E>(outcome: &Result<Response<B>, E>) -> bool {
 /// | [`Overloaded`](RefusalKind::Overloaded) | `UNAVAILABLE` | with `RetryInfo` (1 s), without the cause |
 /// | [`StoreUnavailable`](RefusalKind::StoreUnavailable) | `UNAVAILABLE` | with `RetryInfo` (1 s), without the cause |
 ///
+/// gRPC has one status for a client that makes too many calls and for a service that has no capacity, so there is no
+/// setting like [`permits_per_client`](crate::response::Refuse::permits_per_client) of HTTP. To choose another status,
+/// pass a closure to `reject_with` that changes the [`status`] of a refusal.
+///
 /// ```
 /// use tower_distributed::{Quota, RateLimitLayer, Store, TokenBucket, extract::header, grpc};
 ///
@@ -237,18 +247,41 @@ pub fn is_handled<B, E>(outcome: &Result<Response<B>, E>) -> bool {
 /// ```
 #[must_use]
 pub fn refuse() -> Refuse {
-    Refuse
+    Refuse::default()
 }
 
-/// See [`refuse`].
+/// The [`Reject`] that [`refuse`] returns.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Refuse;
+pub struct Refuse {
+    jitter: Duration,
+}
+
+impl Refuse {
+    /// Adds a random time from zero to `jitter` to each `RetryInfo`, so that clients that are refused at the same time
+    /// return at different times. Default: zero.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_distributed::{Quota, Store, TokenBucket, extract::header, grpc};
+    ///
+    /// # fn main() -> Result<(), tower_distributed::Error> {
+    /// let bucket = TokenBucket::new(&Store::in_memory(), "rpc", Quota::per_second(100))?;
+    /// let refuse = grpc::refuse().jitter(Duration::from_secs(3));
+    /// let limit = grpc::rate_limit(bucket, header("x-tenant")?).reject_with(refuse);
+    /// let server = tonic::transport::Server::builder().layer(limit);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn jitter(self, jitter: Duration) -> Self {
+        Self { jitter }
+    }
+}
 
 impl<B: Default, E> Reject<Response<B>, E> for Refuse {
     type Error = E;
 
     fn reject(&self, refusal: Refusal) -> Result<Response<B>, E> {
-        Ok(status(&refusal).into_http())
+        Ok(status_after(&refusal, self.jitter).into_http())
     }
 
     fn inner_error(error: E) -> E {
@@ -274,6 +307,13 @@ impl<B: Default, E> Reject<Response<B>, E> for Refuse {
 /// ```
 #[must_use]
 pub fn status(refusal: &Refusal) -> Status {
+    status_after(refusal, Duration::ZERO)
+}
+
+/// The status for a refusal, with `jitter` in its `RetryInfo`.
+fn status_after(refusal: &Refusal, jitter: Duration) -> Status {
+    let with_retry_info =
+        |code, text: &str, refusal: &Refusal| with_retry_info(code, text, refusal, jitter);
     match refusal.kind() {
         RefusalKind::RateLimited if refusal.retry_after().is_none() => {
             Status::resource_exhausted("quota used up")
@@ -311,8 +351,8 @@ pub fn status(refusal: &Refusal) -> Status {
 }
 
 /// The status for a refusal, with `RetryInfo` if known.
-fn with_retry_info(code: Code, text: &str, refusal: &Refusal) -> Status {
-    match refusal.retry_after() {
+fn with_retry_info(code: Code, text: &str, refusal: &Refusal, jitter: Duration) -> Status {
+    match refusal.retry_after_with(jitter) {
         Some(after) => {
             Status::with_error_details(code, text, ErrorDetails::with_retry_info(Some(after)))
         }

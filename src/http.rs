@@ -84,7 +84,7 @@ pub mod response {
 
     #[cfg(feature = "single-flight")]
     pub use super::answer::{Answer, AnswerCodec};
-    pub use super::body::LeasedBody;
+    pub use super::body::HeldBody;
     #[cfg(feature = "rate-limit")]
     pub use super::meter::{MeterBody, MeteredBody};
     #[cfg(feature = "rate-limit")]
@@ -98,7 +98,7 @@ pub mod response {
     pub use super::retry_after::RetryAfter;
     #[cfg(feature = "single-flight")]
     pub use super::shareable::is_shareable;
-    pub use super::until_body_end::{LeaseEnd, UntilBodyEnd};
+    pub use super::until_body_end::{LeaseEnd, LeasedBody, UntilBodyEnd};
     #[cfg(feature = "rate-limit")]
     pub use crate::learn::http::UpstreamLimits;
 }

@@ -4,12 +4,14 @@ use bytes::Bytes;
 use http::Request;
 
 use crate::grpc::{Refuse, refuse};
-use crate::http::layers::insert_usage;
+use crate::http::layers;
 use crate::http::meter::MeterBody;
-use crate::layers::budget::BudgetLayer;
+use crate::layers::budget::{BudgetLayer, Estimate};
 use crate::layers::key::{Cost, KeyExtractor};
+use crate::layers::rate_limit::keys::KeyExtractors;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::hold::Usage;
+use crate::token_bucket::limits::TokenBuckets;
 
 /// A [`BudgetLayer`] for gRPC: like [`web::token_budget`](crate::web::token_budget), but refusals are statuses. The
 /// handler gets the [`Usage`] as an extension.
@@ -32,10 +34,21 @@ pub fn token_budget<B>(
     key: impl KeyExtractor<Request<B>> + Send + Sync + 'static,
     estimate: impl Cost<Request<B>> + Send + Sync + 'static,
 ) -> BudgetLayer<Request<B>, MeterBody, Refuse> {
-    BudgetLayer::new(bucket, key, estimate)
-        .on_hold(|usage, request| insert_usage(usage, request))
-        .meter(MeterBody::default())
-        .reject_with(refuse())
+    layers::token_budget(bucket, key, estimate).reject_with(refuse())
+}
+
+/// Budgets of several limits for gRPC: a call holds tokens of all of them or of none, in one step. Like
+/// [`web::token_budgets`](crate::web::token_budgets), but refusals are statuses.
+#[must_use]
+pub fn token_budgets<B, K, const N: usize>(
+    limits: TokenBuckets<N>,
+    keys: K,
+    estimate: impl Fn(&Request<B>) -> [Estimate; N] + Send + Sync + 'static,
+) -> BudgetLayer<Request<B>, MeterBody, Refuse>
+where
+    K: KeyExtractors<Request<B>, N>,
+{
+    layers::token_budgets(limits, keys, estimate).reject_with(refuse())
 }
 
 /// For [`MeterBody::frames`]: each gRPC message of a body counts 1 when its last byte is sent. A message that is not

@@ -1,14 +1,11 @@
 //! [`MeterBody`]: the usage of a request, read from an HTTP response and its body. [`MeteredBody`] counts the usage and
 //! captures it at the end of the body.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
 use http::{HeaderMap, HeaderName, Response};
-use http_body::{Body, Frame, SizeHint};
-use pin_project_lite::pin_project;
+use http_body::{Body, Frame};
 
 use crate::bucket::decision::Decision;
+use crate::http::body::{Attached, HeldBody};
 use crate::http::rate_limit_fields::RateLimitFields;
 use crate::layers::budget::{BudgetHold, Meter};
 use crate::macros::setters;
@@ -155,19 +152,19 @@ impl<B: Body, F: CountFrames<B::Data>> Meter<Response<B>> for MeterBody<F> {
                 .write(&hold.decision(), true, response.headers_mut());
         }
         response.map(|body| {
-            let has_ended = body.is_end_stream();
-            let metered = hold.map(|hold| Metered {
+            let mut metered = hold.map(|hold| Metered {
                 hold,
                 frames: self.frames.clone(),
                 field: self.field.clone(),
                 most: self.most,
                 is_empty: F::COUNTS,
             });
-            let mut this = MeteredBody { body, metered };
-            if has_ended {
-                ended(&mut this.metered);
+            if body.is_end_stream()
+                && let Some(metered) = metered.take()
+            {
+                metered.complete();
             }
-            this
+            HeldBody::new(body, metered)
         })
     }
 
@@ -216,29 +213,11 @@ fn set_if_unknown(usage: &Usage) {
     }
 }
 
-/// Ends the hold of a body that has ended without an error.
-fn ended<F>(metered: &mut Option<Metered<F>>) {
-    if let Some(Metered { hold, is_empty, .. }) = metered {
-        if *is_empty {
-            set_if_unknown(hold.usage());
-        }
-        hold.usage().complete();
-    }
-    *metered = None;
-}
+/// A body whose usage is counted and captured at its end; see [`MeterBody`].
+pub type MeteredBody<B, F = ()> = HeldBody<B, Metered<F>>;
 
-pin_project! {
-    /// A body whose usage is counted and captured at its end; see [`MeterBody`].
-    pub struct MeteredBody<B, F = ()> {
-        // On drop, the inner body is dropped first. Then the hold has all of its usage.
-        #[pin]
-        body: B,
-        // `None` once the body has ended, or if the request has no hold.
-        metered: Option<Metered<F>>,
-    }
-}
-
-struct Metered<F> {
+/// The hold of a body, and how its usage is counted.
+pub struct Metered<F> {
     hold: BudgetHold,
     frames: F,
     field: Option<HeaderName>,
@@ -247,72 +226,38 @@ struct Metered<F> {
     is_empty: bool,
 }
 
-impl<B: Body, F: CountFrames<B::Data>> Body for MeteredBody<B, F> {
-    type Data = B::Data;
+debug!(Metered<F>, hold);
+
+impl<F> Metered<F> {
+    /// Captures the usage of a body that has ended without an error.
+    fn complete(self) {
+        if self.is_empty {
+            set_if_unknown(self.hold.usage());
+        }
+        self.hold.usage().complete();
+    }
+}
+
+impl<B: Body, F: CountFrames<B::Data>> Attached<B> for Metered<F> {
     type Error = B::Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let mut this = self.project();
-        let frame = ready!(this.body.as_mut().poll_frame(context));
-        if let (
-            Some(Metered {
-                hold,
-                frames,
-                field,
-                most,
-                is_empty,
-            }),
-            Some(Ok(frame)),
-        ) = (&mut *this.metered, &frame)
+    fn inner_error(error: B::Error) -> B::Error {
+        error
+    }
+
+    fn on_frame(&mut self, frame: &Frame<B::Data>, _is_last: bool) {
+        let hold = &self.hold;
+        if let Some(data) = frame.data_ref() {
+            self.is_empty = false;
+            self.frames.count(data, hold.usage());
+        } else if let Some(trailers) = frame.trailers_ref()
+            && read(self.field.as_ref(), trailers, hold, self.most)
         {
-            if let Some(data) = frame.data_ref() {
-                *is_empty = false;
-                frames.count(data, hold.usage());
-            } else if let Some(trailers) = frame.trailers_ref()
-                && read(field.as_ref(), trailers, hold, *most)
-            {
-                hold.usage().complete();
-            }
+            hold.usage().complete();
         }
-        match frame {
-            Some(Err(_)) => *this.metered = None,
-            None => ended(this.metered),
-            Some(Ok(_)) if this.body.is_end_stream() => ended(this.metered),
-            Some(Ok(_)) => {}
-        }
-        Poll::Ready(frame)
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+    fn on_end(self) {
+        self.complete();
     }
 }
-
-/// Creates the body of a refusal, which has no hold.
-impl<B: From<String>, F> From<String> for MeteredBody<B, F> {
-    fn from(text: String) -> Self {
-        Self {
-            body: text.into(),
-            metered: None,
-        }
-    }
-}
-
-/// Creates the body of a refusal, which has no hold.
-impl<B: Default, F> Default for MeteredBody<B, F> {
-    fn default() -> Self {
-        Self {
-            body: B::default(),
-            metered: None,
-        }
-    }
-}
-
-debug!(MeteredBody<B, F>);

@@ -7,7 +7,6 @@ use http::{HeaderValue, Response, StatusCode};
 
 #[cfg(feature = "rate-limit")]
 use crate::bucket::decision::Decision;
-use crate::clock;
 use crate::http::message::seconds;
 use crate::layers::refusal::{Refusal, RefusalKind, Reject};
 
@@ -108,8 +107,7 @@ impl<B: From<String>, E> Reject<Response<B>, E> for Refuse {
             CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        if let Some(after) = refusal.retry_after() {
-            let after = after.saturating_add(self.jitter.mul_f64(clock::fraction()));
+        if let Some(after) = refusal.retry_after_with(self.jitter) {
             headers.insert(RETRY_AFTER, seconds(after).max(1).into());
         }
         Ok(response)

@@ -8,10 +8,15 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use http::{Response, StatusCode};
+use http_body::{Body, Frame};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tower::BoxError;
 
 use crate::error::Error;
+use crate::http::body::{Attached, HeldBody};
+use crate::layers::lease::Hold;
 use crate::lease::handle::Lease;
 use crate::macros::in_range;
 use crate::store::background::Background;
@@ -164,11 +169,44 @@ impl UntilBodyEnd {
     }
 }
 
-impl UntilBodyEnd {
-    /// Releases a lease at the limits.
-    pub(super) fn timed(&self, lease: Lease) -> TimedLease {
-        TimedLease::new(lease, self.limits, &self.timers[my_stripe()])
+/// A body that holds a lease until it ends; see [`UntilBodyEnd`].
+///
+/// Its error is a [`BoxError`] that contains the error of the inner body, or an [`Error`] if the body was
+/// [aborted](LeaseEnd::Abort).
+pub type LeasedBody<B> = HeldBody<B, TimedLease>;
+
+impl<B: Body> Hold<Response<B>> for UntilBodyEnd {
+    type Response = Response<LeasedBody<B>>;
+
+    fn hold(&self, response: Response<B>, lease: Option<Lease>) -> Self::Response {
+        let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        response.map(|body| {
+            let lease = lease.filter(|_| !is_upgrade && !body.is_end_stream());
+            let timers = &self.timers[my_stripe()];
+            let lease = lease.map(|lease| TimedLease::new(lease, self.limits, timers));
+            HeldBody::new(body, lease)
+        })
     }
+}
+
+impl<B: Body<Error: Into<BoxError>>> Attached<B> for TimedLease {
+    type Error = BoxError;
+
+    fn inner_error(error: B::Error) -> BoxError {
+        error.into()
+    }
+
+    fn poll_abort(&mut self, context: &mut Context<'_>) -> Poll<BoxError> {
+        self.poll_limits(context).map(Into::into)
+    }
+
+    fn on_frame(&mut self, _: &Frame<B::Data>, is_last: bool) {
+        if !is_last {
+            lock(&self.shared.state).progressed = Instant::now();
+        }
+    }
+
+    fn on_end(self) {}
 }
 
 impl Default for UntilBodyEnd {
@@ -199,7 +237,7 @@ impl Default for Limits {
 }
 
 /// A lease that is released at its limits, or when this is dropped.
-pub(super) struct TimedLease {
+pub struct TimedLease {
     shared: Arc<Shared>,
     timers: Arc<Timers>,
 }
@@ -278,13 +316,8 @@ impl TimedLease {
         }
     }
 
-    /// Records that the body has yielded a frame.
-    pub(super) fn progressed(&self) {
-        lock(&self.shared.state).progressed = Instant::now();
-    }
-
     /// Returns the error when the body must be aborted.
-    pub(super) fn poll_abort(&self, context: &Context<'_>) -> Poll<Error> {
+    fn poll_limits(&self, context: &Context<'_>) -> Poll<Error> {
         if !self.shared.limits.aborts() {
             return Poll::Pending;
         }

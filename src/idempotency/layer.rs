@@ -143,17 +143,15 @@ impl<B, R> IdempotencyBuilder<B, R> {
     /// Returns refusals as other responses, by a closure from [`Refusal`](crate::Refusal) to the response or another
     /// [`Reject`](crate::Reject). Default: [`response::refuse()`](refuse), problem documents.
     ///
-    /// The response type is the service's, with a [`FlightBody`](crate::response::FlightBody) as its body, which can be
-    /// created from a `String`:
+    /// The response type is that of the inner service:
     ///
     /// ```
     /// use axum::body::Body;
     /// use http::{Response, StatusCode};
-    /// use tower_distributed::response::FlightBody;
     /// use tower_distributed::{Refusal, RefusalKind, Store, extract, web};
     ///
-    /// fn sorry(refusal: Refusal) -> Response<FlightBody<Body>> {
-    ///     let mut response = Response::new(FlightBody::from(refusal.to_string()));
+    /// fn sorry(refusal: Refusal) -> Response<Body> {
+    ///     let mut response = Response::new(Body::from(refusal.to_string()));
     ///     *response.status_mut() = match refusal.kind() {
     ///         RefusalKind::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
     ///         RefusalKind::Duplicate | RefusalKind::InFlight => StatusCode::CONFLICT,

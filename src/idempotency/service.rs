@@ -1,10 +1,11 @@
 //! The service of the layer.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response};
 use http_body::Body;
 use tower::Service;
@@ -23,7 +24,7 @@ use crate::key::Key;
 use crate::layers::key::{Extracted, KeyExtractor as _};
 use crate::layers::refusal::{Reject, refused};
 use crate::layers::single_flight::Capture;
-use crate::layers::{Middleware, take_ready};
+use crate::layers::{Answer as LayerAnswer, Finish, Policy, Stages, State, take_ready};
 use crate::response::FlightBody;
 use crate::single_flight::flight::Captured;
 use crate::telemetry::emit::tell;
@@ -36,62 +37,116 @@ enum Answered<T, E> {
     Replayed(Box<Answer>),
 }
 
-impl<S, B, R, B2> Middleware<S, Request<B>> for Shared<B, R>
+impl<B, R> Stages for Shared<B, R> {
+    type Waiting = Infallible;
+    type Held = ();
+}
+
+impl<S, B, R, B2> Policy<S, Request<B>> for Shared<B, R>
 where
     S: Service<Request<B>, Response = Response<B2>> + Clone + Send + 'static,
     S::Error: Send + 'static,
     S::Future: Send,
     B: Body<Data: Send, Error: Send> + From<Bytes> + Send + 'static,
-    R: Reject<Response<FlightBody<B2>>, S::Error> + Send + Sync + 'static,
+    R: Reject<Response<B2>, S::Error> + Send + Sync + 'static,
     B2: Body<Data = Bytes> + Send + 'static,
     B2::Error: Send + 'static,
 {
     type Response = Response<FlightBody<B2>>;
     type Error = R::Error;
-    type Future = BoxFuture<'static, Result<Self::Response, R::Error>>;
 
     fn inner_error(error: S::Error) -> R::Error {
         R::inner_error(error)
     }
 
-    fn call(self: &Arc<Self>, inner: &mut S, request: Request<B>) -> Self::Future {
-        let (mut inner, shared) = (take_ready(inner), Arc::clone(self));
-        let key = shared.key_field.key(request.headers(), shared.is_required);
+    fn begin(
+        self: &Arc<Self>,
+        inner: &mut S,
+        request: Request<B>,
+    ) -> State<S, Request<B>, Self, LayerAnswer<Self, S, Request<B>>> {
+        let key = self.key_field.key(request.headers(), self.is_required);
         let key = key.map(|key| key.map(<[u8]>::to_vec));
         // The principal may be looked up in a database, so it is extracted only if it is needed.
-        let is_answered = shared.methods.contains(request.method()) && !matches!(key, Ok(None));
+        let is_answered = self.methods.contains(request.method()) && !matches!(key, Ok(None));
         let principal = if is_answered {
-            shared.principal.extract(&request)
+            self.principal.extract(&request)
         } else {
             Extracted::NONE
         };
-        Box::pin(async move {
-            let decisions = shared.replays.decisions();
-            let key = match (decisions.extracted(principal.await), key) {
-                (Err(error), _) => return refused(&shared.reject, error),
-                (Ok(Some(_)), Err(error)) => {
-                    decisions.count(Outcome::of_error(&error));
-                    return refused(&shared.reject, error);
-                }
-                (Ok(Some(principal)), Ok(Some(key))) => record::key(&principal, &key),
-                (Ok(None), _) | (Ok(Some(_)), Ok(None)) => {
-                    let response = inner.call(request).await;
-                    let response = response.map(|response| response.map(FlightBody::untouched));
-                    return response.map_err(R::inner_error);
-                }
-            };
-            match Arc::clone(&shared).handle(inner, request, key).await {
-                Ok(Answered::Handled(response)) => response.map_err(R::inner_error),
-                Ok(Answered::Replayed(answer)) => {
-                    decisions.count(Outcome::Shared);
-                    Ok(replayed(*answer))
-                }
-                Err(error) => {
-                    decisions.count(Outcome::of_error(&error));
-                    refused(&shared.reject, error)
-                }
+        if matches!(principal, Extracted::Ready(Ok(None))) {
+            return State::calling(inner, request, ());
+        }
+        let running = Arc::clone(self).run(take_ready(inner), request, principal, key);
+        State::Running {
+            running: Box::pin(running),
+        }
+    }
+
+    fn poll_waiting(
+        self: &Arc<Self>,
+        never: &mut Infallible,
+        _: &mut Option<(S, Request<B>)>,
+        _: &mut Context<'_>,
+    ) -> Poll<State<S, Request<B>, Self, LayerAnswer<Self, S, Request<B>>>> {
+        match *never {}
+    }
+
+    fn finish(
+        (): (),
+        outcome: Result<Response<B2>, S::Error>,
+    ) -> Finish<LayerAnswer<Self, S, Request<B>>> {
+        Finish::Now(untouched(outcome).map_err(R::inner_error))
+    }
+}
+
+/// The response of a request that was passed on.
+fn untouched<B: Body<Data = Bytes>, E>(
+    outcome: Result<Response<B>, E>,
+) -> Result<Response<FlightBody<B>>, E> {
+    outcome.map(|response| response.map(FlightBody::untouched))
+}
+
+impl<B, R> Shared<B, R> {
+    /// Waits for the principal of a request, and handles it.
+    async fn run<S, B2>(
+        self: Arc<Self>,
+        mut inner: S,
+        request: Request<B>,
+        principal: Extracted,
+        key: Result<Option<Vec<u8>>, Error>,
+    ) -> Result<Response<FlightBody<B2>>, R::Error>
+    where
+        S: Service<Request<B>, Response = Response<B2>> + Send + 'static,
+        S::Error: Send + 'static,
+        S::Future: Send,
+        B: Body + From<Bytes> + Send + 'static,
+        R: Reject<Response<B2>, S::Error> + Send + Sync + 'static,
+        B2: Body<Data = Bytes> + Send + 'static,
+        B2::Error: Send + 'static,
+    {
+        let decisions = self.replays.decisions();
+        let key = match (decisions.extracted(principal.await), key) {
+            (Err(error), _) => return untouched(refused(&self.reject, error)),
+            (Ok(Some(_)), Err(error)) => {
+                decisions.count(Outcome::of_error(&error));
+                return untouched(refused(&self.reject, error));
             }
-        })
+            (Ok(Some(principal)), Ok(Some(key))) => record::key(&principal, &key),
+            (Ok(None), _) | (Ok(Some(_)), Ok(None)) => {
+                return untouched(inner.call(request).await).map_err(R::inner_error);
+            }
+        };
+        match Arc::clone(&self).handle(inner, request, key).await {
+            Ok(Answered::Handled(response)) => response.map_err(R::inner_error),
+            Ok(Answered::Replayed(answer)) => {
+                decisions.count(Outcome::Shared);
+                Ok(replayed(*answer))
+            }
+            Err(error) => {
+                decisions.count(Outcome::of_error(&error));
+                untouched(refused(&self.reject, error))
+            }
+        }
     }
 }
 
@@ -137,10 +192,8 @@ impl<B, R> Shared<B, R> {
         let body = restore(whole, trailers, &mut parts.extensions);
         let request = Request::from_parts(parts, body);
         let Some(claim) = claim else {
-            let response = inner.call(request).await;
-            return Ok(Answered::Handled(
-                response.map(|response| response.map(FlightBody::untouched)),
-            ));
+            let outcome = inner.call(request).await;
+            return Ok(Answered::Handled(untouched(outcome)));
         };
         // If the client disconnects, the request is handled to its end, so that a repeated request gets the response.
         let work = self.detach.begin();

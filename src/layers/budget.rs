@@ -1,7 +1,7 @@
 //! The layer that authorizes an estimate for each request and captures its actual usage: its settings, the hold of a
 //! request, and the meters that read the usage.
 
-mod future;
+mod admit;
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::bucket::quota::Limit;
 use crate::error::Error;
 use crate::key::Key;
 use crate::layers::Layered;
-use crate::layers::key::{Cost, DynKey, Extracted, KeyExtractor};
+use crate::layers::key::{Cost, DynKey, KeyExtractor};
 use crate::layers::rate_limit::keys::KeyExtractors;
 use crate::layers::refusal::AsError;
 use crate::store::failure::{StoreFailure, StoreFailurePolicy};
@@ -75,15 +75,21 @@ use crate::token_bucket::upstream::UpstreamEvents;
 /// ```
 #[derive_where(Clone; M, R)]
 pub struct BudgetLayer<Req, M = AtResponse, R = AsError> {
+    settings: Settings<Req>,
+    meter: M,
+    reject: R,
+}
+
+/// The settings whose types do not change.
+#[derive_where(Clone)]
+struct Settings<Req> {
     limits: Limiter,
     /// The key of each limit.
     keys: Arc<[DynKey<Req>]>,
     estimate: Estimator<Req>,
     on_hold: Vec<OnHold<Req>>,
-    meter: M,
     broken_costs_estimate: bool,
     on_store_failure: StoreFailurePolicy<Limiter>,
-    reject: R,
 }
 
 type OnHold<Req> = Arc<dyn Fn(&Usage, &mut Req) + Send + Sync>;
@@ -110,14 +116,17 @@ impl<Req> BudgetLayer<Req> {
     }
 
     fn of(limits: Limiter, keys: Arc<[DynKey<Req>]>, estimate: Estimator<Req>) -> Self {
-        Self {
+        let settings = Settings {
             limits,
             keys,
             estimate,
             on_hold: Vec::new(),
-            meter: AtResponse,
             broken_costs_estimate: false,
             on_store_failure: StoreFailurePolicy::FailClosed,
+        };
+        Self {
+            settings,
+            meter: AtResponse,
             reject: AsError,
         }
     }
@@ -187,7 +196,7 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     /// The work counts its usage there. For HTTP, use `web::insert_usage`.
     #[must_use]
     pub fn on_hold(mut self, on_hold: impl Fn(&Usage, &mut Req) + Send + Sync + 'static) -> Self {
-        self.on_hold.push(Arc::new(on_hold));
+        self.settings.on_hold.push(Arc::new(on_hold));
         self
     }
 
@@ -211,23 +220,11 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     #[must_use]
     pub fn meter<M2>(self, meter: M2) -> BudgetLayer<Req, M2, R> {
         let Self {
-            limits,
-            keys,
-            estimate,
-            on_hold,
-            meter: _,
-            broken_costs_estimate,
-            on_store_failure,
-            reject,
+            settings, reject, ..
         } = self;
         BudgetLayer {
-            limits,
-            keys,
-            estimate,
-            on_hold,
+            settings,
             meter,
-            broken_costs_estimate,
-            on_store_failure,
             reject,
         }
     }
@@ -256,11 +253,9 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn broken_costs_estimate(self, costs_estimate: bool) -> Self {
-        Self {
-            broken_costs_estimate: costs_estimate,
-            ..self
-        }
+    pub fn broken_costs_estimate(mut self, costs_estimate: bool) -> Self {
+        self.settings.broken_costs_estimate = costs_estimate;
+        self
     }
 
     /// Sets what happens to requests while the store is unavailable. Default: [`StoreFailure::FailClosed`].
@@ -270,8 +265,9 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     /// [`StoreUnavailable`](crate::RefusalKind::StoreUnavailable).
     #[must_use]
     pub fn on_store_failure(mut self, on_store_failure: StoreFailure) -> Self {
-        self.on_store_failure =
-            StoreFailurePolicy::new(on_store_failure, |sharing| self.limits.local_share(sharing));
+        let limits = &self.settings.limits;
+        self.settings.on_store_failure =
+            StoreFailurePolicy::new(on_store_failure, |sharing| limits.local_share(sharing));
         self
     }
 
@@ -280,52 +276,14 @@ impl<Req, M, R> BudgetLayer<Req, M, R> {
     #[must_use]
     pub fn reject_with<R2>(self, reject: R2) -> BudgetLayer<Req, M, R2> {
         let Self {
-            limits,
-            keys,
-            estimate,
-            on_hold,
-            meter,
-            broken_costs_estimate,
-            on_store_failure,
-            reject: _,
+            settings, meter, ..
         } = self;
         BudgetLayer {
-            limits,
-            keys,
-            estimate,
-            on_hold,
+            settings,
             meter,
-            broken_costs_estimate,
-            on_store_failure,
             reject,
         }
     }
-}
-
-/// Holds the estimates for a key. `None`: the request passes without a hold.
-async fn authorize(
-    limits: Limiter,
-    away: StoreFailurePolicy<Limiter>,
-    key: Extracted,
-    estimates: Estimates,
-) -> Result<Option<BudgetHold>, Error> {
-    let decisions = limits.decisions();
-    let Some(key) = decisions.extracted(key.await)? else {
-        return Ok(None);
-    };
-    let asked = hold(&limits, key.clone(), &estimates).await;
-    let local = async |local: Limiter, outage| {
-        let held = hold(&local.standing_in_for(&limits), key, &estimates).await;
-        // The estimate exceeds the burst of the local share: the request is refused because of the outage.
-        held.map_err(|refusal: Error| {
-            if refusal.is_exceeds_limit() {
-                outage
-            } else {
-                refusal
-            }
-        })
-    };
-    decisions.settle(away.settle(asked, local).await)
 }
 
 impl<S, Req, M: Clone, R: Clone> Layer<S> for BudgetLayer<Req, M, R> {
@@ -336,7 +294,7 @@ impl<S, Req, M: Clone, R: Clone> Layer<S> for BudgetLayer<Req, M, R> {
     }
 }
 
-debug!(BudgetLayer<Req, M, R>, limits);
+debug!(BudgetLayer<Req, M, R>, settings.limits);
 
 /// The estimated usage of a request for one of [several limits](BudgetLayer::all_of).
 ///

@@ -3,6 +3,7 @@
 
 pub(crate) mod go_on;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -10,17 +11,19 @@ use std::time::Duration;
 use derive_where::derive_where;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use tower::Service;
 
 use crate::dedupe::Dedupe;
 use crate::dedupe::claim::{Claim, ClaimAnswer};
 use crate::dedupe::claims::HandledBy;
 use crate::error::Error;
 use crate::key::Key;
-use crate::layers::Choose;
 use crate::layers::key::{Extracted, KeyExtractor};
-use crate::layers::lease::future::{Finish, Holds, Lifecycle, Next};
-use crate::layers::lease::{Acquire, Acquired, Acquiring, LeaseLayer, acquire};
-use crate::layers::refusal::AsError;
+use crate::layers::lease::{Acquire, Acquired, Acquiring, LeaseLayer, Waiting, acquire};
+use crate::layers::refusal::{AsError, Reject, refused};
+use crate::layers::{Answer, Choose, Finish, Policy, Stages, State};
+use crate::lease::handle::LeaseHandle;
+use crate::lease::watch::Watch;
 use crate::macros::setters;
 use crate::store::failure::{StoreFailure, StoreFailurePolicy};
 use crate::telemetry::Outcome;
@@ -357,70 +360,56 @@ impl Source {
     }
 }
 
+/// The next step for a request whose item was looked up.
+enum Next<Req, Res> {
+    /// Call the inner service. `None`: without a claim.
+    Handle(Option<Handling>, Req),
+    /// Look the item up again.
+    Acquire(BoxFuture<'static, Acquired<Item>>, Req),
+    Answer(Res),
+    Refuse(Error),
+}
+
+/// A claim under which a request is handled.
+struct Handling {
+    claim: Claim,
+    key: Key,
+    /// Watches the claim, if its loss ends the request.
+    watched: Option<LeaseHandle>,
+}
+
 impl<Req, Res, E, R> DedupeLayer<Req, Res, E, R> {
-    /// Handles a new item, under its claim if it has one.
-    fn handle(
-        &self,
-        claim: Option<Claim>,
-        key: Key,
-        mut request: Req,
-    ) -> Next<Item, (Claim, Key), Req, Res> {
-        let lease = claim.map(|claim| {
-            let handle = claim.handle();
-            self.on_lease
-                .iter()
-                .for_each(|hook| hook.on_lease(&handle, &mut request));
-            ((claim, key), self.cancel_when_lost.then_some(handle))
-        });
-        Next::Call(lease, request)
-    }
-}
-
-impl<Req, Res, E> Holds for RequestClaims<Req, Res, E> {
-    type Granted = Item;
-    type Guard = (Claim, Key);
-    type Held = (Claim, Key);
-    /// The future that confirms or releases the claim, and the outcome of the inner service, which is returned after
-    /// it.
-    type Finishing = (BoxFuture<'static, ()>, Option<Result<Res, E>>);
-}
-
-impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
-    type Response = Res;
-
-    fn acquire<R>(layer: &LeaseLayer<Req, Self, R>, key: Extracted, _: &Req) -> Acquiring<Item> {
-        let RequestClaims {
-            source,
-            confirm_duplicate,
-            ..
-        } = &layer.provide;
-        let insists = if confirm_duplicate.is_some() {
+    fn acquire(&self, key: Extracted) -> Acquiring<Item> {
+        let claims = &self.provide;
+        let insists = if claims.confirm_duplicate.is_some() {
             Insists::No
         } else {
             Insists::IfFull
         };
-        acquire(source, key, insists, layer.max_wait)
+        acquire(&claims.source, key, insists, self.max_wait)
     }
 
-    fn admit<R>(
-        layer: &LeaseLayer<Req, Self, R>,
-        Item {
+    /// Decides what to do with a request whose item was looked up.
+    fn next(&self, acquired: Acquired<Item>, request: Req) -> Next<Req, Res> {
+        let claims = &self.provide;
+        let Item {
             key,
             claim,
             verdict,
-        }: Item,
-        request: Req,
-    ) -> Next<Item, (Claim, Key), Req, Res> {
-        let claims = &layer.provide;
+        } = match acquired {
+            Ok(Some(item)) => item,
+            Ok(None) => return Next::Handle(None, request),
+            Err(error) => return Next::Refuse(error),
+        };
         let evidence = match (verdict, &claims.confirm_duplicate) {
             (Verdict::New(outcome), _) => {
                 claims.source.decisions().count(outcome);
-                return layer.handle(claim, key, request);
+                return self.handle(claim, key, request);
             }
             (Verdict::Reported(_), Some(confirm)) => {
                 let is_duplicate = confirm(&request);
                 let source = claims.source.clone();
-                let verified = source.verify(key, claim, is_duplicate, layer.max_wait);
+                let verified = source.verify(key, claim, is_duplicate, self.max_wait);
                 return Next::Acquire(Box::pin(verified), request);
             }
             (Verdict::Reported(HandledBy::Exactly), None) => Evidence::LookedUp,
@@ -433,45 +422,152 @@ impl<Req, Res, E> Lifecycle<Req, Res, E> for RequestClaims<Req, Res, E> {
             DuplicateAction::Answer(_) | DuplicateAction::Refuse => Outcome::Refused,
         });
         match action {
-            DuplicateAction::Pass(request) => Next::Call(None, request),
+            DuplicateAction::Pass(request) => Next::Handle(None, request),
             DuplicateAction::Answer(response) => Next::Answer(response),
             DuplicateAction::Refuse => Next::Refuse(Error::duplicate()),
         }
     }
 
-    fn close(guard: (Claim, Key)) -> Option<(Claim, Key)> {
-        Some(guard)
+    /// Handles a new item, under its claim if it has one.
+    fn handle(&self, claim: Option<Claim>, key: Key, mut request: Req) -> Next<Req, Res> {
+        let handling = claim.map(|claim| {
+            let handle = claim.handle();
+            for hook in &self.on_lease {
+                hook.on_lease(&handle, &mut request);
+            }
+            Handling {
+                claim,
+                key,
+                watched: self.cancel_when_lost.then_some(handle),
+            }
+        });
+        Next::Handle(handling, request)
     }
 
-    fn finish<R>(
-        layer: &LeaseLayer<Req, Self, R>,
-        held: Option<(Claim, Key)>,
-        outcome: Result<Res, E>,
-    ) -> Finish<Self::Finishing, Res, E> {
-        let Some((claim, key)) = held else {
-            return Finish::Now(outcome);
-        };
-        let RequestClaims {
-            source,
-            success,
-            on_unsure,
-            ..
-        } = &layer.provide;
-        let settling = settle(claim, key, success(&outcome), on_unsure.clone());
-        if source.is_in_memory() {
-            let settled = settling.now_or_never();
-            debug_assert!(settled.is_some(), "in memory it is done at once");
-            return Finish::Now(outcome);
+    /// Confirms or releases a claim. Returns the future of it, unless it is done at once.
+    fn settle(
+        &self,
+        claim: Claim,
+        key: Key,
+        outcome: &Result<Res, E>,
+    ) -> Option<BoxFuture<'static, ()>> {
+        let claims = &self.provide;
+        let success = (claims.success)(outcome);
+        let settling = settle(claim, key, success, claims.on_unsure.clone());
+        if !claims.source.is_in_memory() {
+            return Some(Box::pin(settling));
         }
-        Finish::Later((Box::pin(settling), Some(outcome)))
+        let settled = settling.now_or_never();
+        debug_assert!(settled.is_some(), "in memory it is done at once");
+        None
+    }
+}
+
+/// The claim of a request while the inner service handles it. `None`: the request passed without a claim.
+pub struct Held<L> {
+    claim: Option<(Claim, Key)>,
+    watch: Watch,
+    layer: Arc<L>,
+}
+
+debug!(Held<L>, claim);
+
+// `Req2` is `Req`, see `Stages`.
+impl<Req, Req2, Res, E, R> Stages for LeaseLayer<Req, RequestClaims<Req2, Res, E>, R> {
+    type Waiting = Waiting<Item>;
+    type Held = Held<Self>;
+}
+
+impl<S, Req, R> Policy<S, Req> for DedupeLayer<Req, S::Response, S::Error, R>
+where
+    S: Service<Req> + Clone,
+    R: Reject<S::Response, S::Error>,
+{
+    type Response = S::Response;
+    type Error = R::Error;
+
+    fn inner_error(error: S::Error) -> R::Error {
+        R::inner_error(error)
     }
 
-    fn poll_finish(
-        (settling, outcome): &mut Self::Finishing,
+    fn begin(
+        self: &Arc<Self>,
+        inner: &mut S,
+        request: Req,
+    ) -> State<S, Req, Self, Answer<Self, S, Req>> {
+        match self.key.extract(&request) {
+            Extracted::Ready(Ok(None)) => State::calling(inner, request, Held::of(self, None)),
+            key => State::waiting(self, Waiting::Key(Some(key)), inner, request),
+        }
+    }
+
+    fn poll_waiting(
+        self: &Arc<Self>,
+        waiting: &mut Waiting<Item>,
+        call: &mut Option<(S, Req)>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Res, E>> {
-        ready!(settling.poll_unpin(context));
-        outcome.take().map_or(Poll::Pending, Poll::Ready)
+    ) -> Poll<State<S, Req, Self, Answer<Self, S, Req>>> {
+        loop {
+            let (acquired, is_fresh) = ready!(waiting.poll(|key| self.acquire(key), context));
+            let Some((mut inner, request)) = call.take() else {
+                return Poll::Pending;
+            };
+            return Poll::Ready(match self.next(acquired, request) {
+                Next::Handle(handling, request) => {
+                    let mut held = Held::of(self, handling);
+                    held.watch = held.watch.fresh(is_fresh);
+                    State::calling(&mut inner, request, held)
+                }
+                Next::Acquire(acquiring, request) => {
+                    *waiting = Waiting::Lease(acquiring);
+                    *call = Some((inner, request));
+                    continue;
+                }
+                Next::Answer(response) => State::answered(Ok(response)),
+                Next::Refuse(error) => State::answered(refused(&self.reject, error)),
+            });
+        }
+    }
+
+    fn poll_call(
+        held: &mut Self::Held,
+        future: Pin<&mut S::Future>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Result<S::Response, S::Error>, Answer<Self, S, Req>>> {
+        let called = ready!(held.watch.poll(future, context));
+        Poll::Ready(called.map_err(|lost| refused(&held.layer.reject, lost)))
+    }
+
+    fn finish(
+        held: Self::Held,
+        outcome: Result<S::Response, S::Error>,
+    ) -> Finish<Answer<Self, S, Req>> {
+        let work = held
+            .claim
+            .and_then(|(claim, key)| held.layer.settle(claim, key, &outcome));
+        let answer = outcome.map_err(R::inner_error);
+        match work {
+            Some(work) => Finish::After(work, answer),
+            None => Finish::Now(answer),
+        }
+    }
+}
+
+impl<L> Held<L> {
+    fn of(layer: &Arc<L>, handling: Option<Handling>) -> Self {
+        let (claim, watched) = match handling {
+            Some(Handling {
+                claim,
+                key,
+                watched,
+            }) => (Some((claim, key)), watched),
+            None => (None, None),
+        };
+        Self {
+            claim,
+            watch: Watch::new(watched),
+            layer: Arc::clone(layer),
+        }
     }
 }
 

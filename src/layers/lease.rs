@@ -1,26 +1,25 @@
 //! The layer that handles requests under leases: its settings, how a request acquires its lease, and how long it holds
 //! it. The layers of [permits](crate::ConcurrencyLimitLayer), locks and claims are based on it.
 
-pub(crate) mod future;
-
-use std::convert::Infallible;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use derive_where::derive_where;
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use tower::Service;
 use tower_layer::Layer;
 
-pub(crate) use self::future::{Finish, Holds, Lifecycle, Next};
 use crate::error::Error;
 use crate::key::Key;
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
-use crate::layers::refusal::AsError;
-use crate::layers::{Layered, at_once};
+use crate::layers::refusal::{AsError, Reject, refused};
+use crate::layers::{Answer, Finish, Layered, Policy, Stages, State, at_once};
 use crate::lease::handle::{Lease, LeaseHandle, LeaseState, Slot};
+use crate::lease::watch::Watch;
 use crate::telemetry::decisions::Decisions;
 
 /// A [`Layer`] that handles each request under a lease: a [permit](crate::ConcurrencyLimitLayer), a lock of a
@@ -303,79 +302,196 @@ impl<A> Leased<A> {
     }
 }
 
-impl<A: Observes, H> Holds for Leased<A, H> {
-    type Granted = Lease;
-    type Guard = (LeaseSlot, A::Sample);
-    type Held = (Option<Lease>, A::Sample);
-    type Finishing = Infallible;
+/// The progress of a request's acquire.
+#[expect(
+    missing_debug_implementations,
+    reason = "it has a future, and cannot be named outside of the crate"
+)]
+pub enum Waiting<G> {
+    /// The acquire begins at the first poll. `None` once it has begun.
+    Key(Option<Extracted>),
+    Lease(BoxFuture<'static, Acquired<G>>),
 }
 
-impl<Req, Res, E, A, H> Lifecycle<Req, Res, E> for Leased<A, H>
+impl<G> Waiting<G> {
+    /// Starts the acquire at the first poll. Also returns whether it was complete at that poll.
+    pub(crate) fn poll(
+        &mut self,
+        start: impl FnOnce(Extracted) -> Acquiring<G>,
+        context: &mut Context<'_>,
+    ) -> Poll<(Acquired<G>, bool)> {
+        if let Self::Key(key) = self {
+            let Some(key) = key.take() else {
+                return Poll::Pending;
+            };
+            match start(key) {
+                Acquiring::Ready(acquired) => return Poll::Ready((acquired, true)),
+                Acquiring::Pending(acquiring) => *self = Self::Lease(acquiring),
+            }
+        }
+        match self {
+            Self::Key(_) => Poll::Pending,
+            Self::Lease(acquiring) => acquiring
+                .poll_unpin(context)
+                .map(|acquired| (acquired, false)),
+        }
+    }
+}
+
+/// The lease of a request while the inner service handles it. `None`: the request passed without a lease.
+pub struct Held<L, A> {
+    lease: Option<LeaseSlot>,
+    sample: Option<A>,
+    /// Drops the inner future when the lease is lost, if the settings say so.
+    watch: Watch,
+    layer: Arc<L>,
+}
+
+debug!(Held<L, A>, lease);
+
+impl<Req, A: Observes, H, R> Stages for LeaseLayer<Req, Leased<A, H>, R> {
+    type Waiting = Waiting<Lease>;
+    type Held = Held<Self, A::Sample>;
+}
+
+impl<S, Req, A, H, R> Policy<S, Req> for LeaseLayer<Req, Leased<A, H>, R>
 where
-    A: Provide<Req> + Observe<Req, Res, E>,
-    H: Hold<Res>,
+    S: Service<Req> + Clone,
+    A: Provide<Req> + Observe<Req, S::Response, S::Error>,
+    H: Hold<S::Response>,
+    R: Reject<S::Response, S::Error>,
 {
     type Response = H::Response;
+    type Error = R::Error;
 
-    fn acquire<R>(
-        layer: &LeaseLayer<Req, Self, R>,
-        key: Extracted,
-        request: &Req,
-    ) -> Acquiring<Lease> {
-        layer.provide.from.lease(key, request, layer.max_wait)
+    fn inner_error(error: S::Error) -> R::Error {
+        R::inner_error(error)
     }
 
-    fn admit<R>(
-        layer: &LeaseLayer<Req, Self, R>,
-        lease: Lease,
+    fn begin(
+        self: &Arc<Self>,
+        inner: &mut S,
         request: Req,
-    ) -> Next<Lease, Self::Guard, Req, H::Response> {
-        let (sample, mut request) = layer.provide.from.began(&lease, request);
-        if layer.on_lease.is_empty() {
-            let handle = layer.cancel_when_lost.then(|| lease.handle());
-            return Next::Call(Some(((LeaseSlot::Kept(lease), sample), handle)), request);
+    ) -> State<S, Req, Self, Answer<Self, S, Req>> {
+        match self.key.extract(&request) {
+            Extracted::Ready(Ok(None)) => State::calling(inner, request, self.without_lease()),
+            key => State::waiting(self, Waiting::Key(Some(key)), inner, request),
         }
-        let (guard, handle) = LeaseSlot::new(lease);
-        layer
-            .on_lease
-            .iter()
-            .for_each(|told| told.on_lease(&handle, &mut request));
-        Next::Call(
-            Some(((guard, sample), layer.cancel_when_lost.then_some(handle))),
-            request,
-        )
     }
 
-    fn is_taken((guard, _): &Self::Guard) -> bool {
-        guard.is_taken()
+    fn poll_waiting(
+        self: &Arc<Self>,
+        waiting: &mut Waiting<Lease>,
+        call: &mut Option<(S, Req)>,
+        context: &mut Context<'_>,
+    ) -> Poll<State<S, Req, Self, Answer<Self, S, Req>>> {
+        let Some((_, request)) = call else {
+            return Poll::Pending;
+        };
+        let source = &self.provide.from;
+        let start = |key| source.lease(key, request, self.max_wait);
+        let (acquired, is_fresh) = ready!(waiting.poll(start, context));
+        let Some((mut inner, request)) = call.take() else {
+            return Poll::Pending;
+        };
+        let lease = match acquired {
+            Ok(Some(lease)) => lease,
+            Ok(None) => {
+                let state = State::calling(&mut inner, request, self.without_lease());
+                return Poll::Ready(state);
+            }
+            Err(error) => {
+                let answer = self.refuse::<S::Response, S::Error>(error);
+                return Poll::Ready(State::answered(answer));
+            }
+        };
+        let (sample, mut request) = source.began(&lease, request);
+        let (lease, handle) = self.open(lease, &mut request);
+        let held = Held {
+            lease: Some(lease),
+            sample: Some(sample),
+            watch: Watch::new(handle).fresh(is_fresh),
+            layer: Arc::clone(self),
+        };
+        Poll::Ready(State::calling(&mut inner, request, held))
     }
 
-    fn close((guard, sample): Self::Guard) -> Option<Self::Held> {
-        Some((guard.into_lease(), sample))
-    }
-
-    fn finish<R>(
-        layer: &LeaseLayer<Req, Self, R>,
-        held: Option<Self::Held>,
-        outcome: Result<Res, E>,
-    ) -> Finish<Infallible, H::Response, E> {
-        let (lease, sample) = held.unzip();
-        if let Some(sample) = sample {
-            Observe::<Req, Res, E>::ended(&layer.provide.from, sample, &outcome);
+    fn poll_call(
+        held: &mut Self::Held,
+        mut future: Pin<&mut S::Future>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Result<S::Response, S::Error>, Answer<Self, S, Req>>> {
+        loop {
+            match ready!(held.watch.poll(future.as_mut(), context)) {
+                Ok(outcome) => {
+                    // The inner future, which is dropped next, can no longer take the lease.
+                    let lease = held.lease.take().and_then(LeaseSlot::into_lease);
+                    held.lease = lease.map(LeaseSlot::Kept);
+                    return Poll::Ready(Ok(outcome));
+                }
+                // The handler has taken the lease, so the layer no longer watches it.
+                Err(_) if held.lease.as_ref().is_some_and(LeaseSlot::is_taken) => {
+                    held.watch = Watch::new(None);
+                }
+                Err(lost) => {
+                    let answer = held.layer.refuse::<S::Response, S::Error>(lost);
+                    return Poll::Ready(Err(answer));
+                }
+            }
         }
-        let lease = lease.flatten();
-        Finish::Now(outcome.map(|response| layer.provide.hold.hold(response, lease)))
     }
 
-    fn poll_finish(never: &mut Infallible, _: &mut Context<'_>) -> Poll<Result<H::Response, E>> {
-        match *never {}
+    fn finish(
+        held: Self::Held,
+        outcome: Result<S::Response, S::Error>,
+    ) -> Finish<Answer<Self, S, Req>> {
+        let Leased { from, hold } = &held.layer.provide;
+        if let Some(sample) = held.sample {
+            from.ended(sample, &outcome);
+        }
+        let lease = held.lease.and_then(LeaseSlot::into_lease);
+        let response = outcome.map(|response| hold.hold(response, lease));
+        Finish::Now(response.map_err(R::inner_error))
+    }
+}
+
+impl<Req, A: Observes, H, R> LeaseLayer<Req, Leased<A, H>, R> {
+    fn without_lease(self: &Arc<Self>) -> Held<Self, A::Sample> {
+        Held {
+            lease: None,
+            sample: None,
+            watch: Watch::new(None),
+            layer: Arc::clone(self),
+        }
+    }
+
+    /// Calls the hooks. Also returns the handle by which the lease is watched, if its loss ends the request.
+    fn open(&self, lease: Lease, request: &mut Req) -> (LeaseSlot, Option<LeaseHandle>) {
+        if self.on_lease.is_empty() {
+            let handle = self.cancel_when_lost.then(|| lease.handle());
+            return (LeaseSlot::Kept(lease), handle);
+        }
+        let (lease, handle) = LeaseSlot::new(lease);
+        for hook in &self.on_lease {
+            hook.on_lease(&handle, request);
+        }
+        (lease, self.cancel_when_lost.then_some(handle))
+    }
+
+    fn refuse<Res, E>(&self, error: Error) -> Result<H::Response, R::Error>
+    where
+        H: Hold<Res>,
+        R: Reject<Res, E>,
+    {
+        let response = refused(&self.reject, error)?;
+        Ok(self.provide.hold.hold(response, None))
     }
 }
 
 debug!(Leased<A: std::fmt::Debug, H>, from);
 
 /// Observes each request while it is handled. It does not depend on the types of requests and responses, for the same
-/// reason as [`Holds`].
+/// reason as [`Stages`].
 pub trait Observes {
     /// The observation of one request. Dropped if the request ends without an outcome.
     type Sample;
@@ -407,7 +523,7 @@ impl<T: Unobserved, Req, Res, E> Observe<Req, Res, E> for T {
 
 /// The lease of a request while the inner service runs, unless the handler has taken it.
 #[derive(Debug)]
-pub enum LeaseSlot {
+enum LeaseSlot {
     /// The lease cannot be taken.
     Kept(Lease),
     /// Handles can take the lease from its state.
@@ -416,7 +532,7 @@ pub enum LeaseSlot {
 
 /// Takes the lease out of its state when it is dropped.
 #[derive(Debug)]
-pub struct TakesBack(Option<Arc<LeaseState>>);
+struct TakesBack(Option<Arc<LeaseState>>);
 
 impl LeaseSlot {
     /// Also returns the handle by which the handler can take the lease.

@@ -2,7 +2,6 @@
 
 mod admit;
 pub(crate) mod ban;
-mod future;
 pub(crate) mod hooks;
 pub(crate) mod keys;
 pub(crate) mod quotas;

@@ -148,6 +148,13 @@ impl Refusal {
         }
     }
 
+    /// When to try again, with a random time from zero to `jitter`.
+    #[cfg(feature = "http")]
+    pub(crate) fn retry_after_with(&self, jitter: Duration) -> Option<Duration> {
+        let after = self.retry_after()?;
+        Some(after.saturating_add(jitter.mul_f64(crate::clock::fraction())))
+    }
+
     /// Returns the underlying error.
     #[must_use]
     pub fn get_ref(&self) -> &Error {

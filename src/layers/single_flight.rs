@@ -3,21 +3,19 @@
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use derive_where::derive_where;
-use futures_util::future::BoxFuture;
-use pin_project_lite::pin_project;
 use tower::Service;
 use tower_layer::Layer;
 
+use crate::error::Error;
 use crate::key::Key;
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::layers::lease::{OnLease, OnLeases};
 use crate::layers::refusal::{AsError, Reject, refused};
-use crate::layers::{Layered, Middleware, discard_ready, take_ready};
+use crate::layers::{Answer, Finish, Layered, Policy, Stages, State, take_ready};
 use crate::lease::handle::LeaseHandle;
 use crate::single_flight::SingleFlight;
 use crate::single_flight::flight::{Captured, FlightOutcome, Work};
@@ -237,7 +235,13 @@ where
     }
 }
 
-impl<S, Req, A, F, C, R> Middleware<S, Req> for SingleFlightLayer<Req, A, F, C, R>
+impl<Req, A, F, C, R> Stages for SingleFlightLayer<Req, A, F, C, R> {
+    type Waiting = Infallible;
+    /// For a request that does not take part in a flight. A flight runs in a task of its own.
+    type Held = Arc<Self>;
+}
+
+impl<S, Req, A, F, C, R> Policy<S, Req> for SingleFlightLayer<Req, A, F, C, R>
 where
     S: Service<Req> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -247,43 +251,56 @@ where
     A: Clone + Send + Sync + 'static,
     F: Send + Sync + 'static,
     C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
-    R: Reject<C::Response, S::Error> + Send + Sync + 'static,
+    R: Reject<S::Response, S::Error> + Send + Sync + 'static,
     R::Error: 'static,
 {
     type Response = C::Response;
     type Error = R::Error;
-    type Future = ResponseFuture<S::Future, Self, C::Response, R::Error>;
 
     fn inner_error(error: S::Error) -> R::Error {
         R::inner_error(error)
     }
 
-    fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
+    fn begin(
+        self: &Arc<Self>,
+        inner: &mut S,
+        request: Req,
+    ) -> State<S, Req, Self, Answer<Self, S, Req>> {
         let layer = Arc::clone(self);
-        let key = match layer.key.extract(&request) {
+        let key = match self.key.extract(&request) {
             Extracted::Ready(Ok(Some(key))) => key,
-            Extracted::Ready(Ok(None)) => {
-                return ResponseFuture::passing(inner.call(request), layer);
-            }
+            Extracted::Ready(Ok(None)) => return State::calling(inner, request, layer),
             looked_up => {
-                let mut call = Box::new((take_ready(inner), request));
-                return ResponseFuture::flying(Box::pin(async move {
-                    match layer.flight.0.decisions.extracted(looked_up.await) {
-                        Ok(Some(key)) => layer.fly(key, call).await,
-                        Ok(None) => layer.handle_alone(call.0.call(call.1)).await,
-                        Err(error) => refused(&layer.reject, error),
-                    }
-                }));
+                let call = Box::new((take_ready(inner), request));
+                return State::Running {
+                    running: Box::pin(layer.look_up(looked_up, call)),
+                };
             }
         };
-        let fits = |answer: &A| layer.capture.variant(&request, answer).is_none();
-        if let Some(answer) = layer.flight.0.cached(&key, fits) {
-            discard_ready(inner);
-            return ResponseFuture::served(layer.capture.restore(answer));
+        let fits = |answer: &A| self.capture.variant(&request, answer).is_none();
+        if let Some(answer) = self.flight.0.cached(&key, fits) {
+            return State::answered(Ok(self.capture.restore(answer)));
         }
-        ResponseFuture::flying(Box::pin(
-            layer.fly(key, Box::new((take_ready(inner), request))),
-        ))
+        let call = Box::new((take_ready(inner), request));
+        State::Running {
+            running: Box::pin(layer.fly(key, call)),
+        }
+    }
+
+    fn poll_waiting(
+        self: &Arc<Self>,
+        never: &mut Infallible,
+        _: &mut Option<(S, Req)>,
+        _: &mut Context<'_>,
+    ) -> Poll<State<S, Req, Self, Answer<Self, S, Req>>> {
+        match *never {}
+    }
+
+    fn finish(
+        layer: Arc<Self>,
+        outcome: Result<S::Response, S::Error>,
+    ) -> Finish<Answer<Self, S, Req>> {
+        Finish::Now(layer.pass(outcome))
     }
 }
 
@@ -365,7 +382,7 @@ where
         S::Error: Send + 'static,
         Req: Send + 'static,
         C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
-        R: Reject<C::Response, S::Error> + Send + Sync + 'static,
+        R: Reject<S::Response, S::Error> + Send + Sync + 'static,
     {
         let mut work = Handling {
             layer: Arc::clone(&self),
@@ -384,7 +401,7 @@ where
                 Ok(FlightOutcome::Shared(Err(failure), _)) => {
                     return Err(R::inner_error(self.capture.fail(failure)));
                 }
-                Err(refusal) => return refused(&self.reject, refusal),
+                Err(error) => return self.refuse::<S::Response, S::Error>(error),
             };
             // A stale answer that is served while the work runs was already checked against its request.
             let variant =
@@ -396,7 +413,7 @@ where
                 // The answer of the variant is not valid either: the request is handled alone. Boxed, because it is
                 // rare.
                 let (mut inner, request) = *unused.call;
-                return Box::pin(self.handle_alone(inner.call(request))).await;
+                return self.pass(Box::pin(inner.call(request)).await);
             }
             (work, of_variant) = (
                 unused,
@@ -405,94 +422,45 @@ where
         }
     }
 
-    /// Awaits a response that is not shared.
-    async fn handle_alone<Res, E>(
-        &self,
-        response: impl Future<Output = Result<Res, E>>,
+    /// Looks up the key of a request, and handles it.
+    async fn look_up<S>(
+        self: Arc<Self>,
+        key: Extracted,
+        mut call: Box<(S, Req)>,
     ) -> Result<C::Response, R::Error>
     where
-        C: Capture<Req, Res, E>,
-        R: Reject<C::Response, E>,
+        S: Service<Req> + Send + 'static,
+        S::Future: Send + 'static,
+        S::Response: Send + 'static,
+        S::Error: Send + 'static,
+        Req: Send + 'static,
+        C: Capture<Req, S::Response, S::Error, Answer = A, Failure = F>,
+        R: Reject<S::Response, S::Error> + Send + Sync + 'static,
     {
-        match response.await {
+        match self.flight.0.decisions.extracted(key.await) {
+            Ok(Some(key)) => self.fly(key, call).await,
+            Ok(None) => self.pass(call.0.call(call.1).await),
+            Err(error) => self.refuse::<S::Response, S::Error>(error),
+        }
+    }
+
+    /// Converts an outcome that is not shared.
+    fn pass<Res, E>(&self, outcome: Result<Res, E>) -> Result<C::Response, R::Error>
+    where
+        C: Capture<Req, Res, E>,
+        R: Reject<Res, E>,
+    {
+        match outcome {
             Ok(response) => Ok(self.capture.pass(response)),
             Err(error) => Err(R::inner_error(error)),
         }
     }
-}
 
-pin_project! {
-    /// The future of a [`SingleFlightLayer`]'s service.
-    #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<Fut, L, Res, Err> {
-        #[pin]
-        state: State<Fut, L, Res, Err>,
+    fn refuse<Res, E>(&self, error: Error) -> Result<C::Response, R::Error>
+    where
+        C: Capture<Req, Res, E>,
+        R: Reject<Res, E>,
+    {
+        refused(&self.reject, error).map(|response| self.capture.pass(response))
     }
 }
-
-pin_project! {
-    #[project = StateProjection]
-    enum State<Fut, L, Res, Err> {
-        Passing {
-            #[pin]
-            future: Fut,
-            layer: Arc<L>,
-        },
-        Served {
-            response: Option<Res>,
-        },
-        Flying {
-            // Boxed, because the type of the flight's future cannot be named.
-            flight: BoxFuture<'static, Result<Res, Err>>,
-        },
-    }
-}
-
-impl<Fut, L, Res, Err> ResponseFuture<Fut, L, Res, Err> {
-    fn passing(future: Fut, layer: Arc<L>) -> Self {
-        Self {
-            state: State::Passing { future, layer },
-        }
-    }
-
-    fn served(response: Res) -> Self {
-        Self {
-            state: State::Served {
-                response: Some(response),
-            },
-        }
-    }
-
-    fn flying(flight: BoxFuture<'static, Result<Res, Err>>) -> Self {
-        Self {
-            state: State::Flying { flight },
-        }
-    }
-}
-
-impl<Fut, Req, A, F, C, R, Response, E> Future
-    for ResponseFuture<Fut, SingleFlightLayer<Req, A, F, C, R>, C::Response, R::Error>
-where
-    Fut: Future<Output = Result<Response, E>>,
-    C: Capture<Req, Response, E>,
-    R: Reject<C::Response, E>,
-{
-    type Output = Result<C::Response, R::Error>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
-            StateProjection::Passing { future, layer } => {
-                Poll::Ready(match ready!(future.poll(context)) {
-                    Ok(response) => Ok(layer.capture.pass(response)),
-                    Err(error) => Err(R::inner_error(error)),
-                })
-            }
-            StateProjection::Served { response } => response
-                .take()
-                .map_or(Poll::Pending, |response| Poll::Ready(Ok(response))),
-            StateProjection::Flying { flight } => flight.as_mut().poll(context),
-        }
-    }
-}
-
-debug!(ResponseFuture<Fut, L, Res, Err>);

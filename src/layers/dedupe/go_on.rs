@@ -3,26 +3,22 @@
 #[cfg(test)]
 mod tests;
 
-use std::future::poll_fn;
+use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use derive_where::derive_where;
-use futures_util::future::BoxFuture;
 use tower::Service;
 use tower_layer::Layer;
 
-use crate::dedupe::claim::Claim;
 use crate::error::Error;
-use crate::key::Key;
-use crate::layers::dedupe::{DedupeLayer, RequestClaims};
+use crate::layers::dedupe::{DedupeLayer, Handling, Item, Next};
 use crate::layers::key::{Extracted, KeyExtractor as _};
 use crate::layers::lease::Acquiring;
-use crate::layers::lease::future::{Finish, Lifecycle, Next};
 use crate::layers::refusal::{AsError, Reject, refused};
-use crate::layers::{Layered, Middleware, take_ready};
-use crate::lease::handle::LeaseHandle;
+use crate::layers::{Answer, Finish, Layered, Policy, Stages, State, take_ready};
 use crate::lease::watch::Watch;
 use crate::store::detach::{AFTER_CALLER, Detach};
 
@@ -87,7 +83,12 @@ impl<S, Req, Res, E, R> Layer<S> for GoOnLayer<Req, Res, E, R> {
     }
 }
 
-impl<S, Req, R> Middleware<S, Req> for GoOnLayer<Req, S::Response, S::Error, R>
+impl<Req, Res, E, R> Stages for GoOnLayer<Req, Res, E, R> {
+    type Waiting = Infallible;
+    type Held = ();
+}
+
+impl<S, Req, R> Policy<S, Req> for GoOnLayer<Req, S::Response, S::Error, R>
 where
     S: Service<Req> + Clone + Send + 'static,
     S::Future: Send,
@@ -98,52 +99,89 @@ where
 {
     type Response = S::Response;
     type Error = R::Error;
-    type Future = BoxFuture<'static, Result<S::Response, R::Error>>;
 
     fn inner_error(error: S::Error) -> R::Error {
         R::inner_error(error)
     }
 
-    fn call(self: &Arc<Self>, inner: &mut S, request: Req) -> Self::Future {
-        let (mut inner, this) = (take_ready(inner), Arc::clone(self));
-        let acquiring = match this.layer.key.extract(&request) {
-            Extracted::Ready(Ok(None)) => Acquiring::Ready(Ok(None)),
-            key => RequestClaims::acquire(&this.layer, key, &request),
+    fn begin(
+        self: &Arc<Self>,
+        inner: &mut S,
+        request: Req,
+    ) -> State<S, Req, Self, Answer<Self, S, Req>> {
+        let acquiring = match self.layer.key.extract(&request) {
+            Extracted::Ready(Ok(None)) => return State::calling(inner, request, ()),
+            key => self.layer.acquire(key),
         };
-        Box::pin(async move {
-            let mut acquired = match acquiring {
-                Acquiring::Ready(acquired) => acquired,
-                Acquiring::Pending(acquiring) => acquiring.await,
-            };
-            let mut request = request;
-            loop {
-                match RequestClaims::next(&this.layer, acquired, request) {
-                    Next::Call(None, request) => {
-                        return inner.call(request).await.map_err(R::inner_error);
-                    }
-                    Next::Call(Some((claimed, watched)), request) => {
-                        return match this.handle(inner, request, claimed, watched).await {
-                            Ok(outcome) => outcome.map_err(R::inner_error),
-                            Err(refusal) => refused(&this.layer.reject, refusal),
-                        };
-                    }
-                    Next::Acquire(acquiring, same) => (acquired, request) = (acquiring.await, same),
-                    Next::Answer(response) => return Ok(response),
-                    Next::Refuse(error) => return refused(&this.layer.reject, error),
-                }
-            }
-        })
+        let inner = take_ready(inner);
+        let running = Arc::clone(self).run(acquiring, inner, request);
+        State::Running {
+            running: Box::pin(running),
+        }
+    }
+
+    fn poll_waiting(
+        self: &Arc<Self>,
+        never: &mut Infallible,
+        _: &mut Option<(S, Req)>,
+        _: &mut Context<'_>,
+    ) -> Poll<State<S, Req, Self, Answer<Self, S, Req>>> {
+        match *never {}
+    }
+
+    fn finish((): (), outcome: Result<S::Response, S::Error>) -> Finish<Answer<Self, S, Req>> {
+        Finish::Now(outcome.map_err(R::inner_error))
     }
 }
 
 impl<Req, Res, E, R> GoOnLayer<Req, Res, E, R> {
+    /// Waits for the claim of a request, and handles it.
+    async fn run<S>(
+        self: Arc<Self>,
+        acquiring: Acquiring<Item>,
+        mut inner: S,
+        mut request: Req,
+    ) -> Result<Res, R::Error>
+    where
+        S: Service<Req, Response = Res, Error = E> + Send + 'static,
+        S::Future: Send,
+        Req: Send + 'static,
+        Res: Send + 'static,
+        E: Send + 'static,
+        R: Reject<Res, E> + Send + Sync + 'static,
+    {
+        let layer = &*self.layer;
+        let mut acquired = match acquiring {
+            Acquiring::Ready(acquired) => acquired,
+            Acquiring::Pending(acquiring) => acquiring.await,
+        };
+        loop {
+            match layer.next(acquired, request) {
+                Next::Handle(None, request) => {
+                    return inner.call(request).await.map_err(R::inner_error);
+                }
+                Next::Handle(Some(handling), request) => {
+                    return match self.handle(inner, request, handling).await {
+                        Ok(outcome) => outcome.map_err(R::inner_error),
+                        Err(refusal) => refused(&layer.reject, refusal),
+                    };
+                }
+                Next::Acquire(acquiring, same) => {
+                    request = same;
+                    acquired = acquiring.await;
+                }
+                Next::Answer(response) => return Ok(response),
+                Next::Refuse(error) => return refused(&layer.reject, error),
+            }
+        }
+    }
+
     /// Handles a claimed request, and confirms or releases the claim.
     async fn handle<S>(
         &self,
         mut inner: S,
         request: Req,
-        claimed: (Claim, Key),
-        watched: Option<LeaseHandle>,
+        handling: Handling,
     ) -> Result<Result<Res, E>, Error>
     where
         S: Service<Req, Response = Res, Error = E> + Send + 'static,
@@ -155,25 +193,23 @@ impl<Req, Res, E, R> GoOnLayer<Req, Res, E, R> {
     {
         let layer = Arc::clone(&self.layer);
         let work = self.detach.begin();
-        claimed.0.state.belongs_to(&work);
-        let handling = async move {
+        handling.claim.state.belongs_to(&work);
+        let handled = async move {
+            let Handling {
+                claim,
+                key,
+                watched,
+            } = handling;
             let outcome = {
-                let handling = pin!(inner.call(request));
-                Watch::new(watched).run(handling).await?
+                let call = pin!(inner.call(request));
+                Watch::new(watched).run(call).await?
             };
-            Ok(
-                match RequestClaims::finish(&layer, Some(claimed), outcome) {
-                    Finish::Now(outcome) => outcome,
-                    Finish::Later(mut finishing) => {
-                        poll_fn(|context| {
-                            RequestClaims::<Req, Res, E>::poll_finish(&mut finishing, context)
-                        })
-                        .await
-                    }
-                },
-            )
+            if let Some(settling) = layer.settle(claim, key, &outcome) {
+                settling.await;
+            }
+            Ok(outcome)
         };
-        self.detach.run(work, handling).await?
+        self.detach.run(work, handled).await?
     }
 }
 

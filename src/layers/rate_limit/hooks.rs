@@ -109,13 +109,17 @@ pub(super) struct Hooks<Req, Res> {
 }
 
 impl<Req, Res> Hooks<Req, Res> {
-    /// Whether no hook reads how a request was admitted.
-    pub(super) fn needs_no_decision(&self) -> bool {
-        self.fields.is_none()
-            && self.on_admit.is_empty()
-            && self.on_response.is_empty()
-            && self.block_on_response.is_empty()
-            && self.learn.is_none()
-            && self.cost_of_response.is_empty()
+    /// Whether a hook reads how a request was admitted.
+    pub(super) fn read_decisions(&self) -> bool {
+        self.fields.is_some()
+            || !self.on_admit.is_empty()
+            || !self.on_response.is_empty()
+            || !self.cost_of_response.is_empty()
+            || self.read_blocks()
+    }
+
+    /// Whether a response can block its key, or teaches the limits of an upstream.
+    pub(super) fn read_blocks(&self) -> bool {
+        self.learn.is_some() || !self.block_on_response.is_empty()
     }
 }

@@ -10,7 +10,6 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
-use tower_distributed::response::FlightBody;
 use tower_distributed::web::{IdempotencyBuilder, idempotency};
 use tower_distributed::{Key, Refusal, Store, StoreFailure};
 
@@ -254,7 +253,7 @@ async fn in_an_outage_requests_are_handled_as_set() {
 #[tokio::test]
 async fn refusals_are_as_set() {
     let refused = |refusal: Refusal| {
-        let body = FlightBody::<axum::body::Body>::from(format!("{:?}: {refusal}", refusal.kind()));
+        let body = axum::body::Body::from(format!("{:?}: {refusal}", refusal.kind()));
         http::Response::builder()
             .status(StatusCode::IM_A_TEAPOT)
             .body(body)

@@ -40,13 +40,14 @@ macro_rules! call {
 /// By a server, by a channel, and where a key of one's own lets calls take part: their answers are still not shared, and a
 /// stream is not held back.
 async fn calls_are_passed(stores: Stores) {
-    let (channel, calls) = serve!(single_flight(pages(&stores), shared_get()));
+    let (channel, calls) =
+        serve!(single_flight(pages(&stores), shared_get()).reject_with(grpc::refuse()));
     call!(channel);
     assert_eq!(calls.load(Ordering::SeqCst), 11);
     let (channel, calls) = serve!(Identity::new());
     call!(
         ServiceBuilder::new()
-            .layer(single_flight(pages(&stores), shared_get()))
+            .layer(single_flight(pages(&stores), shared_get()).reject_with(grpc::refuse()))
             .service(channel)
     );
     assert_eq!(calls.load(Ordering::SeqCst), 11);

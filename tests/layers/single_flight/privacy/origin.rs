@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use serde_json::{Map, Value, json};
 use tower_distributed::extract::shared_get;
-use tower_distributed::response::{AnswerCodec, FlightBody};
+use tower_distributed::response::AnswerCodec;
 use tower_distributed::single_flight::SingleFlightBuilder;
 use tower_distributed::web::single_flight;
 use tower_distributed::{Refusal, SingleFlight, Store};
@@ -101,7 +101,7 @@ impl Origin {
 }
 
 /// Nobody is refused here.
-fn never<B: http_body::Body<Data = Bytes>>(refusal: Refusal) -> Response<FlightBody<B>> {
+fn never<B>(refusal: Refusal) -> Response<B> {
     panic!("{refusal:?}")
 }
 
