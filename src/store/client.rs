@@ -210,7 +210,7 @@ impl<O: Operation> Client<O> {
             }
             Self::Redis(client) => {
                 CallbackFuture::then(
-                    OperationFuture(client.enqueue(from, key, operation, None, false)),
+                    OperationFuture(Arc::clone(client).enqueue(from, key, operation, None, false)),
                     then,
                 );
             }

@@ -16,6 +16,7 @@ pub(crate) mod commands;
 mod connection;
 pub(in crate::store) mod endpoint;
 mod errors;
+mod flusher;
 mod functions;
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
@@ -43,7 +44,7 @@ mod tests;
 pub(crate) mod tls;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -54,7 +55,6 @@ use tokio::time::{Instant, timeout};
 pub(super) use self::library::Clock;
 use crate::error::Error;
 use crate::error::reasons::Cause;
-use crate::key::Key;
 use crate::store::background::Background;
 use crate::store::base::Base;
 use crate::store::detached::Left;
@@ -197,18 +197,6 @@ impl RedisStore {
         }
     }
 
-    /// Counts a batch that is sent.
-    fn note_sent(&self, operations: usize, budget: &Budget) {
-        // All callers of the batch are gone.
-        if operations == 0 {
-            return;
-        }
-        self.operations
-            .fetch_add(operations as u64, Ordering::Relaxed);
-        self.batches.fetch_add(1, Ordering::Relaxed);
-        self.telemetry.batch(operations, || budget.operations());
-    }
-
     /// Subscribes to the channels of this process and of all processes, unless the subscription is running.
     pub(super) fn subscribe(&self) {
         let channels =
@@ -272,14 +260,6 @@ impl RedisStore {
             .collect();
         drop(runtimes);
         ended.iter().for_each(|ended| ended.retire());
-    }
-
-    /// Returns the link for the calls of a key. It is always the same, so that the calls can be sent together.
-    fn link_of(&self, key: &Key) -> usize {
-        match self.limits.connections {
-            1 => 0,
-            links => self.hasher.hash_one(key) as usize % links,
-        }
     }
 
     /// Returns the error for operations that found the queue full or waited too long: overloaded if the server still

@@ -226,7 +226,11 @@ pub(crate) fn an_operation_on_a_runtime_that_ends_fails() {
     check(|| {
         let (client, (runtime, handle)) = (client(), runtime());
         let ends = spawn(move || drop(runtime));
-        let enqueue = || client.enqueue(Some(handle.clone()), "k".into(), Ask, None, false);
+        let enqueue = || {
+            client
+                .clone()
+                .enqueue(Some(handle.clone()), "k".into(), Ask, None, false)
+        };
         let steps = [enqueue(), enqueue()];
         ends.join().unwrap();
         for step in steps {

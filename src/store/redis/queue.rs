@@ -6,6 +6,7 @@
 //! another runtime.
 
 use std::collections::VecDeque;
+use std::hash::BuildHasher as _;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -24,6 +25,7 @@ use crate::store::operation::Operation;
 use crate::store::redis::batch::{Batch, Budget, Deliveries, Item, Phase, weight};
 use crate::store::redis::call::CallGuard;
 use crate::store::redis::command::Plan;
+use crate::store::redis::flusher::Flusher;
 use crate::store::redis::library::Loaded;
 use crate::store::redis::link::{Route, RuntimeLinks};
 use crate::store::redis::names::KeySpace;
@@ -48,35 +50,9 @@ pub(in crate::store) struct Queued<O: Operation> {
     pub(super) index: usize,
     /// Whether the batch already has the waker of the task that polls next.
     pub(super) fresh: bool,
-    /// The batch in flight from this task.
-    sending: Option<Sending>,
-}
-
-/// A batch in flight from the task of its caller. If the caller is dropped, a spawned task completes it, so that a
-/// grant is known and can be undone.
-struct Sending {
-    sending: Option<BoxFuture<'static, ()>>,
-    runtime: Handle,
-}
-
-impl<O: Operation> Queued<O> {
-    /// Makes an operation that is sent from the task of its caller.
-    fn inline(
-        client: Arc<RedisClient<O>>,
-        inline: SendingGuard<O>,
-        batch: Arc<Batch<O>>,
-        runtime: Handle,
-    ) -> Self {
-        let sent = Arc::clone(&batch);
-        let sending = Box::pin(async move { inline.0.send(&sent).await });
-        Self {
-            client,
-            batch,
-            index: 0,
-            fresh: false,
-            sending: Some(Sending::new(sending, runtime)),
-        }
-    }
+    /// The batch in flight from this task, and its runtime. If the caller is dropped, a spawned task completes it, so
+    /// that a grant is known and can be undone.
+    sending: Option<(BoxFuture<'static, ()>, Handle)>,
 }
 
 impl<O: Operation> Unpin for OperationFuture<O> {}
@@ -94,11 +70,11 @@ impl<O: Operation> Future for OperationFuture<O> {
                     };
                     let here = Handle::try_current().ok();
                     let waker = Some(context.waker().clone());
-                    *step = client.submit(here, key, operation, waker, false);
+                    *step = client.enqueue(here, key, operation, waker, false);
                 }
                 Step::Queued(queued) => {
-                    if let Some(sending) = &mut queued.sending {
-                        ready!(sending.poll(context));
+                    if let Some((sending, _)) = &mut queued.sending {
+                        ready!(sending.as_mut().poll(context));
                         queued.sending = None;
                     }
                     // The batch already has the waker.
@@ -117,38 +93,17 @@ impl<O: Operation> Future for OperationFuture<O> {
 
 impl<O: Operation> Drop for OperationFuture<O> {
     fn drop(&mut self) {
-        if let Step::Queued(queued) = &self.0
-            && let Some((key, reply)) = queued.batch.leave(queued.index)
-        {
+        let Step::Queued(queued) = &mut self.0 else {
+            return;
+        };
+        if let Some((key, reply)) = queued.batch.leave(queued.index) {
             queued.client.take_back(key, &[reply]);
         }
-    }
-}
-
-impl Sending {
-    fn new(sending: BoxFuture<'static, ()>, runtime: Handle) -> Self {
-        Self {
-            sending: Some(sending),
-            runtime,
-        }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Some(sending) = &mut self.sending {
-            ready!(sending.as_mut().poll(context));
-            self.sending = None;
-        }
-        Poll::Ready(())
-    }
-}
-
-impl Drop for Sending {
-    fn drop(&mut self) {
         // A future that has panicked cannot be polled again.
-        if let Some(sending) = self.sending.take()
+        if let Some((sending, runtime)) = queued.sending.take()
             && !std::thread::panicking()
         {
-            self.runtime.spawn(sending);
+            runtime.spawn(sending);
         }
     }
 }
@@ -180,7 +135,7 @@ impl<O: Operation> RedisClient<O> {
 
     /// Runs an owed operation without a waiting caller, on the background thread.
     pub(crate) fn detach(self: &Arc<Self>, key: Key, operation: O) {
-        drop(self.enqueue(None, key, operation, None, true));
+        drop(Arc::clone(self).enqueue(None, key, operation, None, true));
     }
 
     /// Sends an operation, or adds it to a batch, which is sent before all operations that are submitted there later,
@@ -188,18 +143,6 @@ impl<O: Operation> RedisClient<O> {
     /// it. `waker`: of the task that polls the result at once. `owed`: it counts as owed, and its reply has no
     /// receiver.
     pub(in crate::store) fn enqueue(
-        self: &Arc<Self>,
-        here: Option<Handle>,
-        key: Key,
-        operation: O,
-        waker: Option<Waker>,
-        owed: bool,
-    ) -> Step<O> {
-        Arc::clone(self).submit(here, key, operation, waker, owed)
-    }
-
-    /// Like [`enqueue`](Self::enqueue), for a caller that no longer needs the client.
-    fn submit(
         self: Arc<Self>,
         here: Option<Handle>,
         key: Key,
@@ -230,11 +173,20 @@ impl<O: Operation> RedisClient<O> {
             number,
         };
         if can_send && queue.is_idle() {
-            queue.inline = true;
-            let inline = SendingGuard(this(queue));
+            queue.is_sending = true;
+            let guard = SendingGuard(this(queue));
             let batch = Batch::of(item, bytes, &links.budget, 1);
             drop(runtimes);
-            return Step::Queued(Queued::inline(self, inline, batch, runtime));
+            let sent = Arc::clone(&batch);
+            let sending: BoxFuture<'static, ()> =
+                Box::pin(async move { guard.0.send(&sent).await });
+            return Step::Queued(Queued {
+                client: self,
+                batch,
+                index: 0,
+                fresh: false,
+                sending: Some((sending, runtime)),
+            });
         }
         let fresh = waker.is_some();
         item.phase = Phase::Waiting(waker);
@@ -250,7 +202,7 @@ impl<O: Operation> RedisClient<O> {
         let flusher = queue.begins_flusher(index).then(|| this(queue));
         drop(runtimes);
         if let Some(queue) = flusher {
-            queue.spawn_flusher();
+            Flusher::spawn(queue);
         }
         Step::Queued(Queued {
             client: self,
@@ -261,12 +213,14 @@ impl<O: Operation> RedisClient<O> {
         })
     }
 
-    /// Returns the number of the link for an operation.
-    fn link_of(&self, key: &Key) -> usize {
-        if O::BULK {
-            self.store.limits.connections
-        } else {
-            self.store.link_of(key)
+    /// Returns the number of the link for the operations on a key. It is always the same, so that they can be sent
+    /// together.
+    pub(super) fn link_of(&self, key: &Key) -> usize {
+        let store = &*self.store;
+        match store.limits.connections {
+            links if O::BULK => links,
+            1 => 0,
+            links => store.hasher.hash_one(key) as usize % links,
         }
     }
 
@@ -357,16 +311,16 @@ struct RuntimeQueues<O: Operation> {
 }
 
 /// The operations that wait to be sent by one route, in batches.
-struct SendQueue<O: Operation> {
+pub(super) struct SendQueue<O: Operation> {
     route: Arc<Route>,
     /// The waiting batches. The first is sent next.
-    batches: VecDeque<Arc<Batch<O>>>,
+    pub(super) batches: VecDeque<Arc<Batch<O>>>,
     /// Whether an operation is in flight from the task of its caller.
-    inline: bool,
+    is_sending: bool,
     /// The number of running flushers.
-    flushers: usize,
+    pub(super) flushers: usize,
     /// The number of operations in the last batch.
-    expected_size: usize,
+    pub(super) expected_size: usize,
 }
 
 impl<O: Operation> RuntimeQueues<O> {
@@ -378,7 +332,7 @@ impl<O: Operation> RuntimeQueues<O> {
         let queue = self.by_route[number].get_or_insert_with(|| SendQueue {
             route: links.route(number),
             batches: VecDeque::new(),
-            inline: false,
+            is_sending: false,
             flushers: 0,
             expected_size: 1,
         });
@@ -389,7 +343,7 @@ impl<O: Operation> RuntimeQueues<O> {
 impl<O: Operation> SendQueue<O> {
     /// Whether nothing is in flight and nothing waits.
     fn is_idle(&self) -> bool {
-        !self.inline && self.flushers == 0 && self.batches.is_empty()
+        !self.is_sending && self.flushers == 0 && self.batches.is_empty()
     }
 
     /// Whether another flusher must start after an operation was added at `index` of its batch. If so, counts it.
@@ -439,25 +393,21 @@ impl<O: Operation> SendQueue<O> {
     }
 }
 
-/// How often a flusher yields before it sends again, so that callers that just got their replies can submit their next
-/// operation to the batch. With more yields, throughput does not rise.
-const YIELDS: usize = 2;
-
 /// The number of calls of a batch that are in flight at once.
 const IN_FLIGHT: usize = 64;
 
 /// A reference to a queue, for the tasks that send from it.
 #[derive_where(Clone)]
-struct QueueHandle<O: Operation> {
-    client: Arc<RedisClient<O>>,
-    links: Arc<RuntimeLinks>,
+pub(super) struct QueueHandle<O: Operation> {
+    pub(super) client: Arc<RedisClient<O>>,
+    pub(super) links: Arc<RuntimeLinks>,
     route: Arc<Route>,
     number: usize,
 }
 
 impl<O: Operation> QueueHandle<O> {
     /// Sends a batch. The callers of a call get their results when the reply to the call arrives.
-    async fn send(&self, batch: &Arc<Batch<O>>) {
+    pub(super) async fn send(&self, batch: &Batch<O>) {
         let RedisClient {
             store,
             script,
@@ -469,7 +419,17 @@ impl<O: Operation> QueueHandle<O> {
             let state = batch.close();
             Plan::new(script, keys, &state.items)
         };
-        store.note_sent(plan.order.len(), &self.links.budget);
+        // None, if all callers of the batch are gone.
+        let operations = plan.order.len();
+        if operations > 0 {
+            store
+                .operations
+                .fetch_add(operations as u64, Ordering::Relaxed);
+            store.batches.fetch_add(1, Ordering::Relaxed);
+            store
+                .telemetry
+                .batch(operations, || self.links.budget.operations());
+        }
         batch.note_sent(plan.calls.len());
         let send = async |number: usize| {
             let call = &plan.calls[number];
@@ -499,11 +459,13 @@ impl<O: Operation> QueueHandle<O> {
         for (key, orphans) in landing.orphans {
             self.client.take_back(key, &orphans);
         }
-        store.owed.done(landing.owed);
+        if landing.owed > 0 {
+            store.owed.done(landing.owed);
+        }
     }
 
     /// Changes the queue. `None` if its runtime was removed.
-    fn with<R>(&self, change: impl FnOnce(&mut SendQueue<O>) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, change: impl FnOnce(&mut SendQueue<O>) -> R) -> Option<R> {
         let mut runtimes = lock(&self.client.runtimes.0);
         let queues = runtimes
             .iter_mut()
@@ -512,23 +474,10 @@ impl<O: Operation> QueueHandle<O> {
     }
 
     /// Returns the error for operations that the queue refuses.
-    fn overloaded(&self, operations: usize) -> Error {
+    pub(super) fn overloaded(&self, operations: usize) -> Error {
         self.client
             .store
             .overloaded(&self.route.link, &self.links.budget, operations)
-    }
-
-    /// Spawns a flusher that is already counted.
-    fn spawn_flusher(self) {
-        let runtime = self.links.runtime.clone();
-        runtime.spawn(
-            Flusher {
-                queue: self,
-                batch: None,
-                done: false,
-            }
-            .flush(),
-        );
     }
 }
 
@@ -538,70 +487,6 @@ struct SendingGuard<O: Operation>(QueueHandle<O>);
 impl<O: Operation> Drop for SendingGuard<O> {
     fn drop(&mut self) {
         // If other operations wait, a flusher is already sending them.
-        self.0.with(|queue| queue.inline = false);
-    }
-}
-
-/// A task that sends batches until none is left. It is counted while it exists.
-struct Flusher<O: Operation> {
-    queue: QueueHandle<O>,
-    /// The batch in flight.
-    batch: Option<Arc<Batch<O>>>,
-    done: bool,
-}
-
-impl<O: Operation> Flusher<O> {
-    async fn flush(mut self) {
-        while let Some(batch) = self.next() {
-            if batch.since.elapsed() > self.queue.client.store.limits.queue_timeout {
-                let operations = batch.state().items.len();
-                batch.fail(&self.queue.overloaded(operations), true);
-            }
-            self.queue.send(self.batch.insert(batch)).await;
-            self.batch = None;
-            for _ in 0..YIELDS {
-                tokio::task::yield_now().await;
-            }
-        }
-    }
-
-    fn next(&mut self) -> Option<Arc<Batch<O>>> {
-        self.queue.with(|queue| {
-            let batch = queue.batches.pop_front();
-            match &batch {
-                Some(batch) => queue.expected_size = batch.state().items.len(),
-                None => {
-                    queue.flushers -= 1;
-                    self.done = true;
-                }
-            }
-            batch
-        })?
-    }
-}
-
-/// If a flusher ends early with its runtime, the operations of its batch fail. If it was the last flusher, the
-/// waiting operations fail too.
-impl<O: Operation> Drop for Flusher<O> {
-    fn drop(&mut self) {
-        if self.done {
-            return;
-        }
-        let client = &self.queue.client;
-        if let Some(batch) = &self.batch {
-            client.store.fail(batch);
-        }
-        let waiting = self.queue.with(|queue| {
-            queue.flushers -= 1;
-            if queue.flushers == 0 {
-                std::mem::take(&mut queue.batches)
-            } else {
-                VecDeque::new()
-            }
-        });
-        waiting
-            .iter()
-            .flatten()
-            .for_each(|batch| client.store.fail(batch));
+        self.0.with(|queue| queue.is_sending = false);
     }
 }

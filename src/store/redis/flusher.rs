@@ -1,0 +1,87 @@
+//! The task that sends the batches of a queue, on the runtime of their callers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::store::operation::Operation;
+use crate::store::redis::batch::Batch;
+use crate::store::redis::queue::QueueHandle;
+
+/// How often a flusher yields before it sends again, so that callers that just got their replies can submit their next
+/// operation to the batch. With more yields, throughput does not rise.
+const YIELDS: usize = 2;
+
+/// A task that sends batches until none is left. It is counted while it exists.
+pub(super) struct Flusher<O: Operation> {
+    queue: QueueHandle<O>,
+    /// The batch in flight.
+    batch: Option<Arc<Batch<O>>>,
+    done: bool,
+}
+
+impl<O: Operation> Flusher<O> {
+    /// Spawns a flusher that is already counted.
+    pub(super) fn spawn(queue: QueueHandle<O>) {
+        let runtime = queue.links.runtime.clone();
+        let flusher = Self {
+            queue,
+            batch: None,
+            done: false,
+        };
+        runtime.spawn(flusher.flush());
+    }
+
+    async fn flush(mut self) {
+        while let Some(batch) = self.next() {
+            if batch.since.elapsed() > self.queue.client.store.limits.queue_timeout {
+                let operations = batch.state().items.len();
+                batch.fail(&self.queue.overloaded(operations), true);
+            }
+            self.queue.send(self.batch.insert(batch)).await;
+            self.batch = None;
+            for _ in 0..YIELDS {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Arc<Batch<O>>> {
+        self.queue.with(|queue| {
+            let batch = queue.batches.pop_front();
+            match &batch {
+                Some(batch) => queue.expected_size = batch.state().items.len(),
+                None => {
+                    queue.flushers -= 1;
+                    self.done = true;
+                }
+            }
+            batch
+        })?
+    }
+}
+
+/// If a flusher ends early with its runtime, the operations of its batch fail. If it was the last flusher, the
+/// waiting operations fail too.
+impl<O: Operation> Drop for Flusher<O> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let client = &self.queue.client;
+        if let Some(batch) = &self.batch {
+            client.store.fail(batch);
+        }
+        let waiting = self.queue.with(|queue| {
+            queue.flushers -= 1;
+            if queue.flushers == 0 {
+                std::mem::take(&mut queue.batches)
+            } else {
+                VecDeque::new()
+            }
+        });
+        waiting
+            .iter()
+            .flatten()
+            .for_each(|batch| client.store.fail(batch));
+    }
+}
