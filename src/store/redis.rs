@@ -2,10 +2,9 @@
 //! the crate `redis`.
 //!
 //! The path of a call: `queue` takes an operation and sends it alone or in a `batch`; `command` makes script calls of a
-//! batch; `call` sends each of them within its time limit, by one `attempt` or several (`retry`); `link` has the
+//! batch; `call` sends each of them within its time limit, once or several times (`retry`); `link` has the
 //! `connection`; and the batch passes each caller its part of the reply.
 
-mod attempt;
 mod batch;
 mod breaker;
 mod call;
@@ -26,6 +25,7 @@ mod link;
 pub(crate) mod names;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod nodes;
+mod pipeline;
 pub(crate) mod pool;
 pub(crate) mod queue;
 mod retry;

@@ -14,8 +14,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::Store;
-use crate::store::redis::attempt::Failed;
-use crate::store::redis::call::{CallGuard, IDLE};
+use crate::store::redis::call::{CallGuard, Failed, IDLE};
 use crate::store::redis::link::{Link, Route, RuntimeLinks};
 use crate::store::redis::{RedisStore, errors};
 

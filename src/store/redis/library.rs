@@ -6,7 +6,6 @@
 //! operations that only read. The operation is an argument. For a server without functions, the script has the pieces
 //! that the call needs, and a line that calls them.
 
-use std::borrow::Cow;
 #[cfg(test)]
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -284,11 +283,8 @@ impl Loaded {
         };
     }
 
-    /// Returns the same call in another form.
-    pub(super) fn in_form<'a>(&self, call: &'a Cmd, form: Form) -> Cow<'a, Cmd> {
-        if form == Form::Function {
-            return Cow::Borrowed(call);
-        }
+    /// Returns a call that was made as a function in another form.
+    pub(super) fn in_form(&self, call: &Cmd, form: Form) -> Cmd {
         let mut other = Cmd::new();
         self.begin(&mut other, form);
         for argument in call.args_iter().skip(2) {
@@ -296,7 +292,7 @@ impl Loaded {
                 other.arg(bytes);
             }
         }
-        Cow::Owned(other)
+        other
     }
 
     /// Returns the text of the error for an invalid reply to a call of this form.

@@ -102,6 +102,19 @@ impl Link {
         }
     }
 
+    /// Returns the connection, if there is one to the current master.
+    pub(super) fn connected(&self) -> Option<Arc<Ready>> {
+        match &*lock(&self.state) {
+            State::Ready(ready)
+                if ready.switches == self.source.switches()
+                    && std::process::id() == self.process =>
+            {
+                Some(Arc::clone(ready))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the connection. If there is none, it connects first, on `runtime`, to which the link belongs. Ends
     /// within the connect timeout. Cancel safe: a started attempt continues without the caller.
     pub(super) async fn hold(self: &Arc<Self>, runtime: &Handle) -> Result<Arc<Ready>, Outage> {
