@@ -49,10 +49,9 @@ pub(crate) fn without_suspend(at: Instant) -> Instant {
 /// Moves a time back by less than a grain, to a whole number of grains since `began`. So operations that are due at
 /// about the same time are due together, and are sent in one call.
 pub(crate) fn together(began: Instant, due: Instant, grain: Duration) -> Instant {
-    // In numbers, since each lease comes through here.
-    let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    let early = nanos(due.saturating_duration_since(began)) % nanos(grain).max(1);
-    due - Duration::from_nanos(early)
+    // In numbers, since each lease comes through here. They fit for 500 years.
+    let span = due.saturating_duration_since(began).as_nanos() as u64;
+    due - Duration::from_nanos(span % (grain.as_nanos() as u64).max(1))
 }
 
 /// Returns 64 random bits that need not be secret: for names, pauses and samples. The standard hasher has random seeds,

@@ -245,9 +245,9 @@ pub(crate) enum Argument {
 /// Packs integers for scripts, which read them much faster than text: see `lua/level.lua`.
 pub(crate) fn packed(numbers: impl IntoIterator<Item = i64>) -> SmallVec<[u8; 32]> {
     let mut bytes = SmallVec::from_slice(&[0]);
-    numbers
-        .into_iter()
-        .for_each(|number| bytes.extend_from_slice(&(number as f64).to_be_bytes()));
+    for number in numbers {
+        bytes.extend_from_slice(&(number as f64).to_be_bytes());
+    }
     bytes
 }
 

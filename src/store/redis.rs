@@ -62,10 +62,11 @@ use crate::store::notifier::{ALL, Link as Pushes};
 use crate::store::operation::{Operation, Script};
 use crate::store::owed::Owed;
 use crate::store::redis::batch::{Batch, Budget};
-use crate::store::redis::library::{Library, Loaded};
+use crate::store::redis::command::Loaded;
+use crate::store::redis::library::Library;
 use crate::store::redis::limits::Limits;
 use crate::store::redis::link::{Link, LinkSettings, RuntimeLinks};
-use crate::store::redis::slots::Refused;
+use crate::store::redis::slots::{Masters, Refused};
 use crate::store::redis::source::Source;
 use crate::store::redis::subscription::Subscription;
 use crate::store::stats::{BreakerState, StoreStats};
@@ -78,6 +79,8 @@ pub(crate) struct RedisStore {
     /// The process that made the store.
     process: u32,
     pub(in crate::store) source: Source,
+    /// The masters of the slots of a Cluster.
+    masters: Option<Arc<Masters>>,
     pub(in crate::store) limits: Limits,
     clock: Clock,
     hasher: RandomState,
@@ -117,6 +120,7 @@ impl RedisStore {
             overloaded: OnceLock::new(),
             limits,
             clock,
+            masters: source.masters().map(Arc::clone),
             source,
             hasher: RandomState::new(),
             runtimes: Mutex::default(),

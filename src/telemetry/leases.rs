@@ -21,7 +21,7 @@ pub(crate) struct Leases(Option<Arc<Inner>>);
 struct Inner {
     namespace: Arc<str>,
     /// `None` for kinds whose loss is reported as another event.
-    told: Option<Series>,
+    lost_event: Option<Series>,
     held: Series,
     lost: Series,
     renewed: Series,
@@ -35,20 +35,19 @@ impl Leases {
         if !super::IS_ON {
             return Self(None);
         }
-        let (kind, namespace): (Arc<str>, Arc<str>) = (kind.into(), namespace.into());
+        let kind: Arc<str> = kind.into();
+        let namespace: Arc<str> = namespace.into();
         let series = |metric| Series::new(metric, [("kind", &kind), ("namespace", &namespace)]);
-        let (held, lost, renewed) = (
-            series(&LEASES_HELD),
-            series(&LEASES_LOST),
-            series(&LEASES_RENEWED),
-        );
-        let is_told = !matches!(&*kind, "flight" | "claim");
-        let told = is_told.then(|| event_series(Event::LeaseLost, "namespace", &namespace));
+        let held = series(&LEASES_HELD);
+        let lost = series(&LEASES_LOST);
+        let renewed = series(&LEASES_RENEWED);
+        let emits = !matches!(&*kind, "flight" | "claim");
+        let lost_event = emits.then(|| event_series(Event::LeaseLost, "namespace", &namespace));
         #[cfg(feature = "http")]
-        let outlived = is_told.then(|| Throttled::new(&namespace, Event::BodyOutlivedLease));
+        let outlived = emits.then(|| Throttled::new(&namespace, Event::BodyOutlivedLease));
         Self(Some(Arc::new(Inner {
             namespace,
-            told,
+            lost_event,
             held,
             lost,
             renewed,
@@ -58,47 +57,52 @@ impl Leases {
     }
 
     pub(crate) fn began(&self) {
-        self.count(|leases| leases.held.add(1.0));
+        if let Some(leases) = &self.0 {
+            leases.held.add(1.0);
+        }
     }
 
     pub(crate) fn ended(&self) {
-        self.count(|leases| leases.held.add(-1.0));
+        if let Some(leases) = &self.0 {
+            leases.held.add(-1.0);
+        }
     }
 
     pub(crate) fn renewed(&self) {
-        self.count(|leases| leases.renewed.count(1));
+        if let Some(leases) = &self.0 {
+            leases.renewed.count(1);
+        }
     }
 
     pub(crate) fn lost(&self) {
-        self.count(|leases| {
-            leases.lost.count(1);
-            if let Some(told) = &leases.told {
-                told.count(1);
-                if let Some(count) = LOST.note(1) {
-                    let (namespace, count) = (Some(&*leases.namespace), Some(count));
-                    let fields = Fields { namespace, count, ..Fields::default() };
-                    let text = "a lease ended before it was released: it was not renewed in time, was held for \
-                                longer than max_hold, or the store lost it";
-                    emit(Event::LeaseLost, fields, format_args!("{text}"));
-                }
-            }
-        });
+        let Some(leases) = &self.0 else { return };
+        leases.lost.count(1);
+        let Some(event) = &leases.lost_event else {
+            return;
+        };
+        event.count(1);
+        if let Some(count) = LOST.note(1) {
+            let fields = Fields {
+                namespace: Some(&leases.namespace),
+                count: Some(count),
+                ..Fields::default()
+            };
+            let text = "a lease ended before it was released: it was not renewed in time, was held for longer than \
+                        max_hold, or the store lost it";
+            emit(Event::LeaseLost, fields, format_args!("{text}"));
+        }
     }
 
     /// A response body continues without its lease.
     #[cfg(feature = "http")]
     pub(crate) fn outlived(&self, why: &Error) {
-        self.count(|leases| {
-            if let Some(outlived) = &leases.outlived {
-                outlived.tell(format_args!(
-                    "{why}: its lease is released, and the body goes on"
-                ));
-            }
-        });
-    }
-
-    fn count(&self, count: impl FnOnce(&Inner)) {
-        self.0.as_deref().map(count);
+        if let Some(leases) = &self.0
+            && let Some(outlived) = &leases.outlived
+        {
+            outlived.tell(format_args!(
+                "{why}: its lease is released, and the body goes on"
+            ));
+        }
     }
 }
 

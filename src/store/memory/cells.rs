@@ -112,7 +112,7 @@ impl<C: Cell> Cells<C> {
         let mut guard = lock(mutex);
         let mut now = self.now(&mut guard);
         let bytes = Entry::<C>::bytes_of(key) + payload;
-        if bound.is_full(bytes) && guard.find(hash, key).is_none() {
+        if !bound.has_room(1, bytes) && guard.find(hash, key).is_none() {
             drop(guard);
             bound.search(&self.shared.sweeper, now, 1, bytes);
             guard = lock(mutex);
@@ -122,14 +122,19 @@ impl<C: Cell> Cells<C> {
         if let Some(mut entry) = shard.find(hash, key) {
             let cell = &mut entry.get_mut().cell;
             let before = cell.heap_bytes();
-            bound
-                .check_growth(payload.saturating_sub(before))
-                .inspect_err(|_| self.shared.sweeper.press())?;
+            let growth = payload.saturating_sub(before);
+            if growth > 0 && !bound.has_room(0, growth) {
+                self.shared.sweeper.press();
+                return Err(bound.too_large.clone());
+            }
             if cell.is_idle(now) {
                 cell.clear();
             }
             let reply = step(cell, now);
-            bound.changed(before, cell.heap_bytes());
+            let after = cell.heap_bytes();
+            if after != before {
+                bound.changed(before, after);
+            }
             if bound.is_tight() && cell.is_idle(now) {
                 let bytes = entry.get().bytes();
                 entry.remove();

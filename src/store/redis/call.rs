@@ -16,8 +16,8 @@ use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::operation::Repeat;
 use crate::store::redis::batch::{Call, Reply};
+use crate::store::redis::command::{Form, Loaded};
 use crate::store::redis::errors::Redirect;
-use crate::store::redis::library::{Form, Loaded};
 use crate::store::redis::link::{Link, Ready, Route, RuntimeLinks};
 use crate::store::redis::{RedisStore, errors, functions};
 use crate::sync::lock;
@@ -108,7 +108,9 @@ impl RedisStore {
         };
         match outcome {
             Ok(reply) => {
-                if !self.source.is_current(route.master) {
+                if let Some(masters) = &self.masters
+                    && !masters.is_current(route.master)
+                {
                     // The store has left this master, but this call may have connected to it again.
                     route.link.close(None);
                 }
@@ -368,7 +370,7 @@ impl Attempt<'_> {
             let reply = was_written(pin!(connection.send(command)), written).await?;
             Ok((reply, None))
         });
-        let sending = pin!(store.source.unless_switched(self.held.switches, sending));
+        let sending = pin!(self.route.link.unless_switched(self.held.switches, sending));
         store
             .in_time(&links.runtime, &self.route.link, sending)
             .await

@@ -16,7 +16,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::error::reasons::{Cause, Outage};
 use crate::store::redis::call::{Attempt, Failed};
-use crate::store::redis::library::{Form, Library};
+use crate::store::redis::command::Form;
+use crate::store::redis::library::Library;
 use crate::store::redis::link::{Ready, Route};
 use crate::store::redis::{RedisStore, errors};
 use crate::sync::lock;
@@ -79,7 +80,8 @@ impl Functions {
     /// Whether calls are sent as functions now.
     pub(super) fn are_used(&self) -> bool {
         let paused = self.paused.load(Ordering::Relaxed);
-        self.are_there() && (paused == 0 || self.made.elapsed() >= Duration::from_millis(paused))
+        self.are_there.load(Ordering::Relaxed)
+            && (paused == 0 || self.made.elapsed() >= Duration::from_millis(paused))
     }
 
     /// For a while, calls are sent as scripts.

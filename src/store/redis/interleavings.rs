@@ -23,7 +23,7 @@ use crate::store::operation::{
 use crate::store::redis::RedisStore;
 use crate::store::redis::batch::{Batch, Budget, Deliveries, Item, Phase, Reply, weight};
 use crate::store::redis::breaker::Breaker;
-use crate::store::redis::command::Plan;
+use crate::store::redis::command::Calls;
 use crate::store::redis::link::Link;
 use crate::store::redis::queue::{RedisClient, Step};
 use crate::store::stats::BreakerState;
@@ -151,12 +151,13 @@ fn batch() -> (Arc<RedisClient<Ask>>, Arc<Batch<Ask>>, Arc<Budget>) {
 
 /// Sends the batch and replies to its call with 7, if an operation still needs it.
 fn answer(client: &RedisClient<Ask>, batch: &Batch<Ask>) -> Option<Deliveries<Ask>> {
-    let plan = Plan::new(&client.script, &client.keys, &batch.close().items);
-    batch.note_sent(plan.calls.len());
+    let calls = Calls::new(&client.script, &client.keys, &batch.close().items);
+    batch.note_sent(calls.calls.len());
     let reply = || Reply::parse(Value::Array(vec![Value::Int(1), Value::Int(7)]), 1).unwrap();
-    plan.calls
+    calls
+        .calls
         .first()
-        .map(|call| batch.deliver(0, call, &plan.order, Ok(reply())))
+        .map(|call| batch.deliver(0, call, &calls.order, Ok(reply())))
 }
 
 /// A caller that polls while its reply arrives gets it, even if another task polled before.

@@ -4,10 +4,12 @@
 //! awaits it: runtimes share no connection, no queue and no breaker.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use redis::RedisError;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
@@ -16,6 +18,8 @@ use crate::error::reasons::{Cause, Outage};
 use crate::store::redis::batch::Budget;
 use crate::store::redis::breaker::Breaker;
 use crate::store::redis::connection::{Connection, ask_version, check_version, version_question};
+#[cfg(feature = "sentinel")]
+use crate::store::redis::errors;
 use crate::store::redis::errors::disconnected;
 use crate::store::redis::functions;
 use crate::store::redis::functions::{Functions, Loading};
@@ -106,8 +110,7 @@ impl Link {
     pub(super) fn connected(&self) -> Option<Arc<Ready>> {
         match &*lock(&self.state) {
             State::Ready(ready)
-                if ready.switches == self.source.switches()
-                    && std::process::id() == self.process =>
+                if ready.switches == self.switches() && std::process::id() == self.process =>
             {
                 Some(Arc::clone(ready))
             }
@@ -126,7 +129,7 @@ impl Link {
         let mut attempt = {
             let mut state = lock(&self.state);
             match &*state {
-                State::Ready(ready) if ready.switches == self.source.switches() => {
+                State::Ready(ready) if ready.switches == self.switches() => {
                     return Ok(Arc::clone(ready));
                 }
                 State::Connecting(attempt) => attempt.clone(),
@@ -150,9 +153,38 @@ impl Link {
         Err(disconnected("the runtime ended while it was connecting"))
     }
 
+    /// Returns the number of times that Sentinels reported another master. Connections that were made before the last
+    /// time must be closed.
+    fn switches(&self) -> u64 {
+        match &self.source {
+            #[cfg(feature = "sentinel")]
+            Source::Sentinel(sentinels) => sentinels.switches(),
+            _ => 0,
+        }
+    }
+
+    /// Awaits a reply on a connection that was made after `since` switches. It fails at the next switch: the reply of a
+    /// former master does not count.
+    pub(super) async fn unless_switched<T>(
+        &self,
+        since: u64,
+        reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
+    ) -> Result<T, RedisError> {
+        #[cfg(feature = "sentinel")]
+        if let Source::Sentinel(sentinels) = &self.source {
+            return tokio::select! {
+                biased;
+                () = sentinels.switched(since) => Err(errors::another_master()),
+                reply = reply => reply,
+            };
+        }
+        let _ = since;
+        reply.await
+    }
+
     /// Whether the master was switched since the last call of this method.
     pub(super) fn has_switched(&self) -> bool {
-        let switches = self.source.switches();
+        let switches = self.switches();
         switches > 0 && self.switches.swap(switches, Ordering::Relaxed) != switches
     }
 
@@ -249,13 +281,13 @@ impl Link {
 
     async fn make(&self) -> Result<Ready, Outage> {
         loop {
-            let switches = self.source.switches();
+            let switches = self.switches();
             let mut connection = self.source.connect().await?;
             let Some((version, functions)) = self.inspect(&mut connection).await? else {
                 continue;
             };
             // If the master has changed meanwhile, the connection may lead to the former one.
-            if switches == self.source.switches() {
+            if switches == self.switches() {
                 self.answered();
                 self.telemetry
                     .connected(self.has_connected.swap(true, Ordering::Relaxed));
@@ -386,7 +418,7 @@ impl RuntimeLinks {
 
     /// Whether these are the links of this runtime, and it has not ended. The ids of ended runtimes are reused.
     pub(super) fn is_of(&self, runtime: Id) -> bool {
-        self.id == runtime && !self.has_ended()
+        self.id == runtime && !self.ends.is_closed()
     }
 
     /// Whether the runtime has ended.

@@ -22,14 +22,13 @@ use tokio::runtime::Handle;
 use crate::error::Error;
 use crate::key::Key;
 use crate::store::operation::Operation;
-use crate::store::redis::batch::{Batch, Budget, Deliveries, Item, Phase, weight};
+use crate::store::redis::batch::{Batch, Budget, Item, Phase, weight};
 use crate::store::redis::call::CallGuard;
-use crate::store::redis::command::Plan;
+use crate::store::redis::command::{Calls, Loaded};
 use crate::store::redis::flusher::Flusher;
-use crate::store::redis::library::Loaded;
 use crate::store::redis::link::{Route, RuntimeLinks};
 use crate::store::redis::names::KeySpace;
-use crate::store::redis::{RedisStore, ended};
+use crate::store::redis::{RedisStore, ended, slots};
 use crate::sync::{Mutex, MutexGuard, Padded, lock};
 
 /// A submitted operation.
@@ -163,7 +162,10 @@ impl<O: Operation> RedisClient<O> {
         let Some((mut runtimes, at)) = self.queues(&runtime) else {
             return Step::Done(Some(Err(ended())));
         };
-        let master = self.store.source.master(item.slot);
+        let master = match (&self.store.masters, item.slot) {
+            (Some(masters), Some(slot)) => masters.of(slot),
+            _ => 0,
+        };
         let number = runtimes[at].links.number(master, link);
         let (links, queue) = runtimes[at].queue(number);
         let this = |queue: &SendQueue<O>| QueueHandle {
@@ -235,8 +237,13 @@ impl<O: Operation> RedisClient<O> {
         }
         // Reserved operations that publish answers of any size are bounded too.
         let is_bounded = !reserved || operation.payload() > 0;
+        // On a Cluster, the slot of its keys decides the master.
+        let slot = match &store.masters {
+            Some(_) => Some(slots::slot(&self.keys.key(key.as_bytes()))),
+            None => None,
+        };
         let item = Item {
-            slot: store.source.slot(|| self.keys.key(key.as_bytes())),
+            slot,
             operation: Some(operation),
             key,
             owed,
@@ -406,7 +413,7 @@ pub(super) struct QueueHandle<O: Operation> {
 }
 
 impl<O: Operation> QueueHandle<O> {
-    /// Sends a batch. The callers of a call get their results when the reply to the call arrives.
+    /// Sends a batch.
     pub(super) async fn send(&self, batch: &Batch<O>) {
         let RedisClient {
             store,
@@ -415,12 +422,12 @@ impl<O: Operation> QueueHandle<O> {
             ..
         } = &*self.client;
         let _under_way = CallGuard(store, &self.links);
-        let plan = {
+        let calls = {
             let state = batch.close();
-            Plan::new(script, keys, &state.items)
+            Calls::new(script, keys, &state.items)
         };
-        // None, if all callers of the batch are gone.
-        let operations = plan.order.len();
+        let operations = calls.order.len();
+        // There are none if all callers of the batch are gone.
         if operations > 0 {
             store
                 .operations
@@ -430,47 +437,44 @@ impl<O: Operation> QueueHandle<O> {
                 .telemetry
                 .batch(operations, || self.links.budget.operations());
         }
-        batch.note_sent(plan.calls.len());
-        let send = async |number: usize| {
-            let call = &plan.calls[number];
-            let reply = store.run(&self.links, &self.route, script, call).await;
-            self.deliver(batch.deliver(number, call, &plan.order, reply));
-        };
-        match plan.calls.len() {
-            0 => {}
-            1 => send(0).await,
-            calls => {
-                let depth = if O::IN_ORDER { 1 } else { IN_FLIGHT };
-                stream::iter(0..calls)
-                    .map(send)
-                    .buffer_unordered(depth)
-                    .collect::<()>()
-                    .await;
-            }
+        batch.note_sent(calls.calls.len());
+        if let [_] = calls.calls[..] {
+            return self.send_call(batch, &calls, 0).await;
         }
+        let depth = if O::IN_ORDER { 1 } else { IN_FLIGHT };
+        stream::iter(0..calls.calls.len())
+            .map(|number| self.send_call(batch, &calls, number))
+            .buffer_unordered(depth)
+            .collect::<()>()
+            .await;
     }
 
-    /// Handles the effects of an arrived reply beyond its callers.
-    fn deliver(&self, landing: Deliveries<O>) {
-        let store = &self.client.store;
-        for push in landing.pushes {
+    /// Sends one call of a batch. Its callers get their results when the reply arrives.
+    async fn send_call(&self, batch: &Batch<O>, calls: &Calls, number: usize) {
+        let RedisClient { store, script, .. } = &*self.client;
+        let call = &calls.calls[number];
+        let reply = store.run(&self.links, &self.route, script, call).await;
+        let deliveries = batch.deliver(number, call, &calls.order, reply);
+        for push in deliveries.pushes {
             store.base.notifier.deliver(push);
         }
-        for (key, orphans) in landing.orphans {
+        for (key, orphans) in deliveries.orphans {
             self.client.take_back(key, &orphans);
         }
-        if landing.owed > 0 {
-            store.owed.done(landing.owed);
+        if deliveries.owed > 0 {
+            store.owed.done(deliveries.owed);
         }
     }
 
     /// Changes the queue. `None` if its runtime was removed.
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut SendQueue<O>) -> R) -> Option<R> {
         let mut runtimes = lock(&self.client.runtimes.0);
-        let queues = runtimes
-            .iter_mut()
-            .find(|queues| Arc::ptr_eq(&queues.links, &self.links))?;
-        queues.by_route.get_mut(self.number)?.as_mut().map(change)
+        for queues in runtimes.iter_mut() {
+            if Arc::ptr_eq(&queues.links, &self.links) {
+                return queues.by_route.get_mut(self.number)?.as_mut().map(change);
+            }
+        }
+        None
     }
 
     /// Returns the error for operations that the queue refuses.

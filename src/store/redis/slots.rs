@@ -415,9 +415,9 @@ static TAGS: LazyLock<Vec<(String, u16)>> = LazyLock::new(|| {
     tags.into_iter().flatten().collect()
 });
 
-/// Returns the prefix of the channels for a slot, given that of all channels. `None` without a slot.
-pub(super) fn prefix(channels: &str, slot: Option<u16>) -> Option<String> {
-    let group = slot? / PER_GROUP;
+/// Returns the prefix of the channels for a slot, given that of all channels.
+pub(super) fn prefix(channels: &str, slot: u16) -> Option<String> {
+    let group = slot / PER_GROUP;
     let (tag, _) = TAGS.get(usize::from(group))?;
     Some(tagged(channels, tag))
 }

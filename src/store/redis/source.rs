@@ -1,10 +1,8 @@
 //! The servers of a store: one server, a Cluster, or the master that Sentinels report.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use redis::RedisError;
 use tokio::time::timeout;
 
 use crate::error::Error;
@@ -168,35 +166,6 @@ impl Source {
             }
             _ => {}
         }
-    }
-
-    /// Returns the number of times that another master was reported. Connections that were made before the last time
-    /// must be closed.
-    pub(super) fn switches(&self) -> u64 {
-        match self {
-            #[cfg(feature = "sentinel")]
-            Self::Sentinel(sentinels) => sentinels.switches(),
-            _ => 0,
-        }
-    }
-
-    /// Awaits a reply on a connection that was made after `since` switches. It fails at the next switch: the reply of a
-    /// former master does not count.
-    pub(super) async fn unless_switched<T>(
-        &self,
-        since: u64,
-        reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
-    ) -> Result<T, RedisError> {
-        #[cfg(feature = "sentinel")]
-        if let Self::Sentinel(sentinels) = self {
-            return tokio::select! {
-                biased;
-                () = sentinels.switched(since) => Err(errors::another_master()),
-                reply = reply => reply,
-            };
-        }
-        let _ = since;
-        reply.await
     }
 
     /// Ends the task that follows the Sentinels. It starts again with the next connection.
