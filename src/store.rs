@@ -275,7 +275,7 @@ impl Store {
                     .await?
             }
         };
-        left.told(limit)
+        left.check(limit)
     }
 
     /// The work that continues when its callers leave.

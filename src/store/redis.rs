@@ -7,6 +7,7 @@
 
 mod batch;
 mod breaker;
+mod budget;
 mod call;
 #[cfg(feature = "cluster")]
 pub(in crate::store) mod cluster;
@@ -61,7 +62,8 @@ use crate::store::detached::Left;
 use crate::store::notifier::{ALL, Link as Pushes};
 use crate::store::operation::{Operation, Script};
 use crate::store::owed::Owed;
-use crate::store::redis::batch::{Batch, Budget};
+use crate::store::redis::batch::Batch;
+use crate::store::redis::budget::Budget;
 use crate::store::redis::command::Loaded;
 use crate::store::redis::library::Library;
 use crate::store::redis::limits::Limits;

@@ -1,11 +1,11 @@
-//! A batch: operations that are sent together, the script calls that they become, and the replies to these calls. Each
+//! A batch: operations that are sent together, and the replies to their script calls. Each
 //! reply is stored in the batch once; each caller decodes its own part in its own task.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
-use redis::{Cmd, Value};
+use redis::Value;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -13,8 +13,9 @@ use crate::error::Error;
 use crate::error::reasons::Cause;
 use crate::key::Key;
 use crate::store::notifier::{END, Push};
-use crate::store::operation::{Fields, Garbled, Operation, Repeat};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::store::operation::{Fields, Garbled, Operation};
+use crate::store::redis::budget::{Budget, Weight};
+use crate::store::redis::command::Call;
 use crate::sync::{Mutex, MutexGuard, lock};
 
 type Replies = Box<[OnceLock<Result<Reply, Error>>]>;
@@ -115,11 +116,7 @@ impl ReplySlot {
     /// Decodes the reply to an operation.
     fn read<O: Operation>(self, operation: Option<O>, reply: &Reply) -> Result<O::Reply, Error> {
         let operation = operation.ok_or_else(lost)?;
-        // The first value is the time.
-        let start = 1 + self.at as usize * reply.width;
-        let end = start + self.size as usize * reply.width;
-        let values = reply.values.get(start..end).unwrap_or_default();
-        let fields = Fields::new(values, reply.twice);
+        let fields = reply.fields(self.at as usize..(self.at + self.size) as usize);
         operation
             .decode(self.nth as usize, reply.now, fields)
             .map_err(|Garbled(text)| {
@@ -252,7 +249,10 @@ impl<O: Operation> Batch<O> {
     pub(super) fn close(&self) -> MutexGuard<'_, State<O>> {
         let mut state = lock(&self.state);
         state.is_closed = true;
-        self.budget.give_back(std::mem::take(&mut state.weight));
+        let weight = std::mem::take(&mut state.weight);
+        if weight > 0 {
+            self.budget.give_back(weight);
+        }
         state
     }
 
@@ -394,37 +394,6 @@ fn lost() -> Error {
     Error::unavailable(Cause::Unexpected, "the reply to the operation is missing")
 }
 
-/// One script call. The runs are in the order of its keys.
-pub(super) struct Call {
-    pub(super) command: Cmd,
-    /// The hash slot of its keys on a Cluster.
-    pub(super) slot: Option<u16>,
-    pub(super) runs: Runs,
-    pub(super) repeat: Repeat,
-}
-
-/// Usually one run.
-pub(super) type Runs = SmallVec<[Run; 1]>;
-
-/// Equal operations on one key, next to each other.
-pub(super) struct Run {
-    /// The positions in the order of the plan.
-    pub(super) at: Range<usize>,
-    /// The size in runs, see [`Operation::size`].
-    pub(super) size: usize,
-}
-
-impl Call {
-    /// The size in runs, see [`Operation::size`].
-    pub(super) fn size(&self) -> usize {
-        let mut size = 0;
-        for run in &self.runs {
-            size += run.size;
-        }
-        size
-    }
-}
-
 /// The server's time, then the fields of the runs: the same number for each run, in the order of the call.
 #[derive(Debug)]
 pub(super) struct Reply {
@@ -466,6 +435,12 @@ impl Reply {
             ..self
         }
     }
+
+    /// The fields of these runs.
+    fn fields(&self, runs: Range<usize>) -> Fields<'_> {
+        let range = 1 + runs.start * self.width..1 + runs.end * self.width;
+        Fields::new(self.values.get(range).unwrap_or_default(), self.twice)
+    }
 }
 
 /// Parses integers that are separated by single spaces.
@@ -485,59 +460,6 @@ fn numbers(text: &[u8]) -> Option<Vec<Value>> {
         values.push(Value::Int(if is_negative { -number } else { number }));
     }
     Some(values)
-}
-
-/// The number of operations and bytes that may wait in all queues of a runtime. The operations are in the upper bits of
-/// one number, and their bytes in the lower bits, so that they change together.
-#[derive(Debug)]
-pub(super) struct Budget {
-    waiting: AtomicU64,
-    operations: u64,
-    bytes: u64,
-}
-
-/// The operations and bytes of an operation or a batch, encoded as in [`Budget`].
-pub(super) type Weight = u64;
-
-const BYTES: u32 = 40;
-pub(in crate::store) const MOST_OPERATIONS: usize = 1 << 22;
-pub(in crate::store) const MOST_BYTES: usize = 1 << 38;
-
-/// The bytes that a waiting operation counts besides its key and payload: about the size of its entry in a batch.
-const PLACE: usize = 256;
-
-pub(super) fn weight(bytes: usize) -> Weight {
-    (1 << BYTES) | (bytes + PLACE).min(MOST_BYTES) as u64
-}
-
-impl Budget {
-    pub(super) fn new(operations: usize, bytes: usize) -> Self {
-        Self {
-            waiting: AtomicU64::new(0),
-            operations: operations as u64,
-            bytes: bytes as u64,
-        }
-    }
-
-    /// Reserves budget, if there is enough.
-    pub(super) fn take(&self, weight: Weight) -> bool {
-        let before = self.waiting.fetch_add(weight, Ordering::Relaxed);
-        let fits = (before >> BYTES) < self.operations
-            && (before & ((1 << BYTES) - 1)) + (weight & ((1 << BYTES) - 1)) <= self.bytes;
-        if !fits {
-            self.give_back(weight);
-        }
-        fits
-    }
-
-    pub(super) fn give_back(&self, weight: Weight) {
-        self.waiting.fetch_sub(weight, Ordering::Relaxed);
-    }
-
-    /// The number of waiting operations.
-    pub(super) fn operations(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed) >> BYTES
-    }
 }
 
 #[cfg(test)]

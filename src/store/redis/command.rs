@@ -2,6 +2,7 @@
 //! as a function or as a script.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::OnceLock;
 #[cfg(test)]
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -9,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use redis::{self, Cmd};
 use smallvec::SmallVec;
 
-use crate::store::operation::{Argument, Arguments, Operation, Script, packed};
-use crate::store::redis::batch::{Call, Item, Run, Runs};
+use crate::store::operation::{Argument, Arguments, Operation, Repeat, Script, packed};
+use crate::store::redis::batch::Item;
 use crate::store::redis::library::{Clock, Library};
 use crate::store::redis::names::KeySpace;
 use crate::store::redis::slots;
@@ -18,10 +19,41 @@ use crate::store::redis::slots;
 /// The maximum payload of a call in bytes, unless it has only one operation.
 const MOST_PAYLOAD: usize = 64 << 10;
 
+/// One script call. The runs are in the order of its keys.
+pub(super) struct Call {
+    pub(super) command: Cmd,
+    /// The hash slot of its keys on a Cluster.
+    pub(super) slot: Option<u16>,
+    pub(super) runs: Runs,
+    pub(super) repeat: Repeat,
+}
+
+/// Usually one run.
+pub(super) type Runs = SmallVec<[Run; 1]>;
+
+/// Equal operations on one key, next to each other.
+pub(super) struct Run {
+    /// The positions in the order of the operations.
+    pub(super) at: Range<usize>,
+    /// The size in runs, see [`Operation::size`].
+    pub(super) size: usize,
+}
+
+impl Call {
+    /// The size in runs, see [`Operation::size`].
+    pub(super) fn size(&self) -> usize {
+        let mut size = 0;
+        for run in &self.runs {
+            size += run.size;
+        }
+        size
+    }
+}
+
 /// The calls for some operations, and the order of the operations in them. Operations of one group and key keep their
 /// order. The ranges of all runs, one call after the other, are contiguous.
 pub(super) struct Calls {
-    pub(super) calls: SmallVec<[Call; 1]>,
+    pub(super) list: SmallVec<[Call; 1]>,
     pub(super) order: SmallVec<[usize; 1]>,
 }
 
@@ -49,21 +81,21 @@ impl Calls {
             order: &order,
             groups: &groups,
         };
-        let mut calls = SmallVec::new();
+        let mut list = SmallVec::new();
         let mut start = 0;
         while start < order.len() {
             let slot = items[order[start]].slot;
             let runs = pending.runs(start);
             start = runs.last().map_or(order.len(), |last| last.at.end);
             let command = pending.command(script, space, &runs);
-            calls.push(Call {
+            list.push(Call {
                 command,
                 slot,
                 runs,
                 repeat: O::REPEAT,
             });
         }
-        Self { calls, order }
+        Self { list, order }
     }
 }
 

@@ -126,7 +126,7 @@ pub(super) fn question(library: &Library) -> redis::Cmd {
 }
 
 /// Returns the capabilities that the reply shows; for a server without functions also the reason.
-pub(super) fn told(answer: Result<redis::Value, RedisError>) -> (Has, Option<Outage>) {
+pub(super) fn read_answer(answer: Result<redis::Value, RedisError>) -> (Has, Option<Outage>) {
     let error = match answer {
         Ok(_) => return (Has::Library, None),
         Err(error) if is_unknown(&error) => return (Has::Functions, None),

@@ -21,8 +21,9 @@ use crate::store::operation::{
     Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,
 };
 use crate::store::redis::RedisStore;
-use crate::store::redis::batch::{Batch, Budget, Deliveries, Item, Phase, Reply, weight};
+use crate::store::redis::batch::{Batch, Deliveries, Item, Phase, Reply};
 use crate::store::redis::breaker::Breaker;
+use crate::store::redis::budget::{Budget, weight};
 use crate::store::redis::command::Calls;
 use crate::store::redis::link::Link;
 use crate::store::redis::queue::{RedisClient, Step};
@@ -152,10 +153,10 @@ fn batch() -> (Arc<RedisClient<Ask>>, Arc<Batch<Ask>>, Arc<Budget>) {
 /// Sends the batch and replies to its call with 7, if an operation still needs it.
 fn answer(client: &RedisClient<Ask>, batch: &Batch<Ask>) -> Option<Deliveries<Ask>> {
     let calls = Calls::new(&client.script, &client.keys, &batch.close().items);
-    batch.note_sent(calls.calls.len());
+    batch.note_sent(calls.list.len());
     let reply = || Reply::parse(Value::Array(vec![Value::Int(1), Value::Int(7)]), 1).unwrap();
     calls
-        .calls
+        .list
         .first()
         .map(|call| batch.deliver(0, call, &calls.order, Ok(reply())))
 }

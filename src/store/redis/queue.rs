@@ -22,7 +22,8 @@ use tokio::runtime::Handle;
 use crate::error::Error;
 use crate::key::Key;
 use crate::store::operation::Operation;
-use crate::store::redis::batch::{Batch, Budget, Item, Phase, weight};
+use crate::store::redis::batch::{Batch, Item, Phase};
+use crate::store::redis::budget::{Budget, weight};
 use crate::store::redis::call::CallGuard;
 use crate::store::redis::command::{Calls, Loaded};
 use crate::store::redis::flusher::Flusher;
@@ -52,6 +53,26 @@ pub(in crate::store) struct Queued<O: Operation> {
     /// The batch in flight from this task, and its runtime. If the caller is dropped, a spawned task completes it, so
     /// that a grant is known and can be undone.
     sending: Option<(BoxFuture<'static, ()>, Handle)>,
+}
+
+impl<O: Operation> Queued<O> {
+    /// Makes an operation that is sent from the task of its caller.
+    fn sending(
+        client: Arc<RedisClient<O>>,
+        guard: SendingGuard<O>,
+        batch: Arc<Batch<O>>,
+        runtime: Handle,
+    ) -> Self {
+        let sent = Arc::clone(&batch);
+        let sending = Box::pin(async move { guard.0.send(&sent).await });
+        Self {
+            client,
+            batch,
+            index: 0,
+            fresh: false,
+            sending: Some((sending, runtime)),
+        }
+    }
 }
 
 impl<O: Operation> Unpin for OperationFuture<O> {}
@@ -168,43 +189,30 @@ impl<O: Operation> RedisClient<O> {
         };
         let number = runtimes[at].links.number(master, link);
         let (links, queue) = runtimes[at].queue(number);
-        let this = |queue: &SendQueue<O>| QueueHandle {
-            client: Arc::clone(&self),
-            links: Arc::clone(links),
-            route: Arc::clone(&queue.route),
-            number,
-        };
-        if can_send && queue.is_idle() {
+        let is_idle = !queue.is_sending && queue.flushers == 0 && queue.batches.is_empty();
+        if can_send && is_idle {
             queue.is_sending = true;
-            let guard = SendingGuard(this(queue));
+            let guard = SendingGuard(queue.handle(&self, links));
             let batch = Batch::of(item, bytes, &links.budget, 1);
             drop(runtimes);
-            let sent = Arc::clone(&batch);
-            let sending: BoxFuture<'static, ()> =
-                Box::pin(async move { guard.0.send(&sent).await });
-            return Step::Queued(Queued {
-                client: self,
-                batch,
-                index: 0,
-                fresh: false,
-                sending: Some((sending, runtime)),
-            });
+            return Step::Queued(Queued::sending(self, guard, batch, runtime));
         }
         let fresh = waker.is_some();
         item.phase = Phase::Waiting(waker);
         item.weight = if is_bounded { weight(bytes) } else { 0 };
         if is_bounded && !links.budget.take(item.weight) {
-            let refused = this(queue);
+            let refused = queue.handle(&self, links);
             drop(runtimes);
             return Step::Done(Some(Err(refused.overloaded(1))));
         }
         self.store.owed.add(usize::from(owed));
         let half_the_time = self.store.limits.queue_timeout / 2;
         let (batch, index) = queue.push(item, bytes, &links.budget, half_the_time);
-        let flusher = queue.begins_flusher(index).then(|| this(queue));
+        let begins = queue.begins_flusher(index);
+        let handle = begins.then(|| queue.handle(&self, links));
         drop(runtimes);
-        if let Some(queue) = flusher {
-            Flusher::spawn(queue);
+        if let Some(handle) = handle {
+            Flusher::spawn(handle);
         }
         Step::Queued(Queued {
             client: self,
@@ -320,6 +328,8 @@ struct RuntimeQueues<O: Operation> {
 /// The operations that wait to be sent by one route, in batches.
 pub(super) struct SendQueue<O: Operation> {
     route: Arc<Route>,
+    /// The number of the route.
+    number: usize,
     /// The waiting batches. The first is sent next.
     pub(super) batches: VecDeque<Arc<Batch<O>>>,
     /// Whether an operation is in flight from the task of its caller.
@@ -338,6 +348,7 @@ impl<O: Operation> RuntimeQueues<O> {
         let links = &self.links;
         let queue = self.by_route[number].get_or_insert_with(|| SendQueue {
             route: links.route(number),
+            number,
             batches: VecDeque::new(),
             is_sending: false,
             flushers: 0,
@@ -348,9 +359,13 @@ impl<O: Operation> RuntimeQueues<O> {
 }
 
 impl<O: Operation> SendQueue<O> {
-    /// Whether nothing is in flight and nothing waits.
-    fn is_idle(&self) -> bool {
-        !self.is_sending && self.flushers == 0 && self.batches.is_empty()
+    fn handle(&self, client: &Arc<RedisClient<O>>, links: &Arc<RuntimeLinks>) -> QueueHandle<O> {
+        QueueHandle {
+            client: Arc::clone(client),
+            links: Arc::clone(links),
+            route: Arc::clone(&self.route),
+            number: self.number,
+        }
     }
 
     /// Whether another flusher must start after an operation was added at `index` of its batch. If so, counts it.
@@ -437,12 +452,12 @@ impl<O: Operation> QueueHandle<O> {
                 .telemetry
                 .batch(operations, || self.links.budget.operations());
         }
-        batch.note_sent(calls.calls.len());
-        if let [_] = calls.calls[..] {
+        batch.note_sent(calls.list.len());
+        if let [_] = calls.list[..] {
             return self.send_call(batch, &calls, 0).await;
         }
         let depth = if O::IN_ORDER { 1 } else { IN_FLIGHT };
-        stream::iter(0..calls.calls.len())
+        stream::iter(0..calls.list.len())
             .map(|number| self.send_call(batch, &calls, number))
             .buffer_unordered(depth)
             .collect::<()>()
@@ -452,7 +467,7 @@ impl<O: Operation> QueueHandle<O> {
     /// Sends one call of a batch. Its callers get their results when the reply arrives.
     async fn send_call(&self, batch: &Batch<O>, calls: &Calls, number: usize) {
         let RedisClient { store, script, .. } = &*self.client;
-        let call = &calls.calls[number];
+        let call = &calls.list[number];
         let reply = store.run(&self.links, &self.route, script, call).await;
         let deliveries = batch.deliver(number, call, &calls.order, reply);
         for push in deliveries.pushes {

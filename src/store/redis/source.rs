@@ -161,7 +161,7 @@ impl Source {
             }
             (Self::Pool(pool), Some(connection)) => {
                 if let Some(masters) = pool.masters.as_ref().filter(|masters| masters.is_due()) {
-                    drop(masters.refresh(told(connection)));
+                    drop(masters.refresh(read_masters(connection)));
                 }
             }
             _ => {}
@@ -210,7 +210,7 @@ impl Source {
                     .await
                     .map_err(|error| no_connection(self, error))?;
                 if let Some(masters) = &pool.masters {
-                    masters.refresh(told(connection.clone())).await;
+                    masters.refresh(read_masters(connection.clone())).await;
                 }
                 Ok(connection)
             }
@@ -228,7 +228,7 @@ impl Source {
 const SPEAKS_TLS: &str = "; does the server speak TLS on this port?";
 
 /// Reads the masters of a Cluster.
-async fn told(mut connection: Connection) -> Result<Topology, Outage> {
+async fn read_masters(mut connection: Connection) -> Result<Topology, Outage> {
     timeout(NODE_TIMEOUT, slots::ask(&mut connection, ""))
         .await
         .unwrap_or_else(|_| {
