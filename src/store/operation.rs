@@ -23,7 +23,7 @@ use crate::store::notifier::Push;
 /// # What happens if an operation runs twice
 ///
 /// Each operation states in [`REPEAT`](Self::REPEAT) whether its call may be sent again when it is not known whether
-/// the first copy has run. `redis/call.rs` uses only this constant. A first copy that was not lost may run after the
+/// the first copy has run. `redis/retry.rs` uses only this constant. A first copy that was not lost may run after the
 /// second.
 ///
 /// | operation | its second run | sent again |

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::names::{EVENTS, Event};
 use crate::error::Error;
-use crate::telemetry::series::Series;
+use crate::telemetry::counters::Series;
 use crate::telemetry::throttle::Throttle;
 
 /// The fields of an event besides its name and its text. A field that is `None` is omitted.

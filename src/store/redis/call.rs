@@ -147,37 +147,22 @@ impl RedisStore {
             written: true,
         };
         let sent = Instant::now();
-        let mut redirect = None;
-        let outage = match attempt.reply().await? {
-            Some(Ok((reply, unconfirmed))) => match Reply::parse(reply, outgoing.call.size()) {
-                Some(mut reply) => {
-                    route.link.answered();
-                    if let Some(error) = unconfirmed {
-                        reply.unconfirmed = Some(errors::outage(error).into());
-                    }
-                    return Ok(reply);
+        loop {
+            if matches!(attempt.form, Form::Function) && attempt.held.functions.are_missing() {
+                if !attempt.load().await? {
+                    return attempt.ended(sent, None);
                 }
-                None => {
-                    let text = outgoing.script.unexpected(attempt.form);
-                    errors::of(Cause::Unexpected, text)
-                }
-            },
-            Some(Err(error)) => {
-                redirect = errors::redirect(&error);
-                errors::outage(error)
+                continue;
             }
-            None => self.timed_out(),
-        };
-        let Attempt { held, written, .. } = attempt;
-        let failed = self.failed(&route.link, &held, sent, outage);
-        if errors::is_outage(failed.outage.cause) {
-            self.source.look_for_masters(Some(held.connection.clone()));
+            let answer = attempt.send().await;
+            if let Some(Err(error)) = &answer
+                && let Some(form) = attempt.other_form(error)
+            {
+                attempt.form = form;
+                continue;
+            }
+            return attempt.ended(sent, answer);
         }
-        Err(Failed {
-            written,
-            redirect,
-            ..failed
-        })
     }
 
     /// Records that the server has replied. If this ends an outage, all other runtimes probe the server with their next
@@ -321,26 +306,6 @@ pub(super) struct Attempt<'a> {
 type Answered = Option<Result<(redis::Value, Option<RedisError>), RedisError>>;
 
 impl Attempt<'_> {
-    /// Sends the call until it is replied to in a form that the server runs.
-    async fn reply(&mut self) -> Result<Answered, Failed> {
-        loop {
-            if self.form == Form::Function && self.held.functions.are_missing() {
-                if !self.load().await? {
-                    return Ok(None);
-                }
-                continue;
-            }
-            let reply = self.send().await;
-            let Some(Err(error)) = &reply else {
-                return Ok(reply);
-            };
-            match self.other_form(error) {
-                Some(form) => self.form = form,
-                None => return Ok(reply),
-            }
-        }
-    }
-
     async fn send(&mut self) -> Answered {
         let Outgoing {
             links,
@@ -352,7 +317,7 @@ impl Attempt<'_> {
         let asking = self.asking;
         let written = &mut self.written;
         let in_other_form;
-        let command = if self.form == Form::Function {
+        let command = if matches!(self.form, Form::Function) {
             &call.command
         } else {
             in_other_form = script.in_form(&call.command, self.form);
@@ -374,6 +339,41 @@ impl Attempt<'_> {
         store
             .in_time(&links.runtime, &self.route.link, sending)
             .await
+    }
+
+    /// Returns the outcome of the attempt, and updates the state of the connection.
+    fn ended(self, sent: Instant, answer: Answered) -> Result<Reply, Failed> {
+        let store = self.store;
+        let link = &self.route.link;
+        let mut redirect = None;
+        let outage = match answer {
+            Some(Ok((reply, unconfirmed))) => {
+                if let Some(mut reply) = Reply::parse(reply, self.outgoing.call.size()) {
+                    link.answered();
+                    if let Some(error) = unconfirmed {
+                        reply.unconfirmed = Some(errors::outage(error).into());
+                    }
+                    return Ok(reply);
+                }
+                let text = self.outgoing.script.unexpected(self.form);
+                errors::of(Cause::Unexpected, text)
+            }
+            Some(Err(error)) => {
+                redirect = errors::redirect(&error);
+                errors::outage(error)
+            }
+            None => store.timed_out(),
+        };
+        let failed = store.failed(link, &self.held, sent, outage);
+        if errors::is_outage(failed.outage.cause) {
+            let connection = self.held.connection.clone();
+            store.source.look_for_masters(Some(connection));
+        }
+        Err(Failed {
+            written: self.written,
+            redirect,
+            ..failed
+        })
     }
 
     /// Returns the other form in which the call is sent after this error, if any. The call has not run.

@@ -60,9 +60,12 @@ pub(super) struct Calls {
 impl Calls {
     /// Callss the calls for the operations that still must be sent.
     pub(super) fn new<O: Operation>(script: &Loaded, space: &KeySpace, items: &[Item<O>]) -> Self {
-        let mut order: SmallVec<[usize; 1]> = (0..items.len())
-            .filter(|at| items[*at].is_wanted() && items[*at].operation.is_some())
-            .collect();
+        let mut order: SmallVec<[usize; 1]> = SmallVec::new();
+        for (at, item) in items.iter().enumerate() {
+            if item.is_wanted() && item.operation.is_some() {
+                order.push(at);
+            }
+        }
         let groups = if order.len() > 1 {
             groups(items)
         } else {

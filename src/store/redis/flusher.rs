@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::store::operation::Operation;
 use crate::store::redis::batch::Batch;
-use crate::store::redis::queue::QueueHandle;
+use crate::store::redis::queue::{QueueHandle, SendQueue};
 
 /// How often a flusher yields before it sends again, so that callers that just got their replies can submit their next
 /// operation to the batch. With more yields, throughput does not rise.
@@ -20,6 +20,15 @@ pub(super) struct Flusher<O: Operation> {
 }
 
 impl<O: Operation> Flusher<O> {
+    /// Whether another flusher must start after an operation was added at `index` of its batch. If so, counts it.
+    pub(super) fn is_needed(queue: &mut SendQueue<O>, index: usize) -> bool {
+        let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
+        // The first operation of a batch has started a flusher, or all flushers are running.
+        let is_needed = index == 0 && queue.flushers < most;
+        queue.flushers += usize::from(is_needed);
+        is_needed
+    }
+
     /// Spawns a flusher that is already counted.
     pub(super) fn spawn(queue: QueueHandle<O>) {
         let runtime = queue.links.runtime.clone();
@@ -33,9 +42,17 @@ impl<O: Operation> Flusher<O> {
 
     async fn flush(mut self) {
         while let Some(batch) = self.next() {
-            if batch.since.elapsed() > self.queue.client.store.limits.queue_timeout {
+            let QueueHandle {
+                client,
+                links,
+                route,
+                ..
+            } = &self.queue;
+            if batch.since.elapsed() > client.store.limits.queue_timeout {
                 let operations = batch.state().items.len();
-                batch.fail(&self.queue.overloaded(operations), true);
+                let store = &client.store;
+                let error = store.overloaded(&route.link, &links.budget, operations);
+                batch.fail(&error, true);
             }
             self.queue.send(self.batch.insert(batch)).await;
             self.batch = None;

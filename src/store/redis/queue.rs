@@ -203,16 +203,20 @@ impl<O: Operation> RedisClient<O> {
         if is_bounded && !links.budget.take(item.weight) {
             let refused = queue.handle(&self, links);
             drop(runtimes);
-            return Step::Done(Some(Err(refused.overloaded(1))));
+            let error = self
+                .store
+                .overloaded(&refused.route.link, &refused.links.budget, 1);
+            return Step::Done(Some(Err(error)));
         }
         self.store.owed.add(usize::from(owed));
         let half_the_time = self.store.limits.queue_timeout / 2;
         let (batch, index) = queue.push(item, bytes, &links.budget, half_the_time);
-        let begins = queue.begins_flusher(index);
-        let handle = begins.then(|| queue.handle(&self, links));
-        drop(runtimes);
-        if let Some(handle) = handle {
+        if Flusher::is_needed(queue, index) {
+            let handle = queue.handle(&self, links);
+            drop(runtimes);
             Flusher::spawn(handle);
+        } else {
+            drop(runtimes);
         }
         Step::Queued(Queued {
             client: self,
@@ -265,12 +269,8 @@ impl<O: Operation> RedisClient<O> {
     /// Returns the queues of all runtimes, and the index of those of `runtime`. Operations that wait on ended runtimes
     /// fail. `None`: `runtime` has ended.
     fn queues(&self, runtime: &Handle) -> Option<(MutexGuard<'_, Vec<RuntimeQueues<O>>>, usize)> {
-        let id = runtime.id();
-        let find = |runtimes: &[RuntimeQueues<O>]| {
-            runtimes.iter().position(|queues| queues.links.is_of(id))
-        };
         let mut runtimes = lock(&self.runtimes.0);
-        if let Some(at) = find(&runtimes) {
+        if let Some(at) = RuntimeQueues::find(&runtimes, runtime) {
             return Some((runtimes, at));
         }
         let of_ended: Vec<_> = runtimes
@@ -288,13 +288,13 @@ impl<O: Operation> RedisClient<O> {
         }
         let links = self.store.links(runtime);
         runtimes = lock(&self.runtimes.0);
-        if find(&runtimes).is_none() {
+        if RuntimeQueues::find(&runtimes, runtime).is_none() {
             runtimes.push(RuntimeQueues {
                 links,
                 by_route: Vec::new(),
             });
         }
-        let at = find(&runtimes)?;
+        let at = RuntimeQueues::find(&runtimes, runtime)?;
         Some((runtimes, at))
     }
 
@@ -341,6 +341,12 @@ pub(super) struct SendQueue<O: Operation> {
 }
 
 impl<O: Operation> RuntimeQueues<O> {
+    fn find(runtimes: &[Self], runtime: &Handle) -> Option<usize> {
+        runtimes
+            .iter()
+            .position(|queues| queues.links.is_of(runtime.id()))
+    }
+
     fn queue(&mut self, number: usize) -> (&Arc<RuntimeLinks>, &mut SendQueue<O>) {
         if self.by_route.len() <= number {
             self.by_route.resize_with(number + 1, || None);
@@ -366,15 +372,6 @@ impl<O: Operation> SendQueue<O> {
             route: Arc::clone(&self.route),
             number: self.number,
         }
-    }
-
-    /// Whether another flusher must start after an operation was added at `index` of its batch. If so, counts it.
-    fn begins_flusher(&mut self, index: usize) -> bool {
-        let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
-        // The first operation of a batch has started a flusher, or all flushers are running.
-        let begins = index == 0 && self.flushers < most;
-        self.flushers += usize::from(begins);
-        begins
     }
 
     /// Adds an operation to a batch. A reserved operation joins the first batch with room. Any other operation joins
@@ -423,7 +420,7 @@ const IN_FLIGHT: usize = 64;
 pub(super) struct QueueHandle<O: Operation> {
     pub(super) client: Arc<RedisClient<O>>,
     pub(super) links: Arc<RuntimeLinks>,
-    route: Arc<Route>,
+    pub(super) route: Arc<Route>,
     number: usize,
 }
 
@@ -490,13 +487,6 @@ impl<O: Operation> QueueHandle<O> {
             }
         }
         None
-    }
-
-    /// Returns the error for operations that the queue refuses.
-    pub(super) fn overloaded(&self, operations: usize) -> Error {
-        self.client
-            .store
-            .overloaded(&self.route.link, &self.links.budget, operations)
     }
 }
 
