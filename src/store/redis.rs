@@ -23,6 +23,7 @@ pub(crate) mod interleavings;
 pub(crate) mod library;
 pub(crate) mod limits;
 mod link;
+mod loading;
 pub(crate) mod names;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod nodes;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
-use redis::Value;
+use redis::{Cmd, Value};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -13,9 +13,8 @@ use crate::error::Error;
 use crate::error::reasons::Cause;
 use crate::key::Key;
 use crate::store::notifier::{END, Push};
-use crate::store::operation::{Fields, Garbled, Operation};
+use crate::store::operation::{Fields, Garbled, Operation, Repeat};
 use crate::store::redis::budget::{Budget, Weight};
-use crate::store::redis::command::Call;
 use crate::sync::{Mutex, MutexGuard, lock};
 
 type Replies = Box<[OnceLock<Result<Reply, Error>>]>;
@@ -392,6 +391,37 @@ impl<O: Operation> Batch<O> {
 
 fn lost() -> Error {
     Error::unavailable(Cause::Unexpected, "the reply to the operation is missing")
+}
+
+/// One script call. The runs are in the order of its keys.
+pub(super) struct Call {
+    pub(super) command: Cmd,
+    /// The hash slot of its keys on a Cluster.
+    pub(super) slot: Option<u16>,
+    pub(super) runs: Runs,
+    pub(super) repeat: Repeat,
+}
+
+/// Usually one run.
+pub(super) type Runs = SmallVec<[Run; 1]>;
+
+/// Equal operations on one key, next to each other.
+pub(super) struct Run {
+    /// The positions in the order of the operations.
+    pub(super) at: Range<usize>,
+    /// The size in runs, see [`Operation::size`].
+    pub(super) size: usize,
+}
+
+impl Call {
+    /// The size in runs, see [`Operation::size`].
+    pub(super) fn size(&self) -> usize {
+        let mut size = 0;
+        for run in &self.runs {
+            size += run.size;
+        }
+        size
+    }
 }
 
 /// The server's time, then the fields of the runs: the same number for each run, in the order of the call.

@@ -2,7 +2,6 @@
 //! as a function or as a script.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::OnceLock;
 #[cfg(test)]
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,45 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use redis::{self, Cmd};
 use smallvec::SmallVec;
 
-use crate::store::operation::{Argument, Arguments, Operation, Repeat, Script, packed};
-use crate::store::redis::batch::Item;
+use crate::store::operation::{Argument, Arguments, Operation, Script, packed};
+use crate::store::redis::batch::{Call, Item, Run, Runs};
 use crate::store::redis::library::{Clock, Library};
 use crate::store::redis::names::KeySpace;
 use crate::store::redis::slots;
 
 /// The maximum payload of a call in bytes, unless it has only one operation.
 const MOST_PAYLOAD: usize = 64 << 10;
-
-/// One script call. The runs are in the order of its keys.
-pub(super) struct Call {
-    pub(super) command: Cmd,
-    /// The hash slot of its keys on a Cluster.
-    pub(super) slot: Option<u16>,
-    pub(super) runs: Runs,
-    pub(super) repeat: Repeat,
-}
-
-/// Usually one run.
-pub(super) type Runs = SmallVec<[Run; 1]>;
-
-/// Equal operations on one key, next to each other.
-pub(super) struct Run {
-    /// The positions in the order of the operations.
-    pub(super) at: Range<usize>,
-    /// The size in runs, see [`Operation::size`].
-    pub(super) size: usize,
-}
-
-impl Call {
-    /// The size in runs, see [`Operation::size`].
-    pub(super) fn size(&self) -> usize {
-        let mut size = 0;
-        for run in &self.runs {
-            size += run.size;
-        }
-        size
-    }
-}
 
 /// The calls for some operations, and the order of the operations in them. Operations of one group and key keep their
 /// order. The ranges of all runs, one call after the other, are contiguous.

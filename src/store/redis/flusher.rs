@@ -11,8 +11,32 @@ use crate::store::redis::queue::{QueueHandle, SendQueue};
 /// operation to the batch. With more yields, throughput does not rise.
 const YIELDS: usize = 2;
 
+impl<O: Operation> SendQueue<O> {
+    /// Whether another flusher must start after an operation was added at `index` of its batch. If so, counts it.
+    pub(super) fn needs_flusher(&mut self, index: usize) -> bool {
+        let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
+        // The first operation of a batch has started a flusher, or all flushers are running.
+        let is_needed = index == 0 && self.flushers < most;
+        self.flushers += usize::from(is_needed);
+        is_needed
+    }
+}
+
+impl<O: Operation> QueueHandle<O> {
+    /// Spawns a flusher that is already counted.
+    pub(super) fn spawn_flusher(self) {
+        let runtime = self.links.runtime.clone();
+        let flusher = Flusher {
+            queue: self,
+            batch: None,
+            done: false,
+        };
+        runtime.spawn(flusher.flush());
+    }
+}
+
 /// A task that sends batches until none is left. It is counted while it exists.
-pub(super) struct Flusher<O: Operation> {
+struct Flusher<O: Operation> {
     queue: QueueHandle<O>,
     /// The batch in flight.
     batch: Option<Arc<Batch<O>>>,
@@ -20,26 +44,6 @@ pub(super) struct Flusher<O: Operation> {
 }
 
 impl<O: Operation> Flusher<O> {
-    /// Whether another flusher must start after an operation was added at `index` of its batch. If so, counts it.
-    pub(super) fn is_needed(queue: &mut SendQueue<O>, index: usize) -> bool {
-        let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
-        // The first operation of a batch has started a flusher, or all flushers are running.
-        let is_needed = index == 0 && queue.flushers < most;
-        queue.flushers += usize::from(is_needed);
-        is_needed
-    }
-
-    /// Spawns a flusher that is already counted.
-    pub(super) fn spawn(queue: QueueHandle<O>) {
-        let runtime = queue.links.runtime.clone();
-        let flusher = Self {
-            queue,
-            batch: None,
-            done: false,
-        };
-        runtime.spawn(flusher.flush());
-    }
-
     async fn flush(mut self) {
         while let Some(batch) = self.next() {
             let QueueHandle {

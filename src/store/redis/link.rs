@@ -103,12 +103,12 @@ impl Link {
 
     /// Returns the connection, if there is one to the current master.
     pub(super) fn connected(&self) -> Option<Arc<Ready>> {
+        // In a fork, the lock may be held by a thread that does not exist there.
+        if std::process::id() != self.process {
+            return None;
+        }
         match &*lock(&self.state) {
-            State::Ready(ready)
-                if ready.switches == self.switches() && std::process::id() == self.process =>
-            {
-                Some(Arc::clone(ready))
-            }
+            State::Ready(ready) if ready.switches == self.switches() => Some(Arc::clone(ready)),
             _ => None,
         }
     }

@@ -2,8 +2,7 @@
 //! the task of its caller. Operations that arrive while others are in flight are sent together, in a batch.
 //!
 //! Each runtime has its own queues, one for each of its routes. A *flusher* sends the batches: a task on the same
-//! runtime that sends batches until none is left. So no caller depends on another caller's future being polled, or on
-//! another runtime.
+//! runtime. So no caller depends on another caller's future being polled, or on another runtime.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher as _;
@@ -26,7 +25,6 @@ use crate::store::redis::batch::{Batch, Item, Phase};
 use crate::store::redis::budget::{Budget, weight};
 use crate::store::redis::call::CallGuard;
 use crate::store::redis::command::{Calls, Loaded};
-use crate::store::redis::flusher::Flusher;
 use crate::store::redis::link::{Route, RuntimeLinks};
 use crate::store::redis::names::KeySpace;
 use crate::store::redis::{RedisStore, ended, slots};
@@ -211,10 +209,10 @@ impl<O: Operation> RedisClient<O> {
         self.store.owed.add(usize::from(owed));
         let half_the_time = self.store.limits.queue_timeout / 2;
         let (batch, index) = queue.push(item, bytes, &links.budget, half_the_time);
-        if Flusher::is_needed(queue, index) {
+        if queue.needs_flusher(index) {
             let handle = queue.handle(&self, links);
             drop(runtimes);
-            Flusher::spawn(handle);
+            handle.spawn_flusher();
         } else {
             drop(runtimes);
         }
