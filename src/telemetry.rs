@@ -28,7 +28,7 @@ const IS_ON: bool = cfg!(any(feature = "tracing", feature = "metrics"));
 /// ```
 #[cfg(feature = "metrics")]
 pub fn describe_metrics() {
-    counters::describe();
+    emit::describe();
 }
 
 /// Makes a future that is spawned as a task run in the span of its caller.

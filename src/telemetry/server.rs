@@ -8,8 +8,7 @@ use std::time::Instant;
 use super::names::{BATCH, BREAKERS_OPEN, CALL, Event, QUEUE, RECONNECTS};
 use crate::error::reasons::Outage;
 use crate::sync::lock;
-use crate::telemetry::counters::Series;
-use crate::telemetry::emit::{Fields, emit, series};
+use crate::telemetry::emit::{Fields, Series, emit, series};
 use crate::telemetry::throttle::Throttle;
 
 static OVERLOADED: Throttle = Throttle::new();
