@@ -1,11 +1,9 @@
 //! The usual path of a call: it checks the breaker, sends the call once, as a function or as a script, and waits for the
 //! reply within the timeout. The outcome updates the state of the connection and the breaker.
 
-use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 
 use redis::{self, RedisError};
@@ -17,6 +15,7 @@ use crate::error::reasons::{Cause, Outage};
 use crate::store::operation::Repeat;
 use crate::store::redis::batch::{Call, Reply};
 use crate::store::redis::command::{Form, Loaded};
+use crate::store::redis::connection::was_written;
 use crate::store::redis::errors::Redirect;
 use crate::store::redis::link::{Link, Ready, Route, RuntimeLinks};
 use crate::store::redis::{RedisStore, errors, functions};
@@ -391,21 +390,6 @@ impl Attempt<'_> {
             _ => return None,
         }
         Some(Form::Function)
-    }
-}
-
-/// Awaits a reply. Sets `written` to whether anything was probably written: a connection that has ended fails at once,
-/// without writing. It is only probable, because the thread may have been suspended during the first poll, while the
-/// call ran and then the connection ended.
-pub(super) async fn was_written<T>(
-    mut reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
-    written: &mut bool,
-) -> Result<T, RedisError> {
-    let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context))).await;
-    *written = !matches!(&first, Poll::Ready(Err(error)) if error.is_io_error());
-    match first {
-        Poll::Ready(reply) => reply,
-        Poll::Pending => reply.await,
     }
 }
 

@@ -1,5 +1,8 @@
 //! A connection that many calls share, and the check that its server is new enough for the scripts.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -105,6 +108,21 @@ fn checked(reply: Value) -> Result<Value, RedisError> {
     match reply {
         Value::ServerError(error) => Err(error.into()),
         reply => Ok(reply),
+    }
+}
+
+/// Awaits a reply. Sets `written` to whether anything was probably written: a connection that has ended fails at once,
+/// without writing. It is only probable, because the thread may have been suspended during the first poll, while the
+/// call ran and then the connection ended.
+pub(super) async fn was_written<T>(
+    mut reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
+    written: &mut bool,
+) -> Result<T, RedisError> {
+    let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context))).await;
+    *written = !matches!(&first, Poll::Ready(Err(error)) if error.is_io_error());
+    match first {
+        Poll::Ready(reply) => reply,
+        Poll::Pending => reply.await,
     }
 }
 

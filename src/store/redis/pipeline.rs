@@ -5,8 +5,7 @@ use std::pin::pin;
 
 use redis::RedisError;
 
-use crate::store::redis::call::was_written;
-use crate::store::redis::connection::Connection;
+use crate::store::redis::connection::{Connection, was_written};
 use crate::store::redis::{RedisStore, errors, limits, slots};
 
 impl RedisStore {
