@@ -176,31 +176,6 @@ impl RedisStore {
         }
     }
 
-    /// Returns the connection. If there is none, it connects first.
-    pub(super) async fn hold(
-        &self,
-        runtime: &Handle,
-        link: &Arc<Link>,
-    ) -> Result<Arc<Ready>, Failed> {
-        link.hold(runtime).await.map_err(|outage| {
-            self.source.look_for_masters(None);
-            // A node that denies this user the list of masters is up.
-            let cause = if outage.cause == Cause::Denied {
-                Cause::Denied
-            } else {
-                Cause::NotSent
-            };
-            let outage = Outage { cause, ..outage };
-            Failed {
-                outage,
-                sent: None,
-                written: false,
-                answers: false,
-                redirect: None,
-            }
-        })
-    }
-
     /// Records that a call has failed, and closes its connection if that is lost.
     pub(super) fn failed(
         &self,

@@ -10,6 +10,8 @@ use tokio::time::timeout;
 
 use super::{Attempt, Link, Ready, State};
 use crate::error::reasons::{Cause, Outage};
+use crate::store::redis::RedisStore;
+use crate::store::redis::call::Failed;
 use crate::store::redis::connection::{Connection, ask_version, check_version, version_question};
 use crate::store::redis::errors::disconnected;
 use crate::store::redis::functions::{self, Functions, Loading};
@@ -118,5 +120,32 @@ impl Link {
             self.telemetry.without_functions(&outage.text);
         }
         Ok((!is_closed).then(|| (version, Functions::from(has))))
+    }
+}
+
+impl RedisStore {
+    /// Returns the connection. If there is none, it connects first.
+    pub(in crate::store::redis) async fn hold(
+        &self,
+        runtime: &Handle,
+        link: &Arc<Link>,
+    ) -> Result<Arc<Ready>, Failed> {
+        link.hold(runtime).await.map_err(|outage| {
+            self.source.look_for_masters(None);
+            // A node that denies this user the list of masters is up.
+            let cause = if outage.cause == Cause::Denied {
+                Cause::Denied
+            } else {
+                Cause::NotSent
+            };
+            let outage = Outage { cause, ..outage };
+            Failed {
+                outage,
+                sent: None,
+                written: false,
+                answers: false,
+                redirect: None,
+            }
+        })
     }
 }
