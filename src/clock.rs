@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+#[cfg(target_os = "linux")]
+use self::linux::suspended;
+
 /// The current time, including the time spent in suspend.
 pub(crate) fn now() -> Instant {
     let now = Instant::now();
@@ -49,10 +52,9 @@ pub(crate) fn without_suspend(at: Instant) -> Instant {
 /// Moves a time back by less than a grain, to a whole number of grains since `began`. So operations that are due at
 /// about the same time are due together, and are sent in one call.
 pub(crate) fn together(began: Instant, due: Instant, grain: Duration) -> Instant {
-    // In numbers, since each lease comes through here.
-    let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    let early = nanos(due.saturating_duration_since(began)) % nanos(grain).max(1);
-    due - Duration::from_nanos(early)
+    // In numbers, since each lease comes through here. They fit for 500 years.
+    let span = due.saturating_duration_since(began).as_nanos() as u64;
+    due - Duration::from_nanos(span % (grain.as_nanos() as u64).max(1))
 }
 
 /// Returns 64 random bits that need not be secret: for names, pauses and samples. The standard hasher has random seeds,
@@ -64,16 +66,6 @@ pub(crate) fn bits() -> u64 {
 /// Returns a random number above 0, up to and including 1.
 pub(crate) fn fraction() -> f64 {
     ((bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
-}
-
-/// How long the host was suspended since it started. `recent`: a measurement of the last 500 µs is enough.
-#[cfg(target_os = "linux")]
-fn suspended(now: Instant, recent: bool) -> Duration {
-    #[cfg(test)]
-    let injected = tests::injected();
-    #[cfg(not(test))]
-    let injected = Duration::ZERO;
-    linux::suspended(now, recent) + injected
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -105,21 +97,27 @@ mod linux {
     /// How long a measurement is used, in µs.
     const RECENT: i64 = 500;
 
+    /// How long the host was suspended since it started. `recent`: a measurement of the last 500 µs is enough.
+    ///
     /// Usually both clocks have advanced equally since `BEGAN`, and the time in suspend is unchanged. That check needs
     /// one clock reading. If they differ, or a test has paused tokio's clock, both clocks are read again.
     pub(super) fn suspended(now: Instant, recent: bool) -> Duration {
+        #[cfg(test)]
+        let injected = tests::injected();
+        #[cfg(not(test))]
+        let injected = Duration::ZERO;
         let (began, with_suspend, suspended) = *BEGAN;
         let passed = now.into_std().saturating_duration_since(began);
         let micros = passed.as_micros() as i64;
         if recent && (0..RECENT).contains(&(micros - LAST.load(Ordering::Acquire))) {
-            return Duration::from_millis(SUSPENDED.load(Ordering::Relaxed));
+            return injected + Duration::from_millis(SUSPENDED.load(Ordering::Relaxed));
         }
         let passed_with_suspend = since_start(ClockId::Boottime).saturating_sub(with_suspend);
         let differ = passed_with_suspend.abs_diff(passed) >= Duration::from_millis(1);
         let suspended = if differ { read() } else { suspended };
         SUSPENDED.store(suspended.as_millis() as u64, Ordering::Relaxed);
         LAST.store(micros, Ordering::Release);
-        suspended
+        injected + suspended
     }
 
     pub(super) fn since_start(clock: ClockId) -> Duration {

@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::lease::options::LeaseOptions;
 use crate::store::Store;
 use crate::telemetry::Outcome;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 
 pub use self::builder::{DedupeBuilder, ExactBuilder};
 pub use self::claim::Claim;

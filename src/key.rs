@@ -81,7 +81,7 @@ impl Key {
 impl Clone for Key {
     fn clone(&self) -> Self {
         // Much faster than `SmallVec::clone`, which copies byte by byte.
-        Self::new(self)
+        Self(SmallVec::from_slice(&self.0))
     }
 }
 
@@ -107,7 +107,7 @@ macro_rules! from_bytes {
     ($($bytes:ty),*) => {$(
         impl From<$bytes> for Key {
             fn from(bytes: $bytes) -> Self {
-                Self::new(bytes)
+                Self(SmallVec::from_slice(bytes.as_ref()))
             }
         }
     )*};

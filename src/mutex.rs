@@ -32,7 +32,7 @@ use crate::store::client::{Client, Namespace};
 use crate::store::redis::names::check_exact;
 use crate::store::timer::sleep;
 use crate::sync::lock;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 
 pub use self::all::MutexGuards;
 pub use self::builder::MutexBuilder;

@@ -17,7 +17,7 @@ use crate::lease::waiter::{AcquireRequest, Patience};
 use crate::rw_lock::holders::ReadWrite;
 use crate::store::Store;
 use crate::store::redis::names::check_name;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 
 pub use self::builder::RwLockBuilder;
 

@@ -196,21 +196,21 @@ impl Store {
     }
 
     fn base(&self) -> &Base {
-        match self.backend() {
+        match &self.0.backend {
             Backend::InMemory(store) => &store.base,
             Backend::Redis(store) => &store.base,
         }
     }
 
     fn on_redis(&self) -> Option<&Arc<RedisStore>> {
-        match self.backend() {
+        match &self.0.backend {
             Backend::InMemory(_) => None,
             Backend::Redis(store) => Some(store),
         }
     }
 
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.on_redis().is_none()
+        matches!(self.0.backend, Backend::InMemory(_))
     }
 
     /// Whether this store and `other` certainly have the same state.
@@ -275,7 +275,7 @@ impl Store {
                     .await?
             }
         };
-        left.told(limit)
+        left.check(limit)
     }
 
     /// The work that continues when its callers leave.
@@ -339,7 +339,10 @@ impl Store {
 
     /// The pending background operations. `None` in memory, where there are none.
     pub(crate) fn owed(&self) -> Option<&Owed> {
-        self.on_redis().map(|store| &store.owed)
+        match &self.0.backend {
+            Backend::InMemory(_) => None,
+            Backend::Redis(store) => Some(&store.owed),
+        }
     }
 
     /// Counts an outcome that is about to be stored, until the returned guard is dropped. `None` in memory, where

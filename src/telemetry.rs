@@ -2,21 +2,15 @@
 
 mod names;
 
-pub(crate) mod adaptive;
-pub(crate) mod decisions;
+pub(crate) mod counters;
 pub(crate) mod emit;
-mod fill;
-pub(crate) mod leases;
-pub(crate) mod often;
-mod series;
 pub(crate) mod server;
 #[cfg(all(test, feature = "tracing", feature = "metrics"))]
 mod tests;
 mod throttle;
 
 pub(crate) use self::{
-    fill::Fill,
-    leases::Leases,
+    counters::{Fill, Leases},
     names::{Event, Outcome},
 };
 
@@ -34,7 +28,7 @@ const IS_ON: bool = cfg!(any(feature = "tracing", feature = "metrics"));
 /// ```
 #[cfg(feature = "metrics")]
 pub fn describe_metrics() {
-    series::describe();
+    emit::describe();
 }
 
 /// Makes a future that is spawned as a task run in the span of its caller.

@@ -35,7 +35,7 @@ use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::store::failure::Sharing;
 use crate::store::replicas::Replicas;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 use crate::token_bucket::calls::{Clients, to_micros};
 use crate::token_bucket::local::Local;
 

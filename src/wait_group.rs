@@ -24,7 +24,7 @@ use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::store::failure::Sharing;
 use crate::store::replicas::Replicas;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 use crate::wait_group::permits::Permits;
 use crate::wait_group::turn::Queueing;
 

@@ -15,7 +15,7 @@ use crate::store::Store;
 use crate::store::client::{Client, Namespace};
 use crate::store::known_keys::KnownKeys;
 use crate::sync::lock;
-use crate::telemetry::adaptive::AdaptiveLimit;
+use crate::telemetry::counters::AdaptiveLimit;
 
 /// The adaptive limits of a namespace. Cloning is cheap.
 #[derive(Clone)]

@@ -19,7 +19,7 @@ use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::store::operation::{Arguments, Cell, Field, Garbled};
 use crate::telemetry;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 
 /// Claims under one name.
 pub(crate) struct Claims<K: Kind> {

@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::store::detached::Work;
 use crate::telemetry::Event;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 use crate::telemetry::emit::tell;
 
 /// Claims with stored outcomes.

@@ -20,7 +20,7 @@ use crate::lease::waiter::Patience;
 use crate::macros::setters;
 use crate::store::failure::{StoreFailure, StoreFailurePolicy};
 use crate::store::replicas::Replicas;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 use crate::wait_group::turn::Turn;
 use crate::wait_group::{CallLimit, WaitGroup};
 

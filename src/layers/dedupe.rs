@@ -27,7 +27,7 @@ use crate::lease::watch::Watch;
 use crate::macros::setters;
 use crate::store::failure::{StoreFailure, StoreFailurePolicy};
 use crate::telemetry::Outcome;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 
 /// A [`Layer`](tower_layer::Layer) that handles each item once across all processes. See the
 /// [module](crate::dedupe#the-layer) for details.

@@ -20,7 +20,7 @@ use crate::layers::refusal::{AsError, Reject, refused};
 use crate::layers::{Answer, Finish, Layered, Policy, Stages, State, at_once};
 use crate::lease::handle::{Lease, LeaseHandle, LeaseState, Slot};
 use crate::lease::watch::Watch;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 
 /// A [`Layer`] that handles each request under a lease: a [permit](crate::ConcurrencyLimitLayer), a lock of a
 /// [mutex](crate::MutexLayer) or of a [reader-writer lock](crate::RwLockLayer), or a [claim](crate::DedupeLayer) on an

@@ -11,7 +11,7 @@ use crate::layers::refusal::AsError;
 use crate::lease::handle::Lease;
 use crate::mutex::Mutex;
 use crate::store::failure::{StoreFailure, StoreFailurePolicy};
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 
 /// A [`Layer`](tower_layer::Layer) that handles the requests of a key one at a time, under a mutex.
 ///

@@ -16,7 +16,7 @@ use crate::lease::handle::Lease;
 use crate::lease::waiter::Patience;
 use crate::macros::setters;
 use crate::rw_lock::{Access, RwLock};
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 
 /// A [`Layer`](tower_layer::Layer) that handles each request under a reader-writer lock.
 ///

@@ -26,7 +26,7 @@ use crate::store::detached::{Work, WorkMark};
 use crate::store::timer::sleep_until;
 use crate::store::validity::Validity;
 use crate::sync::{lock, my_stripe};
-use crate::telemetry::leases::Leases;
+use crate::telemetry::counters::Leases;
 
 /// A permit or lock that this process holds for a limited time. See the [module](crate::lease).
 ///

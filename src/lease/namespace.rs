@@ -313,7 +313,7 @@ impl<K: Kind> Leases<K> {
     pub(crate) fn new(
         namespace: Arc<LeaseNamespace<K>>,
         options: LeaseOptions,
-        leases: crate::telemetry::leases::Leases,
+        leases: crate::telemetry::counters::Leases,
     ) -> Self {
         Self::of(namespace, &Holding::new(options, leases))
     }
@@ -362,7 +362,7 @@ where
         name: &str,
         namespace: impl FnOnce() -> Namespace<KeyState<K::Holders>>,
         options: LeaseOptions,
-        leases: crate::telemetry::leases::Leases,
+        leases: crate::telemetry::counters::Leases,
     ) -> Self {
         let namespace = store.shared(name, || LeaseNamespace::new(store, &namespace(), ()));
         Self::new(namespace, options, leases)

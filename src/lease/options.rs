@@ -12,7 +12,7 @@ use crate::lease::token::Marks;
 use crate::macros::in_range;
 use crate::store::Store;
 use crate::store::validity::Drift;
-use crate::telemetry::leases::Leases;
+use crate::telemetry::counters::Leases;
 
 /// The options of the leases of one value, such as one [`Mutex`](crate::Mutex).
 #[derive(Clone, Debug)]

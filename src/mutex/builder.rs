@@ -14,7 +14,7 @@ use crate::store::client::Namespace;
 use crate::store::redis::names::check_name;
 use crate::store::validity::Drift;
 use crate::telemetry;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 
 /// A builder for a [`Mutex`].
 ///

@@ -12,7 +12,7 @@ use crate::rw_lock::{RwLock, Settings};
 use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::telemetry;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 
 /// A builder for a [`RwLock`].
 ///

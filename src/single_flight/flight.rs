@@ -26,8 +26,7 @@ use crate::store::background::Background;
 use crate::store::client::Namespace;
 use crate::store::detach::Detach;
 use crate::store::timer::until;
-use crate::telemetry::decisions::Decisions;
-use crate::telemetry::often::Throttled;
+use crate::telemetry::counters::{Decisions, Throttled};
 use crate::telemetry::{self, Event, Outcome, in_current_span};
 
 pub(crate) struct Core<T, E> {

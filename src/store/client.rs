@@ -80,16 +80,16 @@ impl<C: Cell> Namespace<C> {
     /// Joins several namespaces of one Redis store. [`Key::of`] makes a key of the result, with one part for each
     /// namespace. `None` if they are not all in one Redis store.
     pub(crate) fn joined<D: Cell>(namespaces: &[Namespace<D>]) -> Option<Self> {
-        let places = namespaces.iter().map(|namespace| match namespace {
+        let opened = namespaces.iter().map(|namespace| match namespace {
             Namespace::Redis(store, keys) => Some((store, KeySpace::clone(keys))),
             Namespace::InMemory(_) => None,
         });
-        let places = places.collect::<Option<Vec<_>>>()?;
-        let store = Arc::clone(places.first()?.0);
-        if places.iter().any(|(other, _)| !Arc::ptr_eq(other, &store)) {
+        let opened = opened.collect::<Option<Vec<_>>>()?;
+        let store = Arc::clone(opened.first()?.0);
+        if opened.iter().any(|(other, _)| !Arc::ptr_eq(other, &store)) {
             return None;
         }
-        let keys = KeySpace::Joined(places.into_iter().map(|(_, keys)| keys).collect());
+        let keys = KeySpace::Joined(opened.into_iter().map(|(_, keys)| keys).collect());
         Some(Self::Redis(store, Arc::new(keys)))
     }
 
@@ -210,7 +210,7 @@ impl<O: Operation> Client<O> {
             }
             Self::Redis(client) => {
                 CallbackFuture::then(
-                    OperationFuture(client.enqueue(from, key, operation, None, false)),
+                    OperationFuture(Arc::clone(client).enqueue(from, key, operation, None, false)),
                     then,
                 );
             }

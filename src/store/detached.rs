@@ -198,7 +198,8 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    pub(crate) fn told(&self, limit: Duration) -> Result<(), Error> {
+    /// Returns an error that names what is left, if anything is.
+    pub(crate) fn check(&self, limit: Duration) -> Result<(), Error> {
         let Self { work, operations } = self;
         let text = match (work.is_empty(), operations) {
             (true, 0) => return Ok(()),

@@ -143,16 +143,17 @@ impl<L: Clone> StoreFailurePolicy<L> {
     /// decision.
     pub(crate) async fn settle<T, F: Future<Output = Result<T, Error>>>(
         &self,
-        asked: Result<T, Error>,
+        answer: Result<T, Error>,
         local: impl FnOnce(L, Error) -> F,
     ) -> Result<(Option<T>, Outcome), Error> {
-        match (asked, self) {
+        match (answer, self) {
             (Err(error), Self::FailOpen) if error.is_away() => Ok((None, Outcome::FailedOpen)),
             (Err(error), Self::LocalShare(share)) if error.is_away() => {
                 let answer = Box::pin(local(share.clone(), error)).await?;
                 Ok((Some(answer), Outcome::LocalShare))
             }
-            (asked, _) => asked.map(|answer| (Some(answer), Outcome::Admitted)),
+            (Ok(answer), _) => Ok((Some(answer), Outcome::Admitted)),
+            (Err(error), _) => Err(error),
         }
     }
 }

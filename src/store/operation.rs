@@ -23,7 +23,7 @@ use crate::store::notifier::Push;
 /// # What happens if an operation runs twice
 ///
 /// Each operation states in [`REPEAT`](Self::REPEAT) whether its call may be sent again when it is not known whether
-/// the first copy has run. `redis/call.rs` uses only this constant. A first copy that was not lost may run after the
+/// the first copy has run. `redis/retry.rs` uses only this constant. A first copy that was not lost may run after the
 /// second.
 ///
 /// | operation | its second run | sent again |
@@ -250,9 +250,9 @@ pub(crate) enum Argument {
 /// Packs integers for scripts, which read them much faster than text: see `lua/level.lua`.
 pub(crate) fn packed(numbers: impl IntoIterator<Item = i64>) -> SmallVec<[u8; 32]> {
     let mut bytes = SmallVec::from_slice(&[0]);
-    numbers
-        .into_iter()
-        .for_each(|number| bytes.extend_from_slice(&(number as f64).to_be_bytes()));
+    for number in numbers {
+        bytes.extend_from_slice(&(number as f64).to_be_bytes());
+    }
     bytes
 }
 

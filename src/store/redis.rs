@@ -2,12 +2,12 @@
 //! the crate `redis`.
 //!
 //! The path of a call: `queue` takes an operation and sends it alone or in a `batch`; `command` makes script calls of a
-//! batch; `call` sends each of them within its time limit, by one `attempt` or several (`retry`); `link` has the
+//! batch; `call` sends each of them within its time limit, once or several times (`retry`); `link` has the
 //! `connection`; and the batch passes each caller its part of the reply.
 
-mod attempt;
 mod batch;
 mod breaker;
+mod budget;
 mod call;
 #[cfg(feature = "cluster")]
 pub(in crate::store) mod cluster;
@@ -16,15 +16,18 @@ pub(crate) mod commands;
 mod connection;
 pub(in crate::store) mod endpoint;
 mod errors;
+mod flusher;
 mod functions;
 #[cfg(interleavings)]
 pub(crate) mod interleavings;
 pub(crate) mod library;
 pub(crate) mod limits;
 mod link;
+mod loading;
 pub(crate) mod names;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod nodes;
+mod pipeline;
 pub(crate) mod pool;
 pub(crate) mod queue;
 mod retry;
@@ -43,7 +46,7 @@ mod tests;
 pub(crate) mod tls;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -54,18 +57,19 @@ use tokio::time::{Instant, timeout};
 pub(super) use self::library::Clock;
 use crate::error::Error;
 use crate::error::reasons::Cause;
-use crate::key::Key;
 use crate::store::background::Background;
 use crate::store::base::Base;
 use crate::store::detached::Left;
 use crate::store::notifier::{ALL, Link as Pushes};
 use crate::store::operation::{Operation, Script};
 use crate::store::owed::Owed;
-use crate::store::redis::batch::{Batch, Budget};
-use crate::store::redis::library::{Library, Loaded};
+use crate::store::redis::batch::Batch;
+use crate::store::redis::budget::Budget;
+use crate::store::redis::command::Loaded;
+use crate::store::redis::library::Library;
 use crate::store::redis::limits::Limits;
 use crate::store::redis::link::{Link, LinkSettings, RuntimeLinks};
-use crate::store::redis::slots::Refused;
+use crate::store::redis::slots::{Masters, Refused};
 use crate::store::redis::source::Source;
 use crate::store::redis::subscription::Subscription;
 use crate::store::stats::{BreakerState, StoreStats};
@@ -78,6 +82,8 @@ pub(crate) struct RedisStore {
     /// The process that made the store.
     process: u32,
     pub(in crate::store) source: Source,
+    /// The masters of the slots of a Cluster.
+    masters: Option<Arc<Masters>>,
     pub(in crate::store) limits: Limits,
     clock: Clock,
     hasher: RandomState,
@@ -117,6 +123,7 @@ impl RedisStore {
             overloaded: OnceLock::new(),
             limits,
             clock,
+            masters: source.masters().map(Arc::clone),
             source,
             hasher: RandomState::new(),
             runtimes: Mutex::default(),
@@ -197,18 +204,6 @@ impl RedisStore {
         }
     }
 
-    /// Counts a batch that is sent.
-    fn note_sent(&self, operations: usize, budget: &Budget) {
-        // All callers of the batch are gone.
-        if operations == 0 {
-            return;
-        }
-        self.operations
-            .fetch_add(operations as u64, Ordering::Relaxed);
-        self.batches.fetch_add(1, Ordering::Relaxed);
-        self.telemetry.batch(operations, || budget.operations());
-    }
-
     /// Subscribes to the channels of this process and of all processes, unless the subscription is running.
     pub(super) fn subscribe(&self) {
         let channels =
@@ -272,14 +267,6 @@ impl RedisStore {
             .collect();
         drop(runtimes);
         ended.iter().for_each(|ended| ended.retire());
-    }
-
-    /// Returns the link for the calls of a key. It is always the same, so that the calls can be sent together.
-    fn link_of(&self, key: &Key) -> usize {
-        match self.limits.connections {
-            1 => 0,
-            links => self.hasher.hash_one(key) as usize % links,
-        }
     }
 
     /// Returns the error for operations that found the queue full or waited too long: overloaded if the server still

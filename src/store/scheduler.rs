@@ -61,7 +61,7 @@ struct State {
 /// A running task of the scheduler.
 struct Running {
     /// The runtime with a paused clock that it runs on; `None`: the background thread.
-    place: Option<Id>,
+    runtime_id: Option<Id>,
     /// When it wakes up next.
     next: Instant,
     /// Notified when work is due earlier than `next`.
@@ -73,8 +73,9 @@ impl State {
         self.joined.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn forget(&mut self, place: Option<Id>) {
-        self.tasks.retain(|running| running.place != place);
+    fn forget(&mut self, runtime_id: Option<Id>) {
+        self.tasks
+            .retain(|running| running.runtime_id != runtime_id);
     }
 }
 
@@ -111,22 +112,20 @@ impl Scheduler {
 
     /// Schedules on a runtime; `None`: on the background thread.
     fn schedule_on(self: &Arc<Self>, runtime: Option<Handle>, due: Instant) {
-        let place = runtime.as_ref().map(Handle::id);
+        let runtime_id = runtime.as_ref().map(Handle::id);
         let mut state = lock(&self.state);
-        if let Some(running) = state
-            .tasks
-            .iter_mut()
-            .find(|running| running.place == place)
-        {
-            if due < running.next {
-                running.next = due;
-                running.earlier.notify_one();
+        for running in &mut state.tasks {
+            if running.runtime_id == runtime_id {
+                if due < running.next {
+                    running.next = due;
+                    running.earlier.notify_one();
+                }
+                return;
             }
-            return;
         }
         let earlier = Arc::new(Notify::new());
         state.tasks.push(Running {
-            place,
+            runtime_id,
             next: due,
             earlier: Arc::clone(&earlier),
         });
@@ -136,14 +135,14 @@ impl Scheduler {
         link.mark_unchanged();
         let task = Task {
             scheduler: Arc::clone(self),
-            place,
+            runtime_id,
             earlier,
             link,
             done: false,
         };
         match runtime {
-            Some(runtime) => drop(runtime.spawn(task.go())),
-            None => self.background.spawn(task.go()),
+            Some(runtime) => drop(runtime.spawn(task.run())),
+            None => self.background.spawn(task.run()),
         }
     }
 
@@ -179,7 +178,7 @@ impl Scheduler {
     }
 
     /// Returns when a task wakes up next. `None`: there is nothing to do, and the task is removed from the list.
-    fn plan(&self, place: Option<Id>) -> Option<Instant> {
+    fn next_wake(&self, runtime_id: Option<Id>) -> Option<Instant> {
         // All of this is under one lock: a later `schedule` finds either the time that is set here or no task. The
         // tasks are dropped after the lock.
         let (joined, next);
@@ -192,10 +191,10 @@ impl Scheduler {
                 state
                     .tasks
                     .iter_mut()
-                    .find(|running| running.place == place),
+                    .find(|running| running.runtime_id == runtime_id),
             ) {
                 (Some(next), Some(running)) => running.next = next,
-                _ => state.forget(place),
+                _ => state.forget(runtime_id),
             }
         }
         drop(joined);
@@ -206,7 +205,7 @@ impl Scheduler {
 /// A running task. If its runtime ends first, another task continues the work.
 struct Task {
     scheduler: Arc<Scheduler>,
-    place: Option<Id>,
+    runtime_id: Option<Id>,
     earlier: Arc<Notify>,
     /// Reports each change of the link after the work was scheduled.
     link: watch::Receiver<Link>,
@@ -214,9 +213,9 @@ struct Task {
 }
 
 impl Task {
-    async fn go(mut self) {
+    async fn run(mut self) {
         let scheduler = Arc::clone(&self.scheduler);
-        while let Some(next) = scheduler.plan(self.place) {
+        while let Some(next) = scheduler.next_wake(self.runtime_id) {
             tokio::select! {
                 () = sleep_until(next) => scheduler.signal(Signal::Due),
                 () = self.earlier.notified() => {}
@@ -232,9 +231,9 @@ impl Drop for Task {
         if self.done {
             return;
         }
-        lock(&self.scheduler.state).forget(self.place);
+        lock(&self.scheduler.state).forget(self.runtime_id);
         // On the background thread the next `schedule` starts a new task.
-        if self.place.is_some() {
+        if self.runtime_id.is_some() {
             self.scheduler.schedule_on(None, Instant::now());
         }
     }

@@ -8,8 +8,7 @@ use std::time::Instant;
 use super::names::{BATCH, BREAKERS_OPEN, CALL, Event, QUEUE, RECONNECTS};
 use crate::error::reasons::Outage;
 use crate::sync::lock;
-use crate::telemetry::emit::{Fields, emit, series};
-use crate::telemetry::series::Series;
+use crate::telemetry::emit::{Fields, Series, emit, series};
 use crate::telemetry::throttle::Throttle;
 
 static OVERLOADED: Throttle = Throttle::new();
@@ -177,10 +176,6 @@ impl Server {
     /// A batch was sent. `waiting` returns how many operations still wait.
     pub(crate) fn batch(&self, operations: usize, waiting: impl FnOnce() -> u64) {
         self.0.batch.record(|| operations as f64);
-        self.waiting(waiting);
-    }
-
-    fn waiting(&self, waiting: impl FnOnce() -> u64) {
         self.0.queue.set(|| waiting() as f64);
     }
 
@@ -196,7 +191,7 @@ impl Server {
 
     /// Operations were refused because a bound is reached. `waiting` returns how many operations wait.
     pub(crate) fn overloaded(&self, operations: usize, waiting: impl FnOnce() -> u64) {
-        self.waiting(waiting);
+        self.0.queue.set(|| waiting() as f64);
         self.0.overloaded.count(operations as u64);
         if let Some(count) = OVERLOADED.note(operations as u64) {
             let fields = Fields {

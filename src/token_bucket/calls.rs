@@ -18,7 +18,7 @@ use crate::store::Store;
 use crate::store::client::{Client, Namespace};
 use crate::store::replicas::Replicas;
 use crate::telemetry::Outcome;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 use crate::token_bucket::renewals::Renewals;
 use crate::token_bucket::upstream::UpstreamEvents;
 

@@ -21,7 +21,7 @@ use crate::key::Key;
 use crate::learn::Learned;
 use crate::store::failure::Sharing;
 use crate::store::memory::cells::Cells;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::acquire::{Decide, Waiting};
 use crate::token_bucket::limits::{Several, keys_of};

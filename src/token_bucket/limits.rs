@@ -24,7 +24,7 @@ use crate::store::client::{Client, Namespace};
 use crate::store::failure::Sharing;
 use crate::store::memory::cells::Cells;
 use crate::sync::lock;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 use crate::token_bucket::TokenBucket;
 use crate::token_bucket::calls::counted;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use crate::telemetry::Event;
-use crate::telemetry::often::Throttled;
+use crate::telemetry::counters::Throttled;
 
 /// The events about values of upstreams that a namespace's layers read. Their counters are created at the first event.
 pub(crate) struct UpstreamEvents {

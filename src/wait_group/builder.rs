@@ -11,7 +11,7 @@ use crate::macros::setters;
 use crate::store::Store;
 use crate::store::client::Namespace;
 use crate::telemetry;
-use crate::telemetry::decisions::Decisions;
+use crate::telemetry::counters::Decisions;
 use crate::wait_group::turn::{Queueing, Turn};
 use crate::wait_group::{WaitGroup, check_limit};
 

@@ -12,7 +12,7 @@ use crate::lease::options::{Holding, LeaseOptions};
 use crate::lease::settings::CallerSettings;
 use crate::lease::token::Token;
 use crate::lease::{options, settings};
-use crate::telemetry::leases::Leases;
+use crate::telemetry::counters::Leases;
 
 /// All times are whole ticks. A tick is much longer than the grain of [`Drift`](super::super::validity::Drift), so that
 /// subtracting the grain makes no difference in ticks.

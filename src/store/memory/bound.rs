@@ -54,7 +54,7 @@ pub(super) struct Bound {
     bytes: AtomicUsize,
     /// Prepared in advance, so that a refusal is cheap.
     too_many: Error,
-    too_large: Error,
+    pub(super) too_large: Error,
     search: Mutex<Search>,
     telemetry: Server,
 }
@@ -94,11 +94,6 @@ impl Bound {
         }
     }
 
-    /// Whether there is no room for one more cell of `bytes`.
-    pub(super) fn is_full(&self, bytes: usize) -> bool {
-        !self.has_room(1, bytes)
-    }
-
     /// Whether keys without state must be removed at once. Otherwise they keep their memory until the sweeper comes, so
     /// that the next step is cheaper.
     pub(super) fn is_tight(&self) -> bool {
@@ -132,22 +127,11 @@ impl Bound {
         Ok(())
     }
 
-    /// Returns an error if there is no room for a stored cell to grow by `bytes`.
-    pub(super) fn check_growth(&self, bytes: usize) -> Result<(), Error> {
-        match bytes == 0 || self.has_room(0, bytes) {
-            true => Ok(()),
-            false => Err(self.too_large.clone()),
-        }
-    }
-
     /// Updates the bytes of a cell that existed before a step.
-    #[inline]
     pub(super) fn changed(&self, before: usize, after: usize) {
-        if after != before {
-            // Wraps around if the cell has shrunk.
-            self.bytes
-                .fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
-        }
+        // Wraps around if the cell has shrunk.
+        self.bytes
+            .fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Reports a refused step to telemetry. Must be called without a lock.
@@ -163,7 +147,8 @@ impl Bound {
         }
     }
 
-    fn has_room(&self, cells: usize, bytes: usize) -> bool {
+    /// Whether there is room for more cells, with `bytes` in total.
+    pub(super) fn has_room(&self, cells: usize, bytes: usize) -> bool {
         self.max
             .max_keys
             .saturating_sub(self.cells.load(Ordering::Relaxed))

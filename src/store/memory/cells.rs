@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::store::memory::bound::Bound;
 use crate::store::memory::clock::{Checks, Clock};
 use crate::store::memory::sweeper::{By, Sweep, Sweeper, Visit};
-use crate::store::notifier::Notifier;
+use crate::store::notifier::{Notifier, Push};
 use crate::store::operation::Cell;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock, try_lock};
@@ -82,15 +82,18 @@ impl<C: Cell> Cells<C> {
         payload: usize,
         step: impl FnOnce(&mut C, i64) -> R,
     ) -> Result<R, Error> {
-        let stepped = self.step_among(key, payload, |cell, now| {
-            let reply = step(cell, now);
-            (reply, cell.pushes())
-        });
-        let (reply, pushes) = stepped.inspect_err(|_| self.tell_refused())?;
-        for push in pushes {
-            self.shared.notifier.deliver(push);
+        match self.step_locked(key, payload, step) {
+            Ok((reply, pushes)) => {
+                for push in pushes {
+                    self.shared.notifier.deliver(push);
+                }
+                Ok(reply)
+            }
+            Err(error) => {
+                self.tell_refused();
+                Err(error)
+            }
         }
-        Ok(reply)
     }
 
     /// Reports a refused step to telemetry. Must be called without a lock.
@@ -106,13 +109,24 @@ impl<C: Cell> Cells<C> {
         payload: usize,
         step: impl FnOnce(&mut C, i64) -> R,
     ) -> Result<R, Error> {
-        let (hash, shard) = self.place(key);
+        let (reply, _) = self.step_locked(key, payload, step)?;
+        Ok(reply)
+    }
+
+    /// Applies a step to the locked cell of a key. Returns the reply, and the pushes of the step.
+    fn step_locked<R>(
+        &self,
+        key: &[u8],
+        payload: usize,
+        step: impl FnOnce(&mut C, i64) -> R,
+    ) -> Result<(R, Vec<Push>), Error> {
+        let (hash, shard) = self.locate(key);
         let mutex = &self.shards[shard];
         let bound = &self.shared.bound;
         let mut guard = lock(mutex);
         let mut now = self.now(&mut guard);
         let bytes = Entry::<C>::bytes_of(key) + payload;
-        if bound.is_full(bytes) && guard.find(hash, key).is_none() {
+        if !bound.has_room(1, bytes) && guard.find(hash, key).is_none() {
             drop(guard);
             bound.search(&self.shared.sweeper, now, 1, bytes);
             guard = lock(mutex);
@@ -122,25 +136,32 @@ impl<C: Cell> Cells<C> {
         if let Some(mut entry) = shard.find(hash, key) {
             let cell = &mut entry.get_mut().cell;
             let before = cell.heap_bytes();
-            bound
-                .check_growth(payload.saturating_sub(before))
-                .inspect_err(|_| self.shared.sweeper.press())?;
+            let growth = payload.saturating_sub(before);
+            if growth > 0 && !bound.has_room(0, growth) {
+                self.shared.sweeper.press();
+                return Err(bound.too_large.clone());
+            }
             if cell.is_idle(now) {
                 cell.clear();
             }
             let reply = step(cell, now);
-            bound.changed(before, cell.heap_bytes());
+            let pushes = cell.pushes();
+            let after = cell.heap_bytes();
+            if after != before {
+                bound.changed(before, after);
+            }
             if bound.is_tight() && cell.is_idle(now) {
                 let bytes = entry.get().bytes();
                 entry.remove();
                 bound.give_back(1, bytes);
             }
-            return Ok(reply);
+            return Ok((reply, pushes));
         }
         let mut cell = C::default();
         let reply = step(&mut cell, now);
+        let pushes = cell.pushes();
         if cell.is_idle(now) {
-            return Ok(reply);
+            return Ok((reply, pushes));
         }
         let bytes = Entry::<C>::bytes_of(key) + cell.heap_bytes();
         bound
@@ -150,12 +171,12 @@ impl<C: Cell> Cells<C> {
         drop(guard);
         bound.give_back(expired.len(), bytes_of(&expired));
         self.is_not_empty();
-        Ok(reply)
+        Ok((reply, pushes))
     }
 
     /// Returns the hash of a key, and its shard. One hash is enough: within a shard, other bits of it are used.
     #[inline]
-    pub(super) fn place(&self, key: &[u8]) -> (u64, usize) {
+    pub(super) fn locate(&self, key: &[u8]) -> (u64, usize) {
         let hash = self.hasher.hash_one(key);
         (hash, (hash >> 40) as usize % SHARDS)
     }

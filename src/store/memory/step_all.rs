@@ -17,7 +17,7 @@ struct NoRoom {
 }
 
 /// The location of the cell of a key.
-struct Place<'a> {
+struct Position<'a> {
     key: &'a [u8],
     hash: u64,
     shard: usize,
@@ -62,28 +62,28 @@ impl<C: Cell> Cells<C> {
         keys: &[impl AsRef<[u8]>],
         step: &mut impl FnMut(&mut [C], i64) -> R,
     ) -> Result<(R, Vec<Push>), NoRoom> {
-        let place = |key| {
-            let (hash, shard) = self.place(key);
-            Place { key, hash, shard }
+        let position = |key| {
+            let (hash, shard) = self.locate(key);
+            Position { key, hash, shard }
         };
-        let places: Vec<_> = keys.iter().map(|key| place(key.as_ref())).collect();
-        let (mut shards, now) = self.lock_all(&places);
+        let positions: Vec<_> = keys.iter().map(|key| position(key.as_ref())).collect();
+        let (mut shards, now) = self.lock_all(&positions);
         let mut cells = Vec::with_capacity(keys.len());
         let mut is_new = Vec::with_capacity(keys.len());
-        for place in &places {
-            let cell = self.copy_of(place, &mut shards, now);
+        for position in &positions {
+            let cell = self.copy_of(position, &mut shards, now);
             is_new.push(cell.is_none());
             cells.push(cell.unwrap_or_default());
         }
         let reply = step(&mut cells, now);
         let pushes = cells.iter_mut().flat_map(Cell::pushes).collect();
-        let new = places.iter().zip(cells.iter().zip(&is_new));
+        let new = positions.iter().zip(cells.iter().zip(&is_new));
         let new = new.filter(|(_, (cell, is_new))| **is_new && !cell.is_idle(now));
         let new: Vec<_> = new
-            .map(|(place, (cell, _))| Entry::<C>::bytes_of(place.key) + cell.heap_bytes())
+            .map(|(position, (cell, _))| Entry::<C>::bytes_of(position.key) + cell.heap_bytes())
             .collect();
         self.take_room(&new, now)?;
-        let expired = self.put_all(&places, &mut shards, cells, now);
+        let expired = self.put_all(&positions, &mut shards, cells, now);
         drop(shards);
         self.shared
             .bound
@@ -96,8 +96,11 @@ impl<C: Cell> Cells<C> {
 
     /// Locks the shards of these keys, each once, in the same order for all callers, which prevents deadlocks. Returns
     /// them with the time of the step.
-    fn lock_all(&self, places: &[Place<'_>]) -> (Shards<'_, C>, i64) {
-        let mut shards: Shards<'_, C> = places.iter().map(|place| (place.shard, None)).collect();
+    fn lock_all(&self, positions: &[Position<'_>]) -> (Shards<'_, C>, i64) {
+        let mut shards: Shards<'_, C> = positions
+            .iter()
+            .map(|position| (position.shard, None))
+            .collect();
         let mut now = i64::MIN;
         for (shard, guard) in &mut shards {
             let guard = guard.insert(lock(&self.shards[*shard]));
@@ -107,9 +110,9 @@ impl<C: Cell> Cells<C> {
     }
 
     /// Returns a copy of a cell, if the key has state. Removes expired state.
-    fn copy_of(&self, place: &Place<'_>, shards: &mut Shards<'_, C>, now: i64) -> Option<C> {
-        let shard = shards.get_mut(&place.shard)?.as_mut()?;
-        let entry = shard.find(place.hash, place.key)?;
+    fn copy_of(&self, position: &Position<'_>, shards: &mut Shards<'_, C>, now: i64) -> Option<C> {
+        let shard = shards.get_mut(&position.shard)?.as_mut()?;
+        let entry = shard.find(position.hash, position.key)?;
         if entry.get().cell.is_idle(now) {
             // Otherwise the next insert would sweep it.
             self.shared.bound.give_back(1, entry.get().bytes());
@@ -139,19 +142,19 @@ impl<C: Cell> Cells<C> {
     /// Puts the cells back after the step. Returns the expired cells, which the caller drops without the locks.
     fn put_all(
         &self,
-        places: &[Place<'_>],
+        positions: &[Position<'_>],
         shards: &mut Shards<'_, C>,
         cells: Vec<C>,
         now: i64,
     ) -> Vec<Entry<C>> {
         let bound = &self.shared.bound;
         let mut expired = Vec::new();
-        for (place, cell) in places.iter().zip(cells) {
-            let Some(Some(shard)) = shards.get_mut(&place.shard) else {
+        for (position, cell) in positions.iter().zip(cells) {
+            let Some(Some(shard)) = shards.get_mut(&position.shard) else {
                 continue;
             };
             let is_idle = cell.is_idle(now);
-            match shard.find(place.hash, place.key) {
+            match shard.find(position.hash, position.key) {
                 Some(entry) if is_idle && bound.is_tight() => {
                     bound.give_back(1, entry.get().bytes());
                     entry.remove();
@@ -160,7 +163,9 @@ impl<C: Cell> Cells<C> {
                     bound.changed(entry.get().cell.heap_bytes(), cell.heap_bytes());
                     entry.get_mut().cell = cell;
                 }
-                None if !is_idle => expired.extend(shard.insert(place.hash, place.key, cell, now)),
+                None if !is_idle => {
+                    expired.extend(shard.insert(position.hash, position.key, cell, now))
+                }
                 None => {}
             }
         }

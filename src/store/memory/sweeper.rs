@@ -82,10 +82,10 @@ struct List {
     running: bool,
 }
 
-/// A namespace that had cells at the last visit. `keep` keeps its state alive without other references.
+/// A namespace that had cells at the last visit. `keep_alive` keeps its state alive without other references.
 struct Listed {
     cells: Weak<dyn Sweep>,
-    keep: Option<Arc<dyn Sweep>>,
+    keep_alive: Option<Arc<dyn Sweep>>,
 }
 
 impl Sweeper {
@@ -104,7 +104,7 @@ impl Sweeper {
         let keeps: Vec<_> = list
             .namespaces
             .iter_mut()
-            .map(|listed| listed.keep.take())
+            .map(|listed| listed.keep_alive.take())
             .collect();
         drop(list);
         drop(keeps);
@@ -117,8 +117,11 @@ impl Sweeper {
             return;
         }
         let weak = Arc::downgrade(&cells);
-        let keep = (!list.disowned).then_some(cells);
-        list.namespaces.push(Listed { cells: weak, keep });
+        let keep_alive = (!list.disowned).then_some(cells);
+        list.namespaces.push(Listed {
+            cells: weak,
+            keep_alive,
+        });
         let start = !list.running;
         list.running = true;
         // If the task cannot be spawned, it is dropped at once, and its drop locks the list.
@@ -197,7 +200,7 @@ impl Drop for Sweeper {
     }
 }
 
-/// The sweeper task. It does not keep the store alive.
+/// The sweeper task. It does not keep_alive the store alive.
 struct Task {
     /// Keeps the thread running as long as the task.
     _home: Background,

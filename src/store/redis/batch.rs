@@ -1,4 +1,4 @@
-//! A batch: operations that are sent together, the script calls that they become, and the replies to these calls. Each
+//! A batch: operations that are sent together, and the replies to their script calls. Each
 //! reply is stored in the batch once; each caller decodes its own part in its own task.
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::error::reasons::Cause;
 use crate::key::Key;
 use crate::store::notifier::{END, Push};
 use crate::store::operation::{Fields, Garbled, Operation, Repeat};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::store::redis::budget::{Budget, Weight};
 use crate::sync::{Mutex, MutexGuard, lock};
 
 type Replies = Box<[OnceLock<Result<Reply, Error>>]>;
@@ -22,7 +22,7 @@ type Replies = Box<[OnceLock<Result<Reply, Error>>]>;
 /// Operations that are sent together.
 pub(super) struct Batch<O: Operation> {
     state: Mutex<State<O>>,
-    /// The replies by call. Set when the batch departs.
+    /// The replies by call. Set when the batch is sent.
     replies: OnceLock<Replies>,
     /// The budget that the waiting operations use.
     budget: Arc<Budget>,
@@ -38,7 +38,7 @@ pub(super) struct State<O: Operation> {
     /// The number of operations whose callers are gone.
     left: usize,
     /// Whether the batch was taken from the queue.
-    departed: bool,
+    is_closed: bool,
 }
 
 /// An operation in a batch.
@@ -62,7 +62,7 @@ pub(super) enum Phase<O: Operation> {
     /// Its caller is gone.
     Left,
     /// The reply has arrived.
-    Landed(ReplySlot),
+    Arrived(ReplySlot),
     /// The reply is decoded, or there will be none. `None` after its caller has taken it.
     Decoded(Option<Box<Result<O::Reply, Error>>>),
 }
@@ -106,8 +106,10 @@ impl ReplySlot {
         replies: Option<&Replies>,
     ) -> Result<O::Reply, Error> {
         let reply = self.reply(replies)?;
-        confirmed(reply)?;
-        self.read(operation, reply)
+        match &reply.unconfirmed {
+            Some(error) => Err(error.clone()),
+            None => self.read(operation, reply),
+        }
     }
 
     /// Decodes the reply to an operation.
@@ -127,8 +129,15 @@ impl ReplySlot {
     }
 
     fn reply(self, replies: Option<&Replies>) -> Result<&Reply, Error> {
-        let landed = replies.and_then(|replies| replies.get(self.call as usize)?.get());
-        landed.ok_or_else(lost)?.as_ref().map_err(Clone::clone)
+        let Some(replies) = replies else {
+            return Err(lost());
+        };
+        let reply = replies.get(self.call as usize).and_then(OnceLock::get);
+        match reply {
+            Some(Ok(reply)) => Ok(reply),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(lost()),
+        }
     }
 }
 
@@ -142,12 +151,12 @@ impl<O: Operation> State<O> {
     }
 
     /// Passes the operations of a run their parts of the reply. `first` is the first slot of the run.
-    fn land_run(
+    fn deliver_run(
         &mut self,
         first: ReplySlot,
         indices: &[usize],
         replies: Option<&Replies>,
-        landing: &mut Deliveries<O>,
+        deliveries: &mut Deliveries<O>,
         wakers: &mut SmallVec<[Waker; 32]>,
     ) {
         let Self { items, left, .. } = self;
@@ -163,31 +172,36 @@ impl<O: Operation> State<O> {
         let mut orphans = Vec::new();
         for index in indices {
             let item = &mut items[*index];
-            landing.owed += usize::from(item.owed);
+            deliveries.owed += usize::from(item.owed);
             let is_gone = item.is_gone();
             let counter = if is_gone { &mut later } else { &mut nth };
-            let place = ReplySlot {
+            let slot = ReplySlot {
                 nth: *counter,
                 ..first
             };
             *counter += 1;
             let phase = if O::NOTIFIES || is_gone {
-                let reply = place.reply(replies);
-                let mut decoded = reply
-                    .clone()
-                    .and_then(|reply| place.read(item.operation.take(), reply));
+                let reply = slot.reply(replies);
+                let mut decoded = match &reply {
+                    Ok(reply) => slot.read(item.operation.take(), reply),
+                    Err(error) => Err(error.clone()),
+                };
                 // Messages to waiters are valid even if the call itself does not count.
-                landing
-                    .pushes
-                    .extend(decoded.iter_mut().flat_map(O::pushes));
-                let decoded = reply.and_then(confirmed).and(decoded);
+                if let Ok(decoded) = &mut decoded {
+                    deliveries.pushes.extend(O::pushes(decoded));
+                }
+                if let Ok(reply) = reply
+                    && let Some(error) = &reply.unconfirmed
+                {
+                    decoded = Err(error.clone());
+                }
                 if is_gone {
                     orphans.extend(decoded);
                     continue;
                 }
                 Phase::Decoded(Some(Box::new(decoded)))
             } else {
-                Phase::Landed(place)
+                Phase::Arrived(slot)
             };
             if let Phase::Waiting(waker) = std::mem::replace(&mut item.phase, phase) {
                 wakers.extend(waker);
@@ -195,7 +209,7 @@ impl<O: Operation> State<O> {
         }
         if !orphans.is_empty() {
             let key = items[indices[0]].key.clone();
-            landing.orphans.push((key, orphans));
+            deliveries.orphans.push((key, orphans));
         }
     }
 }
@@ -216,7 +230,7 @@ impl<O: Operation> Batch<O> {
             items,
             bytes,
             left: 0,
-            departed: false,
+            is_closed: false,
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -230,20 +244,22 @@ impl<O: Operation> Batch<O> {
         lock(&self.state)
     }
 
-    /// Marks the batch as departed and returns its budget.
+    /// Marks the batch as taken from the queue, and returns its budget.
     pub(super) fn close(&self) -> MutexGuard<'_, State<O>> {
-        let mut state = self.state();
-        state.departed = true;
-        self.budget.give_back(std::mem::take(&mut state.weight));
+        let mut state = lock(&self.state);
+        state.is_closed = true;
+        let weight = std::mem::take(&mut state.weight);
+        if weight > 0 {
+            self.budget.give_back(weight);
+        }
         state
     }
 
-    /// Sets the number of calls of the departing batch.
+    /// Sets the number of calls of the batch, which is sent now.
     pub(super) fn note_sent(&self, calls: usize) {
-        // A batch departs once.
-        let _ = self
-            .replies
-            .set((0..calls).map(|_| OnceLock::new()).collect());
+        let replies = std::iter::repeat_with(OnceLock::new).take(calls);
+        // A batch is sent once.
+        let _ = self.replies.set(replies.collect());
     }
 
     /// Stores the reply to a call. The runs of the call refer to the items in `order`.
@@ -254,18 +270,20 @@ impl<O: Operation> Batch<O> {
         order: &[usize],
         reply: Result<Reply, Error>,
     ) -> Deliveries<O> {
-        let mut landing = Deliveries {
+        let mut deliveries = Deliveries {
             owed: 0,
             pushes: Vec::new(),
             orphans: Vec::new(),
         };
         let replies = self.replies.get();
-        if let Some(cell) = replies.and_then(|replies| replies.get(number)) {
+        if let Some(replies) = replies
+            && let Some(cell) = replies.get(number)
+        {
             // Each reply arrives once.
             let _ = cell.set(reply);
         }
         let mut wakers: SmallVec<[Waker; 32]> = SmallVec::new();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let mut at = 0;
         for run in &call.runs {
             let first = ReplySlot {
@@ -275,12 +293,12 @@ impl<O: Operation> Batch<O> {
                 nth: 0,
             };
             let indices = &order[run.at.clone()];
-            state.land_run(first, indices, replies, &mut landing, &mut wakers);
+            state.deliver_run(first, indices, replies, &mut deliveries, &mut wakers);
             at += run.size as u32;
         }
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
-        landing
+        deliveries
     }
 
     /// Fails the operations that still wait, or all except reserved ones. Returns how many of them were owed.
@@ -300,7 +318,7 @@ impl<O: Operation> Batch<O> {
                     owed += usize::from(item.owed);
                 }
                 Phase::Left => owed += usize::from(item.owed),
-                landed => item.phase = landed,
+                arrived => item.phase = arrived,
             }
         }
         wakers.into_iter().for_each(Waker::wake);
@@ -313,7 +331,7 @@ impl<O: Operation> Batch<O> {
         index: usize,
         context: &mut Context<'_>,
     ) -> Poll<Result<O::Reply, Error>> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let item = &mut state.items[index];
         match &mut item.phase {
             Phase::Waiting(Some(waker)) => {
@@ -324,16 +342,17 @@ impl<O: Operation> Batch<O> {
                 *waker = Some(context.waker().clone());
                 Poll::Pending
             }
-            Phase::Landed(place) => {
-                let place = *place;
+            Phase::Arrived(slot) => {
+                let slot = *slot;
                 let operation = item.operation.take();
                 item.phase = Phase::Decoded(None);
                 drop(state);
-                Poll::Ready(place.decode(operation, self.replies.get()))
+                Poll::Ready(slot.decode(operation, self.replies.get()))
             }
-            Phase::Decoded(decoded) => decoded
-                .take()
-                .map_or(Poll::Pending, |decoded| Poll::Ready(*decoded)),
+            Phase::Decoded(decoded) => match decoded.take() {
+                Some(decoded) => Poll::Ready(*decoded),
+                None => Poll::Pending,
+            },
             Phase::Left => Poll::Pending,
         }
     }
@@ -345,7 +364,7 @@ impl<O: Operation> Batch<O> {
             items,
             left,
             weight,
-            departed,
+            is_closed,
             ..
         } = &mut *state;
         let item = &mut items[index];
@@ -353,13 +372,13 @@ impl<O: Operation> Batch<O> {
             Phase::Waiting(_) => {
                 item.phase = Phase::Left;
                 *left += 1;
-                if !*departed && !item.owed {
+                if !*is_closed && !item.owed {
                     *weight -= item.weight;
                     self.budget.give_back(item.weight);
                 }
                 None
             }
-            Phase::Landed(place) => place.decode(item.operation.take(), self.replies.get()).ok(),
+            Phase::Arrived(slot) => slot.decode(item.operation.take(), self.replies.get()).ok(),
             Phase::Decoded(decoded) => decoded.and_then(|decoded| decoded.ok()),
             Phase::Left => {
                 item.phase = Phase::Left;
@@ -368,11 +387,6 @@ impl<O: Operation> Batch<O> {
         };
         reply.map(|reply| (item.key.clone(), reply))
     }
-}
-
-/// Returns an error if the call of a reply does not count.
-fn confirmed(reply: &Reply) -> Result<(), Error> {
-    reply.unconfirmed.clone().map_or(Ok(()), Err)
 }
 
 fn lost() -> Error {
@@ -393,7 +407,7 @@ pub(super) type Runs = SmallVec<[Run; 1]>;
 
 /// Equal operations on one key, next to each other.
 pub(super) struct Run {
-    /// The positions in the order of the plan.
+    /// The positions in the order of the operations.
     pub(super) at: Range<usize>,
     /// The size in runs, see [`Operation::size`].
     pub(super) size: usize,
@@ -402,7 +416,11 @@ pub(super) struct Run {
 impl Call {
     /// The size in runs, see [`Operation::size`].
     pub(super) fn size(&self) -> usize {
-        self.runs.iter().map(|run| run.size).sum()
+        let mut size = 0;
+        for run in &self.runs {
+            size += run.size;
+        }
+        size
     }
 }
 
@@ -449,7 +467,7 @@ impl Reply {
     }
 
     /// The fields of these runs.
-    pub(super) fn fields(&self, runs: Range<usize>) -> Fields<'_> {
+    fn fields(&self, runs: Range<usize>) -> Fields<'_> {
         let range = 1 + runs.start * self.width..1 + runs.end * self.width;
         Fields::new(self.values.get(range).unwrap_or_default(), self.twice)
     }
@@ -459,72 +477,19 @@ impl Reply {
 fn numbers(text: &[u8]) -> Option<Vec<Value>> {
     let mut values = Vec::with_capacity(8);
     for word in text.split(|byte| *byte == b' ') {
-        let (sign, digits) = word
-            .strip_prefix(b"-")
-            .map_or((1, word), |digits| (-1, digits));
+        let is_negative = word.first() == Some(&b'-');
+        let digits = &word[usize::from(is_negative)..];
         // A number of at most 18 digits fits.
         if !(1..=18).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
             return None;
         }
-        let number = digits
-            .iter()
-            .fold(0, |number, digit| 10 * number + i64::from(digit - b'0'));
-        values.push(Value::Int(sign * number));
+        let mut number = 0;
+        for digit in digits {
+            number = 10 * number + i64::from(digit - b'0');
+        }
+        values.push(Value::Int(if is_negative { -number } else { number }));
     }
     Some(values)
-}
-
-/// The number of operations and bytes that may wait in all queues of a runtime. The operations are in the upper bits of
-/// one number, and their bytes in the lower bits, so that they change together.
-#[derive(Debug)]
-pub(super) struct Budget {
-    waiting: AtomicU64,
-    operations: u64,
-    bytes: u64,
-}
-
-/// The operations and bytes of an operation or a batch, encoded as in [`Budget`].
-pub(super) type Weight = u64;
-
-const BYTES: u32 = 40;
-pub(in crate::store) const MOST_OPERATIONS: usize = 1 << 22;
-pub(in crate::store) const MOST_BYTES: usize = 1 << 38;
-
-/// The bytes that a waiting operation counts besides its key and payload: about the size of its entry in a batch.
-const PLACE: usize = 256;
-
-pub(super) fn weight(bytes: usize) -> Weight {
-    (1 << BYTES) | (bytes + PLACE).min(MOST_BYTES) as u64
-}
-
-impl Budget {
-    pub(super) fn new(operations: usize, bytes: usize) -> Self {
-        Self {
-            waiting: AtomicU64::new(0),
-            operations: operations as u64,
-            bytes: bytes as u64,
-        }
-    }
-
-    /// Reserves budget, if there is enough.
-    pub(super) fn take(&self, weight: Weight) -> bool {
-        let before = self.waiting.fetch_add(weight, Ordering::Relaxed);
-        let fits = (before >> BYTES) < self.operations
-            && (before & ((1 << BYTES) - 1)) + (weight & ((1 << BYTES) - 1)) <= self.bytes;
-        if !fits {
-            self.give_back(weight);
-        }
-        fits
-    }
-
-    pub(super) fn give_back(&self, weight: Weight) {
-        self.waiting.fetch_sub(weight, Ordering::Relaxed);
-    }
-
-    /// The number of waiting operations.
-    pub(super) fn operations(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed) >> BYTES
-    }
 }
 
 #[cfg(test)]

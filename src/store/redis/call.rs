@@ -1,23 +1,24 @@
-//! The usual path of a call: it checks the breaker, sends the call once, and waits for the reply within the timeout.
-//! The outcome updates the state of the connection and the breaker.
+//! The usual path of a call: it checks the breaker, sends the call once, as a function or as a script, and waits for the
+//! reply within the timeout. The outcome updates the state of the connection and the breaker.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use redis::{self, RedisError};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::operation::Repeat;
-use crate::store::redis::attempt::{Failed, Outgoing};
 use crate::store::redis::batch::{Call, Reply};
-use crate::store::redis::library::Loaded;
+use crate::store::redis::command::{Form, Loaded};
+use crate::store::redis::connection::was_written;
+use crate::store::redis::errors::Redirect;
 use crate::store::redis::link::{Link, Ready, Route, RuntimeLinks};
-use crate::store::redis::retry::Copies;
-use crate::store::redis::{RedisStore, errors};
+use crate::store::redis::{RedisStore, errors, functions};
 use crate::sync::lock;
 
 /// After this time without a reply, the connection may have been closed because it was idle.
@@ -28,6 +29,30 @@ const LATE: Duration = Duration::from_millis(20);
 
 /// How often all other tasks may run before a reply counts as missing.
 const TURNS: usize = 8;
+
+/// A call that is being sent.
+pub(super) struct Outgoing<'a> {
+    pub(super) links: &'a RuntimeLinks,
+    /// The route to the master that has the slot of its keys, as far as is known.
+    pub(super) route: &'a Route,
+    pub(super) script: &'a Loaded,
+    pub(super) call: &'a Call,
+    pub(super) began: Instant,
+    /// Whether its connection had been idle before.
+    pub(super) was_idle: bool,
+}
+
+/// The failure of an attempt to run a script.
+pub(super) struct Failed {
+    pub(super) outage: Outage,
+    /// When the call was sent; `None`: there was no connection.
+    pub(super) sent: Option<Instant>,
+    /// Whether anything was probably written.
+    pub(super) written: bool,
+    /// Whether the server replied to other calls meanwhile. Then it is slow, but not down.
+    pub(super) answers: bool,
+    pub(super) redirect: Option<Redirect>,
+}
 
 impl RedisStore {
     /// Runs a script. The call is sent once, with these exceptions:
@@ -54,87 +79,89 @@ impl RedisStore {
         script: &Loaded,
         call: &Call,
     ) -> Result<Reply, Error> {
-        self.check_breaker(route)?;
-        let was_idle = !route.link.answered_within(IDLE);
-        let mut copies = Copies::new(Instant::now(), was_idle);
+        if route.link.has_switched() {
+            // The failures were those of the former master.
+            route.breaker.half_open();
+        }
+        if let Err(error) = route.breaker.check() {
+            // There may be a new master, which has a breaker of its own.
+            self.source.look_for_masters(None);
+            return Err(error);
+        }
         let outgoing = Outgoing {
             links,
             route,
             script,
             call,
+            began: Instant::now(),
+            was_idle: !route.link.answered_within(IDLE),
         };
-        let probed = if was_idle && call.repeat == Repeat::Never {
+        let probed = if outgoing.was_idle && call.repeat == Repeat::Never {
             self.probe(&links.runtime, &route.link).await
         } else {
             Ok(())
         };
-        let mut outcome = match probed {
+        let outcome = match probed {
             Ok(()) => self.attempt(&outgoing, route, false).await,
             Err(failed) => Err(failed),
         };
-        // Boxed, because most calls are not repeated.
-        while let Err(failed) = &outcome
-            && let Some(again) = Box::pin(self.retry(&outgoing, &mut copies, failed)).await?
-        {
-            outcome = again;
-        }
-        self.ended(route, &copies, outcome)
-    }
-
-    /// Checks whether a call may be made now.
-    fn check_breaker(&self, route: &Route) -> Result<(), Error> {
-        if route.link.has_switched() {
-            // The failures were those of the former master.
-            route.breaker.half_open();
-        }
-        route.breaker.check().inspect_err(|_| {
-            // There may be a new master, which has a breaker of its own.
-            self.source.look_for_masters(None);
-        })
-    }
-
-    /// Updates the connection and the breaker with the outcome of a call.
-    fn ended(
-        &self,
-        route: &Route,
-        copies: &Copies,
-        outcome: Result<Reply, Failed>,
-    ) -> Result<Reply, Error> {
-        let is_current = self.source.is_current(route.master);
-        if !is_current {
-            // The store has left this master, but this call may have connected to it again.
-            route.link.close(None);
-        }
-        if copies.other.is_some() {
-            // The master that redirected the call has replied.
-            self.succeeded(route);
-        }
-        // The node of ASK may have no slots yet.
-        let counts = copies.other.is_some() || is_current;
-        let last = copies.other.as_deref().unwrap_or(route);
-        let failed = match outcome {
+        match outcome {
             Ok(reply) => {
-                self.succeeded(last);
-                self.telemetry
-                    .call(copies.began, reply.unconfirmed.is_none());
-                return Ok(if copies.twice {
-                    reply.sent_twice()
-                } else {
-                    reply
-                });
+                if let Some(masters) = &self.masters
+                    && !masters.is_current(route.master)
+                {
+                    // The store has left this master, but this call may have connected to it again.
+                    route.link.close(None);
+                }
+                self.succeeded(route);
+                let counts = reply.unconfirmed.is_none();
+                self.telemetry.call(outgoing.began, counts);
+                Ok(reply)
             }
-            Err(failed) => failed,
-        };
-        let Failed { outage, sent, .. } = failed;
-        if failed.answers || !errors::is_outage(outage.cause) {
-            self.succeeded(last);
-        } else if counts {
-            last.link.failed();
-            last.breaker
-                .failed(sent.unwrap_or(copies.began), &outage, sent.is_none());
+            // Boxed, because most calls are not repeated.
+            Err(failed) => Box::pin(self.retry(&outgoing, failed)).await,
         }
-        self.telemetry.call(copies.began, false);
-        Err(copies.error(outage.into()))
+    }
+
+    /// Sends a call once, and again if the server does not have the function or the script, or refuses the function.
+    /// `route`: where this attempt is sent. `asking`: the server is importing the slot.
+    pub(super) async fn attempt(
+        &self,
+        outgoing: &Outgoing<'_>,
+        route: &Route,
+        asking: bool,
+    ) -> Result<Reply, Failed> {
+        let held = match route.link.connected() {
+            Some(held) => held,
+            None => self.hold(&outgoing.links.runtime, &route.link).await?,
+        };
+        let mut attempt = Attempt {
+            store: self,
+            outgoing,
+            route,
+            asking,
+            form: outgoing.script.form(held.functions.are_used()),
+            held,
+            loads: 0,
+            written: true,
+        };
+        let sent = Instant::now();
+        loop {
+            if matches!(attempt.form, Form::Function) && attempt.held.functions.are_missing() {
+                if !attempt.load().await? {
+                    return attempt.ended(sent, None);
+                }
+                continue;
+            }
+            let answer = attempt.send().await;
+            if let Some(Err(error)) = &answer
+                && let Some(form) = attempt.other_form(error)
+            {
+                attempt.form = form;
+                continue;
+            }
+            return attempt.ended(sent, answer);
+        }
     }
 
     /// Records that the server has replied. If this ends an outage, all other runtimes probe the server with their next
@@ -147,31 +174,6 @@ impl RedisStore {
                 links.leave_former();
             }
         }
-    }
-
-    /// Returns the connection. If there is none, it connects first.
-    pub(super) async fn hold(
-        &self,
-        runtime: &Handle,
-        link: &Arc<Link>,
-    ) -> Result<Arc<Ready>, Failed> {
-        link.hold(runtime).await.map_err(|outage| {
-            self.source.look_for_masters(None);
-            // A node that denies this user the list of masters is up.
-            let cause = if outage.cause == Cause::Denied {
-                Cause::Denied
-            } else {
-                Cause::NotSent
-            };
-            let outage = Outage { cause, ..outage };
-            Failed {
-                outage,
-                sent: None,
-                written: false,
-                answers: false,
-                redirect: None,
-            }
-        })
     }
 
     /// Records that a call has failed, and closes its connection if that is lost.
@@ -254,6 +256,115 @@ impl RedisStore {
             }
         }
         None
+    }
+}
+
+/// One attempt of a call, at one server.
+pub(super) struct Attempt<'a> {
+    pub(super) store: &'a RedisStore,
+    pub(super) outgoing: &'a Outgoing<'a>,
+    /// Where this attempt is sent.
+    pub(super) route: &'a Route,
+    /// Whether the server is importing the slot.
+    asking: bool,
+    pub(super) held: Arc<Ready>,
+    /// How the call is sent next.
+    pub(super) form: Form,
+    /// How often the library was loaded for the call.
+    pub(super) loads: usize,
+    /// Whether anything was probably written.
+    written: bool,
+}
+
+/// The reply of a server, and the reason why the call does not count; `None`: no reply in time.
+type Answered = Option<Result<(redis::Value, Option<RedisError>), RedisError>>;
+
+impl Attempt<'_> {
+    async fn send(&mut self) -> Answered {
+        let Outgoing {
+            links,
+            script,
+            call,
+            ..
+        } = *self.outgoing;
+        let store = self.store;
+        let asking = self.asking;
+        let written = &mut self.written;
+        let in_other_form;
+        let command = if matches!(self.form, Form::Function) {
+            &call.command
+        } else {
+            in_other_form = script.in_form(&call.command, self.form);
+            &in_other_form
+        };
+        let mut connection = self.held.connection.clone();
+        // Pinned here: futures are large, and would be copied when they are moved into each other.
+        let sending = pin!(async {
+            if asking || store.limits.durability.is_some() {
+                let call = (command, call.slot);
+                return store
+                    .send_in_pipeline(&mut connection, call, asking, written)
+                    .await;
+            }
+            let reply = was_written(pin!(connection.send(command)), written).await?;
+            Ok((reply, None))
+        });
+        let sending = pin!(self.route.link.unless_switched(self.held.switches, sending));
+        store
+            .in_time(&links.runtime, &self.route.link, sending)
+            .await
+    }
+
+    /// Returns the outcome of the attempt, and updates the state of the connection.
+    fn ended(self, sent: Instant, answer: Answered) -> Result<Reply, Failed> {
+        let store = self.store;
+        let link = &self.route.link;
+        let mut redirect = None;
+        let outage = match answer {
+            Some(Ok((reply, unconfirmed))) => {
+                if let Some(mut reply) = Reply::parse(reply, self.outgoing.call.size()) {
+                    link.answered();
+                    if let Some(error) = unconfirmed {
+                        reply.unconfirmed = Some(errors::outage(error).into());
+                    }
+                    return Ok(reply);
+                }
+                let text = self.outgoing.script.unexpected(self.form);
+                errors::of(Cause::Unexpected, text)
+            }
+            Some(Err(error)) => {
+                redirect = errors::redirect(&error);
+                errors::outage(error)
+            }
+            None => store.timed_out(),
+        };
+        let failed = store.failed(link, &self.held, sent, outage);
+        if errors::is_outage(failed.outage.cause) {
+            let connection = self.held.connection.clone();
+            store.source.look_for_masters(Some(connection));
+        }
+        Err(Failed {
+            written: self.written,
+            redirect,
+            ..failed
+        })
+    }
+
+    /// Returns the other form in which the call is sent after this error, if any. The call has not run.
+    fn other_form(&self, error: &RedisError) -> Option<Form> {
+        match self.form {
+            Form::Function if functions::is_unknown(error) => self.held.functions.miss(),
+            Form::Function if functions::are_refused(error) => {
+                self.held.functions.forbid();
+                self.store.telemetry.without_functions(&error.to_string());
+                return Some(Form::Digest);
+            }
+            // A function is refused as a whole, even if it would write nothing, or would only free memory at OOM.
+            Form::Function if errors::refuses_writes(error) => return Some(Form::Digest),
+            Form::Digest if errors::is_no_script(error) => return Some(Form::Full),
+            _ => return None,
+        }
+        Some(Form::Function)
     }
 }
 

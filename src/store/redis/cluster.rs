@@ -77,8 +77,8 @@ impl Cluster {
     pub(super) fn look_for_masters(self: &Arc<Self>) -> impl Future<Output = ()> + use<> + Send {
         let cluster = Arc::clone(self);
         self.masters.refresh(async move {
-            let asked = timeout(cluster.longest, cluster.topology()).await;
-            asked.unwrap_or_else(|_| Err(cluster.unanswered()))
+            let answer = timeout(cluster.longest, cluster.topology()).await;
+            answer.unwrap_or_else(|_| Err(cluster.unanswered()))
         })
     }
 
@@ -98,8 +98,8 @@ impl Cluster {
             let mut connection = Connection::Server(node.connect().await?);
             slots::ask(&mut connection, &node.host()).await
         };
-        let asked = ask_in_turn(nodes.into_iter(), true, ask).await;
-        asked.map_err(|outage| outage.unwrap_or_else(|| self.unanswered()))
+        let answer = ask_in_turn(nodes.into_iter(), true, ask).await;
+        answer.map_err(|outage| outage.unwrap_or_else(|| self.unanswered()))
     }
 
     fn unanswered(&self) -> Outage {

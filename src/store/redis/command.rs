@@ -1,13 +1,17 @@
-//! The script calls for the operations of a batch: which operations are sent in one call, and the command of each call.
+//! The script calls for the operations of a batch: which operations are sent in one call, and the command of each call,
+//! as a function or as a script.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
+#[cfg(test)]
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use redis::Cmd;
+use redis::{self, Cmd};
 use smallvec::SmallVec;
 
-use crate::store::operation::{Argument, Arguments, Operation, packed};
+use crate::store::operation::{Argument, Arguments, Operation, Script, packed};
 use crate::store::redis::batch::{Call, Item, Run, Runs};
-use crate::store::redis::library::Loaded;
+use crate::store::redis::library::{Clock, Library};
 use crate::store::redis::names::KeySpace;
 use crate::store::redis::slots;
 
@@ -16,17 +20,20 @@ const MOST_PAYLOAD: usize = 64 << 10;
 
 /// The calls for some operations, and the order of the operations in them. Operations of one group and key keep their
 /// order. The ranges of all runs, one call after the other, are contiguous.
-pub(super) struct Plan {
-    pub(super) calls: SmallVec<[Call; 1]>,
+pub(super) struct Calls {
+    pub(super) list: SmallVec<[Call; 1]>,
     pub(super) order: SmallVec<[usize; 1]>,
 }
 
-impl Plan {
-    /// Plans the calls for the operations that still must be sent.
+impl Calls {
+    /// Callss the calls for the operations that still must be sent.
     pub(super) fn new<O: Operation>(script: &Loaded, space: &KeySpace, items: &[Item<O>]) -> Self {
-        let mut order: SmallVec<[usize; 1]> = (0..items.len())
-            .filter(|at| items[*at].is_wanted() && items[*at].operation.is_some())
-            .collect();
+        let mut order: SmallVec<[usize; 1]> = SmallVec::new();
+        for (at, item) in items.iter().enumerate() {
+            if item.is_wanted() && item.operation.is_some() {
+                order.push(at);
+            }
+        }
         let groups = if order.len() > 1 {
             groups(items)
         } else {
@@ -45,21 +52,21 @@ impl Plan {
             order: &order,
             groups: &groups,
         };
-        let mut calls = SmallVec::new();
+        let mut list = SmallVec::new();
         let mut start = 0;
         while start < order.len() {
             let slot = items[order[start]].slot;
             let runs = pending.runs(start);
             start = runs.last().map_or(order.len(), |last| last.at.end);
             let command = pending.command(script, space, &runs);
-            calls.push(Call {
+            list.push(Call {
                 command,
                 slot,
                 runs,
                 repeat: O::REPEAT,
             });
         }
-        Self { calls, order }
+        Self { list, order }
     }
 }
 
@@ -105,7 +112,7 @@ fn groups<O: Operation>(items: &[Item<O>]) -> Vec<usize> {
         .collect()
 }
 
-/// Operations in the order of a plan, and the group of each item if there are several.
+/// Operations in the order of their calls, and the group of each item if there are several.
 struct Pending<'a, O: Operation> {
     items: &'a [Item<O>],
     order: &'a [usize],
@@ -163,23 +170,59 @@ impl<O: Operation> Pending<'_, O> {
 
     fn command(&self, script: &Loaded, space: &KeySpace, runs: &[Run]) -> Cmd {
         let named = if O::ONE_KEY { &runs[..1] } else { runs };
-        let slot = runs.first().and_then(|run| self.item(run.at.start).slot);
+        let mut keys = 0;
+        for run in named {
+            let key = &self.item(run.at.start).key;
+            keys += space.width(key.as_bytes(), O::PARTS.len());
+        }
+        let mut bytes = 0;
+        for run in runs {
+            if let Some(operation) = &self.item(run.at.start).operation {
+                bytes += operation.payload();
+            }
+        }
+        let arguments = self.arguments(runs);
+        let mut command = script.call(keys, keys + arguments.len(), bytes);
+        for run in named {
+            let key = &self.item(run.at.start).key;
+            space.keys(key.as_bytes(), O::PARTS, &mut |name| {
+                command.arg(name);
+            });
+        }
+        command.arg(script.script.words);
+        let slot = self.item(runs[0].at.start).slot;
+        for argument in &arguments {
+            argument.add_to(&mut command, slot);
+        }
+        command
+    }
+
+    /// Returns the arguments of a call: those that its operations share, and those of each run, or of all runs once if
+    /// they are equal.
+    fn arguments(&self, runs: &[Run]) -> Vec<Argument> {
         let mut arguments = Vec::with_capacity(8 + 8 * runs.len());
-        let operation = |at: usize| self.item(at).operation.as_ref();
-        let operations = runs
-            .iter()
-            .filter_map(|run| Some((operation(run.at.start)?, run)));
-        let mut of_groups = operations
-            .clone()
-            .filter(|(operation, _)| operation.group().is_some());
-        if let Some((operation, _)) = of_groups.next().or_else(|| operations.clone().next()) {
+        let mut sharing = None;
+        for run in runs {
+            let operation = self.item(run.at.start).operation.as_ref();
+            if sharing.is_none() {
+                sharing = operation;
+            }
+            // An operation without a group accepts the shared arguments of any group.
+            if operation.and_then(O::group).is_some() {
+                sharing = operation;
+                break;
+            }
+        }
+        if let Some(operation) = sharing {
             operation.shared(&mut Arguments::new(&mut arguments));
         }
         let shared = arguments.len();
-        let mut bytes = 0;
-        for (first, run) in operations {
-            bytes += first.payload();
-            let others = (run.at.start + 1..run.at.end).map(|at| operation(at).unwrap_or(first));
+        for run in runs {
+            let Some(first) = &self.item(run.at.start).operation else {
+                continue;
+            };
+            let others = (run.at.start + 1..run.at.end)
+                .map(|at| self.item(at).operation.as_ref().unwrap_or(first));
             first.own_run(others, &mut Arguments::new(&mut arguments));
         }
         let own = &arguments[shared..];
@@ -191,25 +234,7 @@ impl<O: Operation> Pending<'_, O> {
         {
             arguments.truncate(shared + each);
         }
-        let width = |run: &Run| space.width(self.item(run.at.start).key.as_bytes(), O::PARTS.len());
-        let keys = named.iter().map(width).sum();
-        let mut command = script.call(keys, keys + arguments.len(), bytes);
-        for run in named {
-            space.keys(
-                self.item(run.at.start).key.as_bytes(),
-                O::PARTS,
-                &mut |key| {
-                    command.arg(key);
-                },
-            );
-        }
-        for word in script.words() {
-            command.arg(word);
-        }
         arguments
-            .iter()
-            .for_each(|argument| argument.add_to(&mut command, slot));
-        command
     }
 }
 
@@ -221,11 +246,116 @@ impl Argument {
             Self::Numbers(numbers) => command.arg(&*packed(*numbers)),
             Self::Word(word) => command.arg(word),
             Self::Text(text) => command.arg(&**text),
-            Self::Channels(all) => match slots::prefix(all, slot) {
+            Self::Channels(all) => match slot.and_then(|slot| slots::prefix(all, slot)) {
                 Some(channels) => command.arg(channels),
                 None => command.arg(&**all),
             },
             Self::Bytes(bytes) => command.arg(&**bytes),
         };
+    }
+}
+
+/// The approximate size of a key or an argument in bytes.
+const TEXT: usize = 40;
+
+/// An operation's function and script, with the clock of a store.
+pub(crate) struct Loaded {
+    pub(super) name: String,
+    script: Script,
+    clock: Clock,
+    function: String,
+    /// Made on first use.
+    text: OnceLock<Text>,
+    /// The number of calls that were started.
+    #[cfg(test)]
+    begun: AtomicUsize,
+}
+
+/// The text of a script, and its digest.
+struct Text {
+    text: String,
+    sha: String,
+}
+
+/// The form in which a call is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Function,
+    /// By the digest of the script.
+    Digest,
+    /// With the text of the script.
+    Full,
+}
+
+impl Loaded {
+    pub(super) fn new(clock: Clock, script: Script, library: &Library) -> Self {
+        let function = library.function(script.rights);
+        Self {
+            name: script.name(),
+            script,
+            clock,
+            function,
+            text: OnceLock::new(),
+            #[cfg(test)]
+            begun: Default::default(),
+        }
+    }
+
+    /// Returns the form of a call to a server with or without functions. With the clock of a test, every second call of
+    /// an operation is sent as a script: the agreement tests then cover both forms, and states that one form has
+    /// written and the other reads.
+    pub(super) fn form(&self, has_functions: bool) -> Form {
+        #[cfg(test)]
+        let has_functions = has_functions
+            && (self.clock.is_none() || self.begun.fetch_add(1, Relaxed).is_multiple_of(2));
+        if has_functions {
+            Form::Function
+        } else {
+            Form::Digest
+        }
+    }
+
+    /// Starts a call. The caller adds the keys, then the first arguments of the script and the others: `texts` in
+    /// total, with payloads of `bytes`.
+    pub(super) fn call(&self, keys: usize, texts: usize, bytes: usize) -> Cmd {
+        let mut call = Cmd::with_capacity(5 + texts, 96 + TEXT * texts + bytes);
+        call.arg("FCALL").arg(&self.function).arg(keys);
+        call
+    }
+
+    /// Returns a call that was made as a function in another form.
+    pub(super) fn in_form(&self, call: &Cmd, form: Form) -> Cmd {
+        let mut other = Cmd::new();
+        match form {
+            Form::Function => other.arg("FCALL").arg(&self.function),
+            Form::Full => other.arg("EVAL").arg(&self.text().text),
+            Form::Digest => other.arg("EVALSHA").arg(&self.text().sha),
+        };
+        for argument in call.args_iter().skip(2) {
+            if let redis::Arg::Simple(bytes) = argument {
+                other.arg(bytes);
+            }
+        }
+        other
+    }
+
+    /// Returns the text of the error for an invalid reply to a call of this form.
+    pub(super) fn unexpected(&self, form: Form) -> String {
+        let Self { name, function, .. } = self;
+        match form {
+            Form::Function => format!(
+                "the operation {name} returned an unexpected reply: if FUNCTION LIST shows the function {function} in \
+                 another library, delete that one"
+            ),
+            Form::Digest | Form::Full => format!("the script {name} returned an unexpected reply"),
+        }
+    }
+
+    fn text(&self) -> &Text {
+        self.text.get_or_init(|| {
+            let text = self.script.text(self.clock);
+            let sha = redis::Script::new(&text).get_hash().to_owned();
+            Text { text, sha }
+        })
     }
 }

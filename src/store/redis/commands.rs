@@ -14,8 +14,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::error::reasons::{Cause, Outage};
 use crate::store::Store;
-use crate::store::redis::attempt::Failed;
-use crate::store::redis::call::{CallGuard, IDLE};
+use crate::store::redis::call::{CallGuard, Failed, IDLE};
 use crate::store::redis::link::{Link, Route, RuntimeLinks};
 use crate::store::redis::{RedisStore, errors};
 
@@ -53,15 +52,15 @@ impl RedisStore {
         let links = &self.links(runtime);
         let ping = &redis::cmd("PING");
         let masters = self.source.numbers().into_iter();
-        // One master of a Cluster that answers is enough. They are asked at once: each may take a whole timeout. There is
+        // One master of a Cluster that answers is enough. They are pending at once: each may take a whole timeout. There is
         // always a number.
-        let asked = masters.map(|master| {
+        let pending = masters.map(|master| {
             Box::pin(async move {
                 let route = links.route(links.number(master, 0));
                 self.ask_at(links, &route, ping, false).await
             })
         });
-        let ((_, took), _) = select_ok(asked).await?;
+        let ((_, took), _) = select_ok(pending).await?;
         Ok(took)
     }
 
@@ -105,8 +104,8 @@ impl RedisStore {
         let sent = Instant::now();
         let address = self.source.address_in_pool(route.master).filter(|_| alone);
         let mut connection = held.connection.clone();
-        let asked = pin!(connection.send_at(address, command));
-        let outage = match self.in_time(&links.runtime, &route.link, asked).await {
+        let pending = pin!(connection.send_at(address, command));
+        let outage = match self.in_time(&links.runtime, &route.link, pending).await {
             Some(Ok(reply)) => {
                 route.link.answered();
                 // The connection of a pool sends the command to all masters of a Cluster.

@@ -1,5 +1,8 @@
 //! A connection that many calls share, and the check that its server is new enough for the scripts.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -108,6 +111,21 @@ fn checked(reply: Value) -> Result<Value, RedisError> {
     }
 }
 
+/// Awaits a reply. Sets `written` to whether anything was probably written: a connection that has ended fails at once,
+/// without writing. It is only probable, because the thread may have been suspended during the first poll, while the
+/// call ran and then the connection ended.
+pub(super) async fn was_written<T>(
+    mut reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
+    written: &mut bool,
+) -> Result<T, RedisError> {
+    let first = poll_fn(|context| Poll::Ready(reply.as_mut().poll(context))).await;
+    *written = !matches!(&first, Poll::Ready(Err(error)) if error.is_io_error());
+    match first {
+        Poll::Ready(reply) => reply,
+        Poll::Pending => reply.await,
+    }
+}
+
 debug!(Connection);
 
 /// The oldest supported version. It introduced `SET` with both `PX` and `GET`.
@@ -124,12 +142,12 @@ pub(super) fn version_question() -> redis::Cmd {
 pub(super) async fn ask_version(connection: &mut Connection) -> Result<Option<String>, Outage> {
     let is_cluster = connection.is_cluster();
     let info = version_question();
-    let asked = connection.send(&info);
+    let pending = connection.send(&info);
     if !is_cluster {
-        return check_version(asked.await, false);
+        return check_version(pending.await, false);
     }
-    match timeout(NODE_TIMEOUT, asked).await {
-        Ok(told) => check_version(told, true),
+    match timeout(NODE_TIMEOUT, pending).await {
+        Ok(reply) => check_version(reply, true),
         Err(_) => Ok(None),
     }
 }
@@ -137,11 +155,11 @@ pub(super) async fn ask_version(connection: &mut Connection) -> Result<Option<St
 /// Reads the version of the server from its reply. A server that does not report it, for example because INFO is
 /// forbidden, is accepted.
 pub(super) fn check_version(
-    told: Result<Value, RedisError>,
+    reply: Result<Value, RedisError>,
     is_cluster: bool,
 ) -> Result<Option<String>, Outage> {
-    let error = match told {
-        Ok(told) => return accepted(&told),
+    let error = match reply {
+        Ok(reply) => return accepted(&reply),
         Err(error) => error,
     };
     let outage = errors::outage(error);
@@ -160,8 +178,8 @@ pub(super) fn check_version(
 }
 
 /// Returns the version in a reply to INFO, unless it is too old.
-fn accepted(told: &Value) -> Result<Option<String>, Outage> {
-    match version(told) {
+fn accepted(reply: &Value) -> Result<Option<String>, Outage> {
+    match version(reply) {
         Some((numbers, version)) if numbers < OLDEST => {
             let text = format!(
                 "Redis {version} is too old, must be {}.{} or later",
@@ -175,11 +193,11 @@ fn accepted(told: &Value) -> Result<Option<String>, Outage> {
 
 /// Parses the version in a reply to INFO, or in the first reply from the nodes of a cluster. For Valkey, the numbers
 /// are those of the version of Redis that it is compatible with.
-fn version(told: &Value) -> Option<((u32, u32), String)> {
-    let text = match told {
+fn version(reply: &Value) -> Option<((u32, u32), String)> {
+    let text = match reply {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
         Value::VerbatimString { text, .. } | Value::SimpleString(text) => text,
-        Value::Map(nodes) => return nodes.iter().find_map(|(_, told)| version(told)),
+        Value::Map(nodes) => return nodes.iter().find_map(|(_, reply)| version(reply)),
         _ => return None,
     };
     let line = |name| {
@@ -199,17 +217,20 @@ mod tests {
 
     #[test]
     fn versions_are_read_and_compared() {
-        let told = |text: &str| {
+        let reply = |text: &str| {
             Value::BulkString(format!("# Server\r\nredis_version:{text}\r\nos:x\r\n").into())
         };
-        assert_eq!(version(&told("7.0.15")).unwrap().1, "7.0.15");
-        let valkey = version(&told("7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2")).unwrap();
+        assert_eq!(version(&reply("7.0.15")).unwrap().1, "7.0.15");
+        let valkey = version(&reply(
+            "7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2",
+        ))
+        .unwrap();
         assert_eq!(valkey, ((7, 2), "9.1.2".to_owned()));
         for new in ["6.2.0", "6.10.1", "10.1"] {
-            assert_eq!(accepted(&told(new)).unwrap().as_deref(), Some(new));
+            assert_eq!(accepted(&reply(new)).unwrap().as_deref(), Some(new));
         }
         for old in ["6.0.16", "6.1.99", "5.9.0"] {
-            assert!(accepted(&told(old)).unwrap_err().text.contains(old));
+            assert!(accepted(&reply(old)).unwrap_err().text.contains(old));
         }
         assert_eq!(
             accepted(&Value::Okay).unwrap(),
@@ -226,8 +247,8 @@ mod tests {
             version(&Value::VerbatimString { format, text }).unwrap().0,
             (7, 0)
         );
-        assert!(version(&told("unstable")).is_none());
-        let nodes = vec![(Value::SimpleString("a:1".into()), told("5.0.3"))];
+        assert!(version(&reply("unstable")).is_none());
+        let nodes = vec![(Value::SimpleString("a:1".into()), reply("5.0.3"))];
         assert_eq!(version(&Value::Map(nodes)).unwrap().0, (5, 0));
         assert!(version(&Value::Okay).is_none());
     }

@@ -70,7 +70,8 @@ impl Functions {
     /// Whether calls are sent as functions now.
     pub(super) fn are_used(&self) -> bool {
         let paused = self.paused.load(Ordering::Relaxed);
-        self.are_there() && (paused == 0 || self.made.elapsed() >= Duration::from_millis(paused))
+        self.are_there.load(Ordering::Relaxed)
+            && (paused == 0 || self.made.elapsed() >= Duration::from_millis(paused))
     }
 
     /// For a while, calls are sent as scripts.
@@ -115,7 +116,7 @@ pub(super) fn question(library: &Library) -> redis::Cmd {
 }
 
 /// Returns the capabilities that the reply shows; for a server without functions also the reason.
-pub(super) fn told(answer: Result<redis::Value, RedisError>) -> (Has, Option<Outage>) {
+pub(super) fn read_answer(answer: Result<redis::Value, RedisError>) -> (Has, Option<Outage>) {
     let error = match answer {
         Ok(_) => return (Has::Library, None),
         Err(error) if is_unknown(&error) => return (Has::Functions, None),

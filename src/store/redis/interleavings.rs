@@ -21,9 +21,10 @@ use crate::store::operation::{
     Arguments, Cell, Fields, Garbled, Operation, Repeat, Rights, Script,
 };
 use crate::store::redis::RedisStore;
-use crate::store::redis::batch::{Batch, Budget, Deliveries, Item, Phase, Reply, weight};
+use crate::store::redis::batch::{Batch, Deliveries, Item, Phase, Reply};
 use crate::store::redis::breaker::Breaker;
-use crate::store::redis::command::Plan;
+use crate::store::redis::budget::{Budget, weight};
+use crate::store::redis::command::Calls;
 use crate::store::redis::link::Link;
 use crate::store::redis::queue::{RedisClient, Step};
 use crate::store::stats::BreakerState;
@@ -151,12 +152,13 @@ fn batch() -> (Arc<RedisClient<Ask>>, Arc<Batch<Ask>>, Arc<Budget>) {
 
 /// Sends the batch and replies to its call with 7, if an operation still needs it.
 fn answer(client: &RedisClient<Ask>, batch: &Batch<Ask>) -> Option<Deliveries<Ask>> {
-    let plan = Plan::new(&client.script, &client.keys, &batch.close().items);
-    batch.note_sent(plan.calls.len());
+    let calls = Calls::new(&client.script, &client.keys, &batch.close().items);
+    batch.note_sent(calls.list.len());
     let reply = || Reply::parse(Value::Array(vec![Value::Int(1), Value::Int(7)]), 1).unwrap();
-    plan.calls
+    calls
+        .list
         .first()
-        .map(|call| batch.deliver(0, call, &plan.order, Ok(reply())))
+        .map(|call| batch.deliver(0, call, &calls.order, Ok(reply())))
 }
 
 /// A caller that polls while its reply arrives gets it, even if another task polled before.
@@ -226,7 +228,11 @@ pub(crate) fn an_operation_on_a_runtime_that_ends_fails() {
     check(|| {
         let (client, (runtime, handle)) = (client(), runtime());
         let ends = spawn(move || drop(runtime));
-        let enqueue = || client.enqueue(Some(handle.clone()), "k".into(), Ask, None, false);
+        let enqueue = || {
+            client
+                .clone()
+                .enqueue(Some(handle.clone()), "k".into(), Ask, None, false)
+        };
         let steps = [enqueue(), enqueue()];
         ends.join().unwrap();
         for step in steps {

@@ -1,17 +1,13 @@
-//! The library of functions that each server loads once, the same text for servers without functions, and the form in
-//! which a call refers to either of them.
+//! The library of functions that each server loads once, and the same text for servers without functions.
 //!
 //! It is one text, joined from the files of the enabled features in `lua/`. Its name has the digest of the text, so
 //! that the libraries of several versions and feature sets can coexist. It registers two functions, one of them for
 //! operations that only read. The operation is an argument. For a server without functions, the script has the pieces
 //! that the call needs, and a line that calls them.
 
-use std::borrow::Cow;
-#[cfg(test)]
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use redis::{self, Cmd};
+use redis;
 
 use crate::store::operation::{Rights, Script, lua};
 
@@ -200,124 +196,6 @@ fn other(clock: &str) -> String {
          end\n\
          local function clock() return now_of_test end\n"
     )
-}
-
-/// The approximate size of a key or an argument in bytes.
-const TEXT: usize = 40;
-
-/// An operation's function and script, with the clock of a store.
-pub(crate) struct Loaded {
-    pub(super) name: String,
-    script: Script,
-    clock: Clock,
-    function: String,
-    /// Made on first use.
-    text: OnceLock<Text>,
-    /// The number of calls that were started.
-    #[cfg(test)]
-    begun: AtomicUsize,
-}
-
-/// The text of a script, and its digest.
-struct Text {
-    text: String,
-    sha: String,
-}
-
-/// The form in which a call is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    Function,
-    /// By the digest of the script.
-    Digest,
-    /// With the text of the script.
-    Full,
-}
-
-impl Loaded {
-    pub(super) fn new(clock: Clock, script: Script, library: &Library) -> Self {
-        let function = library.function(script.rights);
-        Self {
-            name: script.name(),
-            script,
-            clock,
-            function,
-            text: OnceLock::new(),
-            #[cfg(test)]
-            begun: Default::default(),
-        }
-    }
-
-    /// Returns the form of a call to a server with or without functions. With the clock of a test, every second call of
-    /// an operation is sent as a script: the agreement tests then cover both forms, and states that one form has
-    /// written and the other reads.
-    pub(super) fn form(&self, has_functions: bool) -> Form {
-        #[cfg(test)]
-        let has_functions = has_functions
-            && (self.clock.is_none() || self.begun.fetch_add(1, Relaxed).is_multiple_of(2));
-        if has_functions {
-            Form::Function
-        } else {
-            Form::Digest
-        }
-    }
-
-    /// Starts a call. The caller adds the keys, then the [first arguments](Self::words) and the others: `texts` in
-    /// total, with payloads of `bytes`.
-    pub(super) fn call(&self, keys: usize, texts: usize, bytes: usize) -> Cmd {
-        let mut call = Cmd::with_capacity(5 + texts, 96 + TEXT * texts + bytes);
-        self.begin(&mut call, Form::Function);
-        call.arg(keys);
-        call
-    }
-
-    /// The first arguments of each call.
-    pub(super) fn words(&self) -> &'static [&'static str] {
-        self.script.words
-    }
-
-    fn begin(&self, call: &mut Cmd, form: Form) {
-        match form {
-            Form::Function => call.arg("FCALL").arg(&self.function),
-            Form::Full => call.arg("EVAL").arg(&self.text().text),
-            Form::Digest => call.arg("EVALSHA").arg(&self.text().sha),
-        };
-    }
-
-    /// Returns the same call in another form.
-    pub(super) fn in_form<'a>(&self, call: &'a Cmd, form: Form) -> Cow<'a, Cmd> {
-        if form == Form::Function {
-            return Cow::Borrowed(call);
-        }
-        let mut other = Cmd::new();
-        self.begin(&mut other, form);
-        for argument in call.args_iter().skip(2) {
-            if let redis::Arg::Simple(bytes) = argument {
-                other.arg(bytes);
-            }
-        }
-        Cow::Owned(other)
-    }
-
-    /// Returns the text of the error for an invalid reply to a call of this form.
-    pub(super) fn unexpected(&self, form: Form) -> String {
-        let Self { name, function, .. } = self;
-        match form {
-            Form::Function => format!(
-                "the operation {name} returned an unexpected reply: if FUNCTION LIST shows the function {function} in \
-                 another library, delete that one"
-            ),
-            Form::Digest | Form::Full => format!("the script {name} returned an unexpected reply"),
-        }
-    }
-
-    fn text(&self) -> &Text {
-        self.text.get_or_init(|| {
-            let text = self.script.text(self.clock);
-            let sha = redis::Script::new(&text).get_hash().to_owned();
-            Text { text, sha }
-        })
-    }
 }
 
 #[cfg(test)]

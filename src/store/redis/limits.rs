@@ -8,7 +8,7 @@ use redis::{Arg, Cmd, FromRedisValue as _, RedisError, Value, cmd};
 use crate::error::Error;
 use crate::macros::in_range;
 use crate::store::memory::bound::Bounds;
-use crate::store::redis::batch::{MOST_BYTES, MOST_OPERATIONS};
+use crate::store::redis::budget::{MOST_BYTES, MOST_OPERATIONS};
 
 /// Timeouts and bounds of a store on Redis.
 #[derive(Clone, Copy, Debug)]
@@ -235,10 +235,10 @@ mod tests {
             most + Duration::from_nanos(1),
             Duration::from_nanos(999_999),
         ] {
-            let told = check(bad).unwrap_err().to_string();
+            let text = check(bad).unwrap_err().to_string();
             assert!(
-                told.contains("100.5ms") && told.contains(&format!("{bad:?}")),
-                "{told}"
+                text.contains("100.5ms") && text.contains(&format!("{bad:?}")),
+                "{text}"
             );
         }
         let none = Durability {

@@ -3,22 +3,25 @@
 //! The links of a runtime are made on first use and dropped with the runtime. A call depends only on the runtime that
 //! awaits it: runtimes share no connection, no queue and no breaker.
 
-use std::panic::AssertUnwindSafe;
+mod connect;
+
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
+use redis::RedisError;
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use crate::error::reasons::{Cause, Outage};
-use crate::store::redis::batch::Budget;
+use crate::error::reasons::Outage;
 use crate::store::redis::breaker::Breaker;
-use crate::store::redis::connection::{Connection, ask_version, check_version, version_question};
+use crate::store::redis::budget::Budget;
+use crate::store::redis::connection::Connection;
+#[cfg(feature = "sentinel")]
+use crate::store::redis::errors;
 use crate::store::redis::errors::disconnected;
-use crate::store::redis::functions;
-use crate::store::redis::functions::{Functions, Loading};
+use crate::store::redis::functions::Functions;
 use crate::store::redis::library::Library;
 use crate::store::redis::limits::Limits;
 use crate::store::redis::slots::OnMasters;
@@ -27,10 +30,6 @@ use crate::store::stats::BreakerState;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use crate::telemetry::server::Server;
-
-/// After this many connections in a row that were closed when they used functions, the link treats the proxy as one
-/// without functions.
-const CLOSED: u64 = 2;
 
 /// The slot for one connection.
 #[derive(Debug)]
@@ -102,6 +101,18 @@ impl Link {
         }
     }
 
+    /// Returns the connection, if there is one to the current master.
+    pub(super) fn connected(&self) -> Option<Arc<Ready>> {
+        // In a fork, the lock may be held by a thread that does not exist there.
+        if std::process::id() != self.process {
+            return None;
+        }
+        match &*lock(&self.state) {
+            State::Ready(ready) if ready.switches == self.switches() => Some(Arc::clone(ready)),
+            _ => None,
+        }
+    }
+
     /// Returns the connection. If there is none, it connects first, on `runtime`, to which the link belongs. Ends
     /// within the connect timeout. Cancel safe: a started attempt continues without the caller.
     pub(super) async fn hold(self: &Arc<Self>, runtime: &Handle) -> Result<Arc<Ready>, Outage> {
@@ -113,7 +124,7 @@ impl Link {
         let mut attempt = {
             let mut state = lock(&self.state);
             match &*state {
-                State::Ready(ready) if ready.switches == self.source.switches() => {
+                State::Ready(ready) if ready.switches == self.switches() => {
                     return Ok(Arc::clone(ready));
                 }
                 State::Connecting(attempt) => attempt.clone(),
@@ -137,9 +148,38 @@ impl Link {
         Err(disconnected("the runtime ended while it was connecting"))
     }
 
+    /// Returns the number of times that Sentinels reported another master. Connections that were made before the last
+    /// time must be closed.
+    fn switches(&self) -> u64 {
+        match &self.source {
+            #[cfg(feature = "sentinel")]
+            Source::Sentinel(sentinels) => sentinels.switches(),
+            _ => 0,
+        }
+    }
+
+    /// Awaits a reply on a connection that was made after `since` switches. It fails at the next switch: the reply of a
+    /// former master does not count.
+    pub(super) async fn unless_switched<T>(
+        &self,
+        since: u64,
+        reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
+    ) -> Result<T, RedisError> {
+        #[cfg(feature = "sentinel")]
+        if let Source::Sentinel(sentinels) = &self.source {
+            return tokio::select! {
+                biased;
+                () = sentinels.switched(since) => Err(errors::another_master()),
+                reply = reply => reply,
+            };
+        }
+        let _ = since;
+        reply.await
+    }
+
     /// Whether the master was switched since the last call of this method.
     pub(super) fn has_switched(&self) -> bool {
-        let switches = self.source.switches();
+        let switches = self.switches();
         switches > 0 && self.switches.swap(switches, Ordering::Relaxed) != switches
     }
 
@@ -204,105 +244,6 @@ impl Link {
         {
             *state = State::Idle;
         }
-    }
-
-    fn connect(self: &Arc<Self>, runtime: &Handle) -> watch::Receiver<Attempt> {
-        let (done, attempt) = watch::channel(None);
-        let link = Arc::clone(self);
-        runtime.spawn(async move {
-            let making = AssertUnwindSafe(link.make()).catch_unwind();
-            let outcome = match timeout(link.connect_timeout, making).await {
-                Ok(Ok(outcome)) => outcome.map(Arc::new),
-                // The client library panics if rustls has no cryptography provider, because another crate has enabled
-                // rustls in it.
-                Ok(Err(_)) => Err(disconnected(
-                    "connecting has panicked: for TLS, enable the feature `rustls` of tower-distributed, or install a \
-                     rustls::crypto::CryptoProvider",
-                )),
-                Err(_) => {
-                    let Self { source, connect_timeout, .. } = &*link;
-                    let hint = source.hint();
-                    Err(disconnected(format!("no connection to {source} within {connect_timeout:?}{hint}")))
-                }
-            };
-            *lock(&link.state) = match &outcome {
-                Ok(ready) => State::Ready(Arc::clone(ready)),
-                Err(_) => State::Idle,
-            };
-            done.send_replace(Some(outcome));
-        });
-        attempt
-    }
-
-    async fn make(&self) -> Result<Ready, Outage> {
-        loop {
-            let switches = self.source.switches();
-            let mut connection = self.source.connect().await?;
-            let Some((version, functions)) = self.inspect(&mut connection).await? else {
-                continue;
-            };
-            // If the master has changed meanwhile, the connection may lead to the former one.
-            if switches == self.source.switches() {
-                self.answered();
-                self.telemetry
-                    .connected(self.has_connected.swap(true, Ordering::Relaxed));
-                return Ok(Ready {
-                    connection,
-                    version,
-                    functions,
-                    switches,
-                });
-            }
-        }
-    }
-
-    /// Records the result of loading the library. Returns whether it will not be loaded from now on.
-    pub(super) fn has_refused_to_load(&self, ended: Loading) -> bool {
-        match ended {
-            Loading::Lost => self.closed_at_load.fetch_add(1, Ordering::Relaxed) + 1 == CLOSED,
-            Loading::Done => {
-                self.closed_at_load.store(0, Ordering::Relaxed);
-                false
-            }
-            Loading::NotNow => false,
-            Loading::Never => true,
-        }
-    }
-
-    /// Reads the version of the server, and whether it has functions. `None`: the connection was closed because of
-    /// that.
-    async fn inspect(
-        &self,
-        connection: &mut Connection,
-    ) -> Result<Option<(Option<String>, Functions)>, Outage> {
-        let closed = self.closed_at_functions.load(Ordering::Relaxed);
-        let is_known = closed < CLOSED && self.closed_at_load.load(Ordering::Relaxed) < CLOSED;
-        let library = self.library.as_ref().filter(|_| is_known);
-        let Some(question) = library.map(|library| functions::question(library)) else {
-            return Ok(Some((ask_version(connection).await?, Functions::none())));
-        };
-        // At first both are sent in one write. A proxy may close the connection because of either of them.
-        let (version, answer) = if closed == 0 && !connection.is_cluster() {
-            match connection.send_both(&version_question(), &question).await {
-                Ok((told, answer)) => (check_version(told, false)?, answer),
-                Err(error) => (None, Err(error)),
-            }
-        } else {
-            (
-                ask_version(connection).await?,
-                connection.send(&question).await,
-            )
-        };
-        let (has, why) = functions::told(answer);
-        let is_closed = why
-            .as_ref()
-            .is_some_and(|outage| outage.cause == Cause::Disconnected);
-        self.closed_at_functions
-            .store(if is_closed { closed + 1 } else { 0 }, Ordering::Relaxed);
-        if let Some(outage) = why.filter(|_| !is_closed || closed + 1 == CLOSED) {
-            self.telemetry.without_functions(&outage.text);
-        }
-        Ok((!is_closed).then(|| (version, Functions::from(has))))
     }
 }
 
@@ -373,7 +314,7 @@ impl RuntimeLinks {
 
     /// Whether these are the links of this runtime, and it has not ended. The ids of ended runtimes are reused.
     pub(super) fn is_of(&self, runtime: Id) -> bool {
-        self.id == runtime && !self.has_ended()
+        self.id == runtime && !self.ends.is_closed()
     }
 
     /// Whether the runtime has ended.

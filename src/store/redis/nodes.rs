@@ -65,16 +65,16 @@ pub(super) async fn ask_in_turn<T, A: Future<Output = Result<T, Outage>>>(
     waits: bool,
     ask: impl Fn(Endpoint) -> A,
 ) -> Result<T, Option<Outage>> {
-    let mut asked = FuturesUnordered::new();
+    let mut pending = FuturesUnordered::new();
     let mut outage = None;
     loop {
         match servers.next() {
-            Some(server) => asked.push(ask(server)),
-            None if asked.is_empty() || !waits => return Err(outage),
+            Some(server) => pending.push(ask(server)),
+            None if pending.is_empty() || !waits => return Err(outage),
             None => {}
         }
-        match timeout(NEXT_AFTER, asked.next()).await {
-            Ok(Some(Ok(told))) => return Ok(told),
+        match timeout(NEXT_AFTER, pending.next()).await {
+            Ok(Some(Ok(answer))) => return Ok(answer),
             Ok(Some(Err(failed))) => outage = Some(failed),
             Ok(None) | Err(_) => {}
         }
@@ -92,7 +92,7 @@ mod tests {
     use crate::store::redis::errors;
 
     /// Queries servers that reply after these times; `None`: never.
-    async fn asked(
+    async fn answered(
         times: &[Option<u64>],
         waits: bool,
     ) -> (Result<String, Option<String>>, Duration) {
@@ -115,9 +115,9 @@ mod tests {
             Ok(server.address())
         };
         let began = Instant::now();
-        let told = ask_in_turn(servers, waits, ask).await;
+        let answer = ask_in_turn(servers, waits, ask).await;
         (
-            told.map_err(|outage| outage.map(|outage| outage.text.into_owned())),
+            answer.map_err(|outage| outage.map(|outage| outage.text.into_owned())),
             began.elapsed(),
         )
     }
@@ -125,30 +125,33 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn servers_are_asked_one_after_the_other_until_one_answers() {
         let (now, failed) = (Duration::ZERO, Some(0));
-        let told = |server: u8| Ok(format!("{server}:1"));
+        let answer = |server: u8| Ok(format!("{server}:1"));
         for waits in [false, true] {
             assert_eq!(
-                asked(&[failed, failed], waits).await,
+                answered(&[failed, failed], waits).await,
                 (Err(Some("1:1".into())), now)
             );
-            assert_eq!(asked(&[], waits).await, (Err(None), now));
+            assert_eq!(answered(&[], waits).await, (Err(None), now));
             let soon = Duration::from_millis(1);
             assert_eq!(
-                asked(&[failed, Some(1), Some(1)], waits).await,
-                (told(1), soon)
+                answered(&[failed, Some(1), Some(1)], waits).await,
+                (answer(1), soon)
             );
             assert_eq!(
-                asked(&[None, Some(1)], waits).await,
-                (told(1), NEXT_AFTER + soon)
+                answered(&[None, Some(1)], waits).await,
+                (answer(1), NEXT_AFTER + soon)
             );
             let first = Duration::from_millis(300);
-            assert_eq!(asked(&[Some(300), None], waits).await, (told(0), first));
+            assert_eq!(
+                answered(&[Some(300), None], waits).await,
+                (answer(0), first)
+            );
         }
         assert_eq!(
-            asked(&[Some(900)], true).await,
-            (told(0), Duration::from_millis(900))
+            answered(&[Some(900)], true).await,
+            (answer(0), Duration::from_millis(900))
         );
-        assert_eq!(asked(&[Some(900)], false).await, (Err(None), NEXT_AFTER));
+        assert_eq!(answered(&[Some(900)], false).await, (Err(None), NEXT_AFTER));
     }
 
     #[test]

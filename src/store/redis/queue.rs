@@ -2,10 +2,10 @@
 //! the task of its caller. Operations that arrive while others are in flight are sent together, in a batch.
 //!
 //! Each runtime has its own queues, one for each of its routes. A *flusher* sends the batches: a task on the same
-//! runtime that sends batches until none is left. So no caller depends on another caller's future being polled, or on
-//! another runtime.
+//! runtime. So no caller depends on another caller's future being polled, or on another runtime.
 
 use std::collections::VecDeque;
+use std::hash::BuildHasher as _;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -21,13 +21,13 @@ use tokio::runtime::Handle;
 use crate::error::Error;
 use crate::key::Key;
 use crate::store::operation::Operation;
-use crate::store::redis::batch::{Batch, Budget, Deliveries, Item, Phase, weight};
+use crate::store::redis::batch::{Batch, Item, Phase};
+use crate::store::redis::budget::{Budget, weight};
 use crate::store::redis::call::CallGuard;
-use crate::store::redis::command::Plan;
-use crate::store::redis::library::Loaded;
+use crate::store::redis::command::{Calls, Loaded};
 use crate::store::redis::link::{Route, RuntimeLinks};
 use crate::store::redis::names::KeySpace;
-use crate::store::redis::{RedisStore, ended};
+use crate::store::redis::{RedisStore, ended, slots};
 use crate::sync::{Mutex, MutexGuard, Padded, lock};
 
 /// A submitted operation.
@@ -48,33 +48,27 @@ pub(in crate::store) struct Queued<O: Operation> {
     pub(super) index: usize,
     /// Whether the batch already has the waker of the task that polls next.
     pub(super) fresh: bool,
-    /// The batch in flight from this task.
-    sending: Option<Sending>,
-}
-
-/// A batch in flight from the task of its caller. If the caller is dropped, a spawned task completes it, so that a
-/// grant is known and can be undone.
-struct Sending {
-    sending: Option<BoxFuture<'static, ()>>,
-    runtime: Handle,
+    /// The batch in flight from this task, and its runtime. If the caller is dropped, a spawned task completes it, so
+    /// that a grant is known and can be undone.
+    sending: Option<(BoxFuture<'static, ()>, Handle)>,
 }
 
 impl<O: Operation> Queued<O> {
     /// Makes an operation that is sent from the task of its caller.
-    fn inline(
+    fn sending(
         client: Arc<RedisClient<O>>,
-        inline: SendingGuard<O>,
+        guard: SendingGuard<O>,
         batch: Arc<Batch<O>>,
         runtime: Handle,
     ) -> Self {
         let sent = Arc::clone(&batch);
-        let sending = Box::pin(async move { inline.0.send(&sent).await });
+        let sending = Box::pin(async move { guard.0.send(&sent).await });
         Self {
             client,
             batch,
             index: 0,
             fresh: false,
-            sending: Some(Sending::new(sending, runtime)),
+            sending: Some((sending, runtime)),
         }
     }
 }
@@ -94,11 +88,11 @@ impl<O: Operation> Future for OperationFuture<O> {
                     };
                     let here = Handle::try_current().ok();
                     let waker = Some(context.waker().clone());
-                    *step = client.submit(here, key, operation, waker, false);
+                    *step = client.enqueue(here, key, operation, waker, false);
                 }
                 Step::Queued(queued) => {
-                    if let Some(sending) = &mut queued.sending {
-                        ready!(sending.poll(context));
+                    if let Some((sending, _)) = &mut queued.sending {
+                        ready!(sending.as_mut().poll(context));
                         queued.sending = None;
                     }
                     // The batch already has the waker.
@@ -117,38 +111,17 @@ impl<O: Operation> Future for OperationFuture<O> {
 
 impl<O: Operation> Drop for OperationFuture<O> {
     fn drop(&mut self) {
-        if let Step::Queued(queued) = &self.0
-            && let Some((key, reply)) = queued.batch.leave(queued.index)
-        {
+        let Step::Queued(queued) = &mut self.0 else {
+            return;
+        };
+        if let Some((key, reply)) = queued.batch.leave(queued.index) {
             queued.client.take_back(key, &[reply]);
         }
-    }
-}
-
-impl Sending {
-    fn new(sending: BoxFuture<'static, ()>, runtime: Handle) -> Self {
-        Self {
-            sending: Some(sending),
-            runtime,
-        }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Some(sending) = &mut self.sending {
-            ready!(sending.as_mut().poll(context));
-            self.sending = None;
-        }
-        Poll::Ready(())
-    }
-}
-
-impl Drop for Sending {
-    fn drop(&mut self) {
         // A future that has panicked cannot be polled again.
-        if let Some(sending) = self.sending.take()
+        if let Some((sending, runtime)) = queued.sending.take()
             && !std::thread::panicking()
         {
-            self.runtime.spawn(sending);
+            runtime.spawn(sending);
         }
     }
 }
@@ -180,7 +153,7 @@ impl<O: Operation> RedisClient<O> {
 
     /// Runs an owed operation without a waiting caller, on the background thread.
     pub(crate) fn detach(self: &Arc<Self>, key: Key, operation: O) {
-        drop(self.enqueue(None, key, operation, None, true));
+        drop(Arc::clone(self).enqueue(None, key, operation, None, true));
     }
 
     /// Sends an operation, or adds it to a batch, which is sent before all operations that are submitted there later,
@@ -188,18 +161,6 @@ impl<O: Operation> RedisClient<O> {
     /// it. `waker`: of the task that polls the result at once. `owed`: it counts as owed, and its reply has no
     /// receiver.
     pub(in crate::store) fn enqueue(
-        self: &Arc<Self>,
-        here: Option<Handle>,
-        key: Key,
-        operation: O,
-        waker: Option<Waker>,
-        owed: bool,
-    ) -> Step<O> {
-        Arc::clone(self).submit(here, key, operation, waker, owed)
-    }
-
-    /// Like [`enqueue`](Self::enqueue), for a caller that no longer needs the client.
-    fn submit(
         self: Arc<Self>,
         here: Option<Handle>,
         key: Key,
@@ -220,37 +181,40 @@ impl<O: Operation> RedisClient<O> {
         let Some((mut runtimes, at)) = self.queues(&runtime) else {
             return Step::Done(Some(Err(ended())));
         };
-        let master = self.store.source.master(item.slot);
+        let master = match (&self.store.masters, item.slot) {
+            (Some(masters), Some(slot)) => masters.of(slot),
+            _ => 0,
+        };
         let number = runtimes[at].links.number(master, link);
         let (links, queue) = runtimes[at].queue(number);
-        let this = |queue: &SendQueue<O>| QueueHandle {
-            client: Arc::clone(&self),
-            links: Arc::clone(links),
-            route: Arc::clone(&queue.route),
-            number,
-        };
-        if can_send && queue.is_idle() {
-            queue.inline = true;
-            let inline = SendingGuard(this(queue));
+        let is_idle = !queue.is_sending && queue.flushers == 0 && queue.batches.is_empty();
+        if can_send && is_idle {
+            queue.is_sending = true;
+            let guard = SendingGuard(queue.handle(&self, links));
             let batch = Batch::of(item, bytes, &links.budget, 1);
             drop(runtimes);
-            return Step::Queued(Queued::inline(self, inline, batch, runtime));
+            return Step::Queued(Queued::sending(self, guard, batch, runtime));
         }
         let fresh = waker.is_some();
         item.phase = Phase::Waiting(waker);
         item.weight = if is_bounded { weight(bytes) } else { 0 };
         if is_bounded && !links.budget.take(item.weight) {
-            let refused = this(queue);
+            let refused = queue.handle(&self, links);
             drop(runtimes);
-            return Step::Done(Some(Err(refused.overloaded(1))));
+            let error = self
+                .store
+                .overloaded(&refused.route.link, &refused.links.budget, 1);
+            return Step::Done(Some(Err(error)));
         }
         self.store.owed.add(usize::from(owed));
         let half_the_time = self.store.limits.queue_timeout / 2;
         let (batch, index) = queue.push(item, bytes, &links.budget, half_the_time);
-        let flusher = queue.begins_flusher(index).then(|| this(queue));
-        drop(runtimes);
-        if let Some(queue) = flusher {
-            queue.spawn_flusher();
+        if queue.needs_flusher(index) {
+            let handle = queue.handle(&self, links);
+            drop(runtimes);
+            handle.spawn_flusher();
+        } else {
+            drop(runtimes);
         }
         Step::Queued(Queued {
             client: self,
@@ -261,12 +225,14 @@ impl<O: Operation> RedisClient<O> {
         })
     }
 
-    /// Returns the number of the link for an operation.
-    fn link_of(&self, key: &Key) -> usize {
-        if O::BULK {
-            self.store.limits.connections
-        } else {
-            self.store.link_of(key)
+    /// Returns the number of the link for the operations on a key. It is always the same, so that they can be sent
+    /// together.
+    pub(super) fn link_of(&self, key: &Key) -> usize {
+        let store = &*self.store;
+        match store.limits.connections {
+            links if O::BULK => links,
+            1 => 0,
+            links => store.hasher.hash_one(key) as usize % links,
         }
     }
 
@@ -281,8 +247,13 @@ impl<O: Operation> RedisClient<O> {
         }
         // Reserved operations that publish answers of any size are bounded too.
         let is_bounded = !reserved || operation.payload() > 0;
+        // On a Cluster, the slot of its keys decides the master.
+        let slot = match &store.masters {
+            Some(_) => Some(slots::slot(&self.keys.key(key.as_bytes()))),
+            None => None,
+        };
         let item = Item {
-            slot: store.source.slot(|| self.keys.key(key.as_bytes())),
+            slot,
             operation: Some(operation),
             key,
             owed,
@@ -296,12 +267,8 @@ impl<O: Operation> RedisClient<O> {
     /// Returns the queues of all runtimes, and the index of those of `runtime`. Operations that wait on ended runtimes
     /// fail. `None`: `runtime` has ended.
     fn queues(&self, runtime: &Handle) -> Option<(MutexGuard<'_, Vec<RuntimeQueues<O>>>, usize)> {
-        let id = runtime.id();
-        let find = |runtimes: &[RuntimeQueues<O>]| {
-            runtimes.iter().position(|queues| queues.links.is_of(id))
-        };
         let mut runtimes = lock(&self.runtimes.0);
-        if let Some(at) = find(&runtimes) {
+        if let Some(at) = RuntimeQueues::find(&runtimes, runtime) {
             return Some((runtimes, at));
         }
         let of_ended: Vec<_> = runtimes
@@ -319,13 +286,13 @@ impl<O: Operation> RedisClient<O> {
         }
         let links = self.store.links(runtime);
         runtimes = lock(&self.runtimes.0);
-        if find(&runtimes).is_none() {
+        if RuntimeQueues::find(&runtimes, runtime).is_none() {
             runtimes.push(RuntimeQueues {
                 links,
                 by_route: Vec::new(),
             });
         }
-        let at = find(&runtimes)?;
+        let at = RuntimeQueues::find(&runtimes, runtime)?;
         Some((runtimes, at))
     }
 
@@ -357,19 +324,27 @@ struct RuntimeQueues<O: Operation> {
 }
 
 /// The operations that wait to be sent by one route, in batches.
-struct SendQueue<O: Operation> {
+pub(super) struct SendQueue<O: Operation> {
     route: Arc<Route>,
+    /// The number of the route.
+    number: usize,
     /// The waiting batches. The first is sent next.
-    batches: VecDeque<Arc<Batch<O>>>,
+    pub(super) batches: VecDeque<Arc<Batch<O>>>,
     /// Whether an operation is in flight from the task of its caller.
-    inline: bool,
+    is_sending: bool,
     /// The number of running flushers.
-    flushers: usize,
+    pub(super) flushers: usize,
     /// The number of operations in the last batch.
-    expected_size: usize,
+    pub(super) expected_size: usize,
 }
 
 impl<O: Operation> RuntimeQueues<O> {
+    fn find(runtimes: &[Self], runtime: &Handle) -> Option<usize> {
+        runtimes
+            .iter()
+            .position(|queues| queues.links.is_of(runtime.id()))
+    }
+
     fn queue(&mut self, number: usize) -> (&Arc<RuntimeLinks>, &mut SendQueue<O>) {
         if self.by_route.len() <= number {
             self.by_route.resize_with(number + 1, || None);
@@ -377,8 +352,9 @@ impl<O: Operation> RuntimeQueues<O> {
         let links = &self.links;
         let queue = self.by_route[number].get_or_insert_with(|| SendQueue {
             route: links.route(number),
+            number,
             batches: VecDeque::new(),
-            inline: false,
+            is_sending: false,
             flushers: 0,
             expected_size: 1,
         });
@@ -387,18 +363,13 @@ impl<O: Operation> RuntimeQueues<O> {
 }
 
 impl<O: Operation> SendQueue<O> {
-    /// Whether nothing is in flight and nothing waits.
-    fn is_idle(&self) -> bool {
-        !self.inline && self.flushers == 0 && self.batches.is_empty()
-    }
-
-    /// Whether another flusher must start after an operation was added at `index` of its batch. If so, counts it.
-    fn begins_flusher(&mut self, index: usize) -> bool {
-        let most = if O::IN_ORDER { 1 } else { O::FLUSHERS };
-        // The first operation of a batch has started a flusher, or all flushers are running.
-        let begins = index == 0 && self.flushers < most;
-        self.flushers += usize::from(begins);
-        begins
+    fn handle(&self, client: &Arc<RedisClient<O>>, links: &Arc<RuntimeLinks>) -> QueueHandle<O> {
+        QueueHandle {
+            client: Arc::clone(client),
+            links: Arc::clone(links),
+            route: Arc::clone(&self.route),
+            number: self.number,
+        }
     }
 
     /// Adds an operation to a batch. A reserved operation joins the first batch with room. Any other operation joins
@@ -439,25 +410,21 @@ impl<O: Operation> SendQueue<O> {
     }
 }
 
-/// How often a flusher yields before it sends again, so that callers that just got their replies can submit their next
-/// operation to the batch. With more yields, throughput does not rise.
-const YIELDS: usize = 2;
-
 /// The number of calls of a batch that are in flight at once.
 const IN_FLIGHT: usize = 64;
 
 /// A reference to a queue, for the tasks that send from it.
 #[derive_where(Clone)]
-struct QueueHandle<O: Operation> {
-    client: Arc<RedisClient<O>>,
-    links: Arc<RuntimeLinks>,
-    route: Arc<Route>,
+pub(super) struct QueueHandle<O: Operation> {
+    pub(super) client: Arc<RedisClient<O>>,
+    pub(super) links: Arc<RuntimeLinks>,
+    pub(super) route: Arc<Route>,
     number: usize,
 }
 
 impl<O: Operation> QueueHandle<O> {
-    /// Sends a batch. The callers of a call get their results when the reply to the call arrives.
-    async fn send(&self, batch: &Arc<Batch<O>>) {
+    /// Sends a batch.
+    pub(super) async fn send(&self, batch: &Batch<O>) {
         let RedisClient {
             store,
             script,
@@ -465,70 +432,59 @@ impl<O: Operation> QueueHandle<O> {
             ..
         } = &*self.client;
         let _under_way = CallGuard(store, &self.links);
-        let plan = {
+        let calls = {
             let state = batch.close();
-            Plan::new(script, keys, &state.items)
+            Calls::new(script, keys, &state.items)
         };
-        store.note_sent(plan.order.len(), &self.links.budget);
-        batch.note_sent(plan.calls.len());
-        let send = async |number: usize| {
-            let call = &plan.calls[number];
-            let reply = store.run(&self.links, &self.route, script, call).await;
-            self.deliver(batch.deliver(number, call, &plan.order, reply));
-        };
-        match plan.calls.len() {
-            0 => {}
-            1 => send(0).await,
-            calls => {
-                let depth = if O::IN_ORDER { 1 } else { IN_FLIGHT };
-                stream::iter(0..calls)
-                    .map(send)
-                    .buffer_unordered(depth)
-                    .collect::<()>()
-                    .await;
-            }
+        let operations = calls.order.len();
+        // There are none if all callers of the batch are gone.
+        if operations > 0 {
+            store
+                .operations
+                .fetch_add(operations as u64, Ordering::Relaxed);
+            store.batches.fetch_add(1, Ordering::Relaxed);
+            store
+                .telemetry
+                .batch(operations, || self.links.budget.operations());
         }
+        batch.note_sent(calls.list.len());
+        if let [_] = calls.list[..] {
+            return self.send_call(batch, &calls, 0).await;
+        }
+        let depth = if O::IN_ORDER { 1 } else { IN_FLIGHT };
+        stream::iter(0..calls.list.len())
+            .map(|number| self.send_call(batch, &calls, number))
+            .buffer_unordered(depth)
+            .collect::<()>()
+            .await;
     }
 
-    /// Handles the effects of an arrived reply beyond its callers.
-    fn deliver(&self, landing: Deliveries<O>) {
-        let store = &self.client.store;
-        for push in landing.pushes {
+    /// Sends one call of a batch. Its callers get their results when the reply arrives.
+    async fn send_call(&self, batch: &Batch<O>, calls: &Calls, number: usize) {
+        let RedisClient { store, script, .. } = &*self.client;
+        let call = &calls.list[number];
+        let reply = store.run(&self.links, &self.route, script, call).await;
+        let deliveries = batch.deliver(number, call, &calls.order, reply);
+        for push in deliveries.pushes {
             store.base.notifier.deliver(push);
         }
-        for (key, orphans) in landing.orphans {
+        for (key, orphans) in deliveries.orphans {
             self.client.take_back(key, &orphans);
         }
-        store.owed.done(landing.owed);
+        if deliveries.owed > 0 {
+            store.owed.done(deliveries.owed);
+        }
     }
 
     /// Changes the queue. `None` if its runtime was removed.
-    fn with<R>(&self, change: impl FnOnce(&mut SendQueue<O>) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, change: impl FnOnce(&mut SendQueue<O>) -> R) -> Option<R> {
         let mut runtimes = lock(&self.client.runtimes.0);
-        let queues = runtimes
-            .iter_mut()
-            .find(|queues| Arc::ptr_eq(&queues.links, &self.links))?;
-        queues.by_route.get_mut(self.number)?.as_mut().map(change)
-    }
-
-    /// Returns the error for operations that the queue refuses.
-    fn overloaded(&self, operations: usize) -> Error {
-        self.client
-            .store
-            .overloaded(&self.route.link, &self.links.budget, operations)
-    }
-
-    /// Spawns a flusher that is already counted.
-    fn spawn_flusher(self) {
-        let runtime = self.links.runtime.clone();
-        runtime.spawn(
-            Flusher {
-                queue: self,
-                batch: None,
-                done: false,
+        for queues in runtimes.iter_mut() {
+            if Arc::ptr_eq(&queues.links, &self.links) {
+                return queues.by_route.get_mut(self.number)?.as_mut().map(change);
             }
-            .flush(),
-        );
+        }
+        None
     }
 }
 
@@ -538,70 +494,6 @@ struct SendingGuard<O: Operation>(QueueHandle<O>);
 impl<O: Operation> Drop for SendingGuard<O> {
     fn drop(&mut self) {
         // If other operations wait, a flusher is already sending them.
-        self.0.with(|queue| queue.inline = false);
-    }
-}
-
-/// A task that sends batches until none is left. It is counted while it exists.
-struct Flusher<O: Operation> {
-    queue: QueueHandle<O>,
-    /// The batch in flight.
-    batch: Option<Arc<Batch<O>>>,
-    done: bool,
-}
-
-impl<O: Operation> Flusher<O> {
-    async fn flush(mut self) {
-        while let Some(batch) = self.next() {
-            if batch.since.elapsed() > self.queue.client.store.limits.queue_timeout {
-                let operations = batch.state().items.len();
-                batch.fail(&self.queue.overloaded(operations), true);
-            }
-            self.queue.send(self.batch.insert(batch)).await;
-            self.batch = None;
-            for _ in 0..YIELDS {
-                tokio::task::yield_now().await;
-            }
-        }
-    }
-
-    fn next(&mut self) -> Option<Arc<Batch<O>>> {
-        self.queue.with(|queue| {
-            let batch = queue.batches.pop_front();
-            match &batch {
-                Some(batch) => queue.expected_size = batch.state().items.len(),
-                None => {
-                    queue.flushers -= 1;
-                    self.done = true;
-                }
-            }
-            batch
-        })?
-    }
-}
-
-/// If a flusher ends early with its runtime, the operations of its batch fail. If it was the last flusher, the
-/// waiting operations fail too.
-impl<O: Operation> Drop for Flusher<O> {
-    fn drop(&mut self) {
-        if self.done {
-            return;
-        }
-        let client = &self.queue.client;
-        if let Some(batch) = &self.batch {
-            client.store.fail(batch);
-        }
-        let waiting = self.queue.with(|queue| {
-            queue.flushers -= 1;
-            if queue.flushers == 0 {
-                std::mem::take(&mut queue.batches)
-            } else {
-                VecDeque::new()
-            }
-        });
-        waiting
-            .iter()
-            .flatten()
-            .for_each(|batch| client.store.fail(batch));
+        self.0.with(|queue| queue.is_sending = false);
     }
 }

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::error::Error;
 use crate::error::reasons::Cause;
 use crate::store::operation::Repeat;
-use crate::store::redis::RedisStore;
-use crate::store::redis::attempt::{Failed, Outgoing};
 use crate::store::redis::batch::Reply;
+use crate::store::redis::call::{Failed, Outgoing};
 use crate::store::redis::errors::Redirect;
 use crate::store::redis::link::Route;
 use crate::store::redis::slots::Refusal;
+use crate::store::redis::{RedisStore, errors};
 
 /// The first pause before a call to a slot that is being moved is sent again. Each further pause is twice as long.
 const MOVING: Duration = Duration::from_millis(2);
@@ -23,15 +21,12 @@ const MOVING: Duration = Duration::from_millis(2);
 const REDIRECTIONS: usize = 4;
 
 /// The state of the copies of a call that were sent so far.
-pub(super) struct Copies {
-    pub(super) began: Instant,
-    /// Whether its connection had been idle before the first copy.
-    was_idle: bool,
+struct Copies {
     is_first: bool,
     /// Whether a copy before the last one may run, or has run in part.
-    pub(super) twice: bool,
+    twice: bool,
     /// The master to which the last copy was redirected, if any.
-    pub(super) other: Option<Arc<Route>>,
+    other: Option<Arc<Route>>,
     /// The number of redirections since the call was last sent to its own master.
     redirected: usize,
     /// The next pause, if the slot is being moved.
@@ -41,10 +36,8 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    pub(super) fn new(began: Instant, was_idle: bool) -> Self {
+    fn new() -> Self {
         Self {
-            began,
-            was_idle,
             is_first: true,
             twice: false,
             other: None,
@@ -55,7 +48,7 @@ impl Copies {
     }
 
     /// Returns the error of the last copy as the error of the call.
-    pub(super) fn error(&self, error: Error) -> Error {
+    fn error(&self, error: Error) -> Error {
         if self.twice {
             error.of_last_copy()
         } else {
@@ -66,7 +59,7 @@ impl Copies {
 
 impl Failed {
     /// Whether the call is sent again: because it cannot have run, or because its operation may run twice.
-    pub(super) fn is_repeated(&self, repeat: Repeat, was_idle: bool) -> bool {
+    fn is_repeated(&self, repeat: Repeat, was_idle: bool) -> bool {
         match self.outage.cause {
             Cause::Disconnected => repeat == Repeat::Safe && (was_idle || !self.written),
             Cause::MovedMidway => repeat == Repeat::Safe,
@@ -77,16 +70,76 @@ impl Failed {
 }
 
 impl RedisStore {
+    /// Sends a call whose first copy has failed again, as often as that helps.
+    pub(super) async fn retry(
+        &self,
+        outgoing: &Outgoing<'_>,
+        failed: Failed,
+    ) -> Result<Reply, Error> {
+        let mut copies = Copies::new();
+        let mut outcome = Err(failed);
+        while let Err(failed) = &outcome
+            && let Some(again) = self.send_again(outgoing, &mut copies, failed).await?
+        {
+            outcome = again;
+        }
+        self.ended(outgoing, &copies, outcome)
+    }
+
+    /// Updates the connection and the breaker with the outcome of a call that was sent again.
+    fn ended(
+        &self,
+        outgoing: &Outgoing<'_>,
+        copies: &Copies,
+        outcome: Result<Reply, Failed>,
+    ) -> Result<Reply, Error> {
+        let Outgoing { route, began, .. } = *outgoing;
+        let is_current = self.source.is_current(route.master);
+        if !is_current {
+            // The store has left this master, but this call may have connected to it again.
+            route.link.close(None);
+        }
+        if copies.other.is_some() {
+            // The master that redirected the call has replied.
+            self.succeeded(route);
+        }
+        // The node of ASK may have no slots yet.
+        let counts = copies.other.is_some() || is_current;
+        let last = copies.other.as_deref().unwrap_or(route);
+        let failed = match outcome {
+            Ok(reply) => {
+                self.succeeded(last);
+                self.telemetry.call(began, reply.unconfirmed.is_none());
+                return Ok(if copies.twice {
+                    reply.sent_twice()
+                } else {
+                    reply
+                });
+            }
+            Err(failed) => failed,
+        };
+        let Failed { outage, sent, .. } = failed;
+        if failed.answers || !errors::is_outage(outage.cause) {
+            self.succeeded(last);
+        } else if counts {
+            last.link.failed();
+            last.breaker
+                .failed(sent.unwrap_or(began), &outage, sent.is_none());
+        }
+        self.telemetry.call(began, false);
+        Err(copies.error(outage.into()))
+    }
+
     /// Sends a failed call again. Returns the result of this copy; `None`: the failure is final. An error: the breaker
     /// of the master to which the call was redirected is open.
-    pub(super) async fn retry(
+    async fn send_again(
         &self,
         outgoing: &Outgoing<'_>,
         copies: &mut Copies,
         failed: &Failed,
     ) -> Result<Option<Result<Reply, Failed>>, Error> {
         let is_first = std::mem::take(&mut copies.is_first);
-        let is_repeated = failed.is_repeated(outgoing.call.repeat, copies.was_idle);
+        let is_repeated = failed.is_repeated(outgoing.call.repeat, outgoing.was_idle);
         match (failed.outage.cause, &failed.redirect) {
             // Only once: the connection was closed before the call, or is broken.
             (Cause::Disconnected, _) if is_first && is_repeated => {
@@ -103,7 +156,7 @@ impl RedisStore {
                 Ok(None)
             }
             (Cause::Moving | Cause::MovedMidway, _)
-                if is_repeated && copies.began.elapsed() + copies.pause < self.limits.timeout =>
+                if is_repeated && outgoing.began.elapsed() + copies.pause < self.limits.timeout =>
             {
                 let again = self.send_after_pause(outgoing, copies, failed).await;
                 Ok(Some(again))
@@ -131,7 +184,7 @@ impl RedisStore {
         let to = copies.other.insert(links.route(links.number(master, 0)));
         if let Err(error) = to.breaker.check() {
             self.succeeded(route);
-            self.telemetry.call(copies.began, false);
+            self.telemetry.call(outgoing.began, false);
             return Err(copies.error(error));
         }
         let again = self.attempt(outgoing, to, redirect.ask).await;

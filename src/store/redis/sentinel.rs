@@ -45,12 +45,12 @@ const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// The master that Sentinels report.
 pub(crate) struct Sentinels {
-    asked: Arc<Asked>,
+    queries: Arc<Queries>,
     home: Background,
     following: BackgroundTask,
 }
 
-struct Asked {
+struct Queries {
     urls: Urls,
     master: String,
     named: watch::Sender<Named>,
@@ -94,13 +94,13 @@ impl Sentinels {
             );
             return Err(Error::invalid(text));
         }
-        let asked = Asked {
+        let queries = Queries {
             urls,
             master: master.into(),
             named: watch::Sender::default(),
         };
         Ok(Self {
-            asked: Arc::new(asked),
+            queries: Arc::new(queries),
             home: home.clone(),
             following: BackgroundTask::default(),
         })
@@ -109,14 +109,14 @@ impl Sentinels {
     /// Returns the number of times that another master was reported. A connection that was made before the last time
     /// leads to a former master.
     pub(super) fn switches(&self) -> u64 {
-        self.asked.named.borrow().switches
+        self.queries.named.borrow().switches
     }
 
     /// Waits until another master is reported, after `since` switches.
     pub(super) async fn switched(&self, since: u64) {
         // It ends with this value.
         let _ = self
-            .asked
+            .queries
             .named
             .subscribe()
             .wait_for(|named| named.switches != since)
@@ -129,7 +129,7 @@ impl Sentinels {
         loop {
             let since = self.switches();
             let connecting = async {
-                let master = self.asked.named_master().await?;
+                let master = self.queries.named_master().await?;
                 let mut connection = master.connect().await?;
                 check_role(&mut connection, &master)
                     .await
@@ -145,14 +145,16 @@ impl Sentinels {
     /// Returns the master that is currently reported.
     pub(super) async fn master(&self) -> Result<Endpoint, Outage> {
         self.follow();
-        self.asked.named_master().await
+        self.queries.named_master().await
     }
 
     /// Starts the task that follows the Sentinels, unless it is running.
     fn follow(&self) {
         self.following.start(&self.home, || {
-            let asked = Arc::clone(&self.asked);
-            async move { drop(join_all(asked.sentinels().map(|sentinel| asked.stay(sentinel))).await) }
+            let queries = Arc::clone(&self.queries);
+            async move {
+                drop(join_all(queries.sentinels().map(|sentinel| queries.stay(sentinel))).await)
+            }
         });
     }
 
@@ -163,15 +165,15 @@ impl Sentinels {
 
     /// Whether both are certainly the same master and database.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let one = &self.asked;
-        let other = &other.asked;
+        let one = &self.queries;
+        let other = &other.queries;
         one.master == other.master
             && one.database() == other.database()
             && one.urls.overlap(&other.urls.infos)
     }
 }
 
-impl Asked {
+impl Queries {
     /// Returns the Sentinels. They have no databases: the database in the URLs is the master's.
     fn sentinels(&self) -> impl Iterator<Item = Endpoint> {
         self.urls.infos.iter().map(|info| {
@@ -235,14 +237,14 @@ impl Asked {
         let mut failures = Failures::default();
         loop {
             // Not reported here: the errors of calls to the master name the cause.
-            let lasted = self.hear(&sentinel).await.unwrap_or_default();
+            let lasted = self.follow_one(&sentinel).await.unwrap_or_default();
             failures.pause(Attempt::Lasted(lasted)).await;
         }
     }
 
     /// Queries a Sentinel at once, after each of its messages, and at an interval, until a connection fails. Returns
     /// for how long it replied, or an error if it never did.
-    async fn hear(&self, sentinel: &Endpoint) -> Result<Duration, Outage> {
+    async fn follow_one(&self, sentinel: &Endpoint) -> Result<Duration, Outage> {
         let mut connection = in_time(sentinel, sentinel.connect()).await?;
         let mut messages = subscribed(sentinel).await?.map(PubSub::into_on_message);
         self.ask(&mut connection).await?;
@@ -269,9 +271,9 @@ impl Asked {
         both.cmd("SENTINEL")
             .arg("GET-MASTER-ADDR-BY-NAME")
             .arg(&self.master);
-        let asked = both.query_async::<(HashMap<String, String>, (String, String))>(sentinel);
-        let (state, (host, port)) = match timeout(LONGEST, asked).await {
-            Ok(told) => told.map_err(|error| no_connection(self, error))?,
+        let queries = both.query_async::<(HashMap<String, String>, (String, String))>(sentinel);
+        let (state, (host, port)) = match timeout(LONGEST, queries).await {
+            Ok(reply) => reply.map_err(|error| no_connection(self, error))?,
             Err(_) => {
                 return Err(disconnected(format!(
                     "no connection to {self}: no answer within {LONGEST:?}"
@@ -387,11 +389,11 @@ fn agree(infos: &[ConnectionInfo]) -> Result<(), Error> {
 
 impl fmt::Display for Sentinels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.asked.fmt(f)
+        self.queries.fmt(f)
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for Queries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

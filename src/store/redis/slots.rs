@@ -239,7 +239,7 @@ impl Masters {
             return;
         }
         let (changed, outage) = match answer.await {
-            Ok(told) => (self.known_mut().learn(told), None),
+            Ok(reply) => (self.known_mut().learn(reply), None),
             Err(outage) => (false, Some(outage)),
         };
         let before = lock(&self.last).as_ref().map_or(PAUSE, |last| last.pause);
@@ -258,11 +258,11 @@ impl Masters {
 
 /// Reads the masters from a node. `own`: the host of the node.
 pub(super) async fn ask(connection: &mut Connection, own: &str) -> Result<Topology, Outage> {
-    let told = connection
+    let reply = connection
         .send(cmd("CLUSTER").arg("SLOTS"))
         .await
         .map_err(errors::outage)?;
-    parse(&told, own).ok_or_else(|| {
+    parse(&reply, own).ok_or_else(|| {
         errors::of(
             Cause::NotServing,
             format!("the node at {own:?} names no masters"),
@@ -273,8 +273,8 @@ pub(super) async fn ask(connection: &mut Connection, own: &str) -> Result<Topolo
 /// Parses the reply to `CLUSTER SLOTS`: for each range its first and last slot, then its nodes, the master first. A
 /// node that does not know its own host omits it: `own` is used instead. `?` is an unknown host. `None` if no slot has
 /// a master.
-fn parse(told: &Value, own: &str) -> Option<Topology> {
-    let Value::Array(ranges) = told else {
+fn parse(reply: &Value, own: &str) -> Option<Topology> {
+    let Value::Array(ranges) = reply else {
         return None;
     };
     let mut topology = Topology::new();
@@ -336,9 +336,9 @@ impl Known {
     }
 
     /// Stores the masters that a node has reported. Returns whether anything has changed.
-    fn learn(&mut self, told: Topology) -> bool {
+    fn learn(&mut self, reply: Topology) -> bool {
         let mut by_slot = vec![NONE; usize::from(SLOTS)];
-        for (first, last, address) in told {
+        for (first, last, address) in reply {
             by_slot[first..=last].fill(u16::try_from(self.number_of(address)).unwrap_or(NONE));
         }
         let changed = by_slot != self.by_slot;
@@ -415,9 +415,9 @@ static TAGS: LazyLock<Vec<(String, u16)>> = LazyLock::new(|| {
     tags.into_iter().flatten().collect()
 });
 
-/// Returns the prefix of the channels for a slot, given that of all channels. `None` without a slot.
-pub(super) fn prefix(channels: &str, slot: Option<u16>) -> Option<String> {
-    let group = slot? / PER_GROUP;
+/// Returns the prefix of the channels for a slot, given that of all channels.
+pub(super) fn prefix(channels: &str, slot: u16) -> Option<String> {
+    let group = slot / PER_GROUP;
     let (tag, _) = TAGS.get(usize::from(group))?;
     Some(tagged(channels, tag))
 }

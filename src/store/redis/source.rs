@@ -1,10 +1,8 @@
 //! The servers of a store: one server, a Cluster, or the master that Sentinels report.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use redis::RedisError;
 use tokio::time::timeout;
 
 use crate::error::Error;
@@ -163,40 +161,11 @@ impl Source {
             }
             (Self::Pool(pool), Some(connection)) => {
                 if let Some(masters) = pool.masters.as_ref().filter(|masters| masters.is_due()) {
-                    drop(masters.refresh(told(connection)));
+                    drop(masters.refresh(read_masters(connection)));
                 }
             }
             _ => {}
         }
-    }
-
-    /// Returns the number of times that another master was reported. Connections that were made before the last time
-    /// must be closed.
-    pub(super) fn switches(&self) -> u64 {
-        match self {
-            #[cfg(feature = "sentinel")]
-            Self::Sentinel(sentinels) => sentinels.switches(),
-            _ => 0,
-        }
-    }
-
-    /// Awaits a reply on a connection that was made after `since` switches. It fails at the next switch: the reply of a
-    /// former master does not count.
-    pub(super) async fn unless_switched<T>(
-        &self,
-        since: u64,
-        reply: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
-    ) -> Result<T, RedisError> {
-        #[cfg(feature = "sentinel")]
-        if let Self::Sentinel(sentinels) = self {
-            return tokio::select! {
-                biased;
-                () = sentinels.switched(since) => Err(errors::another_master()),
-                reply = reply => reply,
-            };
-        }
-        let _ = since;
-        reply.await
     }
 
     /// Ends the task that follows the Sentinels. It starts again with the next connection.
@@ -241,7 +210,7 @@ impl Source {
                     .await
                     .map_err(|error| no_connection(self, error))?;
                 if let Some(masters) = &pool.masters {
-                    masters.refresh(told(connection.clone())).await;
+                    masters.refresh(read_masters(connection.clone())).await;
                 }
                 Ok(connection)
             }
@@ -259,7 +228,7 @@ impl Source {
 const SPEAKS_TLS: &str = "; does the server speak TLS on this port?";
 
 /// Reads the masters of a Cluster.
-async fn told(mut connection: Connection) -> Result<Topology, Outage> {
+async fn read_masters(mut connection: Connection) -> Result<Topology, Outage> {
     timeout(NODE_TIMEOUT, slots::ask(&mut connection, ""))
         .await
         .unwrap_or_else(|_| {

@@ -13,21 +13,21 @@ use crate::store::background::{Background, BackgroundTask};
 use crate::store::notifier::Notifier;
 use crate::store::redis::breaker::Failures;
 use crate::store::redis::source::Source;
-use crate::store::redis::subscription::connection::Ear;
+use crate::store::redis::subscription::connection::Subscriber;
 use crate::telemetry::server::Server;
 
 #[derive(Debug)]
 pub(super) struct Subscription {
     /// The servers to subscribe at. A pool cannot be used.
-    places: Arc<[Source]>,
+    sources: Arc<[Source]>,
     listening: BackgroundTask,
     telemetry: Server,
 }
 
 impl Subscription {
-    pub(super) fn new(places: Vec<Source>, telemetry: Server) -> Self {
+    pub(super) fn new(sources: Vec<Source>, telemetry: Server) -> Self {
         Self {
-            places: places.into(),
+            sources: sources.into(),
             listening: BackgroundTask::default(),
             telemetry,
         }
@@ -35,8 +35,8 @@ impl Subscription {
 
     /// Whether both are certainly at the same server.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let places = self.places.first().zip(other.places.first());
-        places.is_some_and(|(one, other)| one.is_same(other))
+        let sources = self.sources.first().zip(other.sources.first());
+        sources.is_some_and(|(one, other)| one.is_same(other))
     }
 
     /// Ends the task. It can be started again.
@@ -51,35 +51,36 @@ impl Subscription {
         notifier: &Arc<Notifier>,
         background: &Background,
     ) {
-        if self.places.is_empty() {
+        if self.sources.is_empty() {
             return;
         }
         self.listening.start(background, || {
-            let ear = Arc::new(Ear::new(
+            let subscriber = Arc::new(Subscriber::new(
                 channels,
                 Arc::downgrade(notifier),
                 self.telemetry.clone(),
             ));
-            let places = Arc::clone(&self.places);
-            async move { listen(&places, &ear).await }
+            let sources = Arc::clone(&self.sources);
+            async move { listen(&sources, &subscriber).await }
         });
     }
 }
 
 /// Stays subscribed until the future is dropped. After a failure it tries the next server: almost at once if it was
 /// subscribed for a while, otherwise at growing intervals.
-async fn listen(places: &[Source], ear: &Arc<Ear>) {
+async fn listen(sources: &[Source], subscriber: &Arc<Subscriber>) {
     let mut failures = Failures::default();
-    for place in places.iter().cycle() {
-        let attempt = match place {
+    for source in sources.iter().cycle() {
+        let attempt = match source {
             Source::Pool(_) => pending().await,
-            Source::Url(endpoint) => ear.hear(ready(Ok(&**endpoint)), pending()).await,
+            Source::Url(endpoint) => subscriber.receive(ready(Ok(&**endpoint)), pending()).await,
             #[cfg(feature = "cluster")]
-            Source::Cluster(cluster, _) => match masters::listen(cluster, ear).await {},
+            Source::Cluster(cluster, _) => match masters::listen(cluster, subscriber).await {},
             #[cfg(feature = "sentinel")]
             Source::Sentinel(sentinels) => {
                 let since = sentinels.switches();
-                ear.hear(sentinels.master(), sentinels.switched(since))
+                subscriber
+                    .receive(sentinels.master(), sentinels.switched(since))
                     .await
             }
         };

@@ -62,7 +62,7 @@ fn places(scheduler: &Scheduler) -> Vec<Option<Id>> {
     lock(&scheduler.state)
         .tasks
         .iter()
-        .map(|running| running.place)
+        .map(|running| running.runtime_id)
         .collect()
 }
 
@@ -145,7 +145,7 @@ async fn what_a_link_was_before_is_no_news() {
 #[tokio::test]
 async fn it_runs_on_the_background_thread_but_for_a_paused_clock_that_it_follows() {
     let due = Instant::now() + 100 * SPAN;
-    let place = |follows_paused| {
+    let runtime_id = |follows_paused| {
         let (scheduler, _) = scheduler(follows_paused);
         let _task = Noted::due_at(&scheduler, Some(due));
         scheduler.schedule(due);
@@ -153,10 +153,10 @@ async fn it_runs_on_the_background_thread_but_for_a_paused_clock_that_it_follows
         assert_eq!(places.len(), 1);
         places[0]
     };
-    assert_eq!([place(false), place(true)], [None, None]);
+    assert_eq!([runtime_id(false), runtime_id(true)], [None, None]);
     tokio::time::pause();
     assert_eq!(
-        [place(false), place(true)],
+        [runtime_id(false), runtime_id(true)],
         [None, Some(Handle::current().id())]
     );
 }

@@ -57,10 +57,10 @@ fn a_full_store_is_searched_until_there_is_room() {
     let (store, time) = store(Some(5000));
     let (cells, bound) = (store.cells::<Until>("a"), &store.shared.bound);
     keep(&cells, 0..5000, 10);
-    assert!(bound.is_full(0));
+    assert!(!bound.has_room(1, 0));
     time.store(10, Ordering::Relaxed);
     keep(&cells, 5000..5001, 20);
-    assert!(!bound.is_full(0) && bound.cells() > 4000);
+    assert!(bound.has_room(1, 0) && bound.cells() > 4000);
     cells
         .step_all(&["x", "y"], |cells, _| {
             cells.iter_mut().for_each(|cell| cell.0 = 20)

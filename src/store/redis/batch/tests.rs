@@ -1,27 +1,6 @@
-//! The bounds of the queue, and the parsing of replies.
+//! The parsing of replies.
 
 use super::*;
-
-#[test]
-fn operations_and_bytes_are_bounded() {
-    let budget = Budget::new(2, 10 * PLACE);
-    assert!(budget.take(weight(0)) && budget.take(weight(0)));
-    assert!(!budget.take(weight(0)), "two operations");
-    budget.give_back(2 * weight(0));
-    assert_eq!(budget.operations(), 0);
-    assert!(budget.take(weight(9 * PLACE)));
-    assert!(!budget.take(weight(0)), "ten places");
-    budget.give_back(weight(9 * PLACE));
-    assert!(budget.take(weight(0)));
-}
-
-#[test]
-fn the_largest_operations_do_not_run_into_each_other() {
-    let budget = Budget::new(MOST_OPERATIONS, MOST_BYTES);
-    assert!(budget.take(weight(MOST_BYTES - PLACE)));
-    assert!(!budget.take(weight(usize::MAX / 2)));
-    assert_eq!(budget.operations(), 1);
-}
 
 #[test]
 fn a_text_of_numbers_is_read_as_a_list() {

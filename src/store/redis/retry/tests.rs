@@ -1,7 +1,8 @@
 //! Which calls are sent again.
 
+use tokio::time::Instant;
+
 use super::*;
-use crate::store::redis::errors;
 
 /// A thread can be suspended between passing a call to the connection and checking for the reply. Meanwhile the call
 /// runs and the connection ends, and then the first poll finds the error.

@@ -8,7 +8,7 @@ use super::*;
 fn the_master_of_the_latest_failover_counts() {
     let urls = ["redis://a:1", "redis://b:1"];
     let sentinels = Sentinels::new(urls, &Access::default(), "m", &Background::thread()).unwrap();
-    let asked = &sentinels.asked;
+    let asked = &sentinels.queries;
     let after = |address, epoch| {
         asked.learn(address, epoch);
         let named = asked.named.borrow();
@@ -49,13 +49,13 @@ fn the_master_of_the_latest_failover_counts() {
 fn the_master_has_its_own_user_and_the_sentinels_have_no_database() {
     let urls = ["redis://u:p@a:1/3"];
     let sentinels = Sentinels::new(urls, &Access::default(), "m", &Background::thread()).unwrap();
-    let sentinel = sentinels.asked.sentinels().next().unwrap();
+    let sentinel = sentinels.queries.sentinels().next().unwrap();
     let settings = sentinel.info.redis_settings();
     assert_eq!(
         (settings.username(), settings.password(), settings.db()),
         (Some("u"), Some("p"), 0)
     );
-    let master = sentinels.asked.server("::1:6379");
+    let master = sentinels.queries.server("::1:6379");
     let settings = master.info.redis_settings();
     assert_eq!(
         (settings.username(), settings.password(), settings.db()),

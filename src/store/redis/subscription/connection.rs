@@ -30,7 +30,7 @@ pub(super) const CHECK: Duration = Duration::from_secs(15);
 pub(super) const NOT_IN_TIME: &str = "no connection in time";
 
 /// The common state of the connections of a subscription.
-pub(super) struct Ear {
+pub(super) struct Subscriber {
     /// The channel of this process, and the channel of all processes.
     channels: [String; 2],
     notifier: Weak<Notifier>,
@@ -40,7 +40,7 @@ pub(super) struct Ear {
     duplicates: Mutex<Duplicates>,
 }
 
-impl Ear {
+impl Subscriber {
     pub(super) fn new(channels: [String; 2], notifier: Weak<Notifier>, telemetry: Server) -> Self {
         Self {
             channels,
@@ -64,7 +64,7 @@ impl Ear {
     }
 
     /// Passes the messages on until the connection fails, or `left` completes.
-    pub(super) async fn hear<S: Borrow<Endpoint>>(
+    pub(super) async fn receive<S: Borrow<Endpoint>>(
         &self,
         server: impl Future<Output = Result<S, Outage>>,
         left: impl Future<Output = ()>,
@@ -141,21 +141,21 @@ impl Ear {
 
 /// Counts a connection as subscribed while this value lives. Pushes arrive while there is at least one: on a Cluster
 /// each node has all messages, though those of other nodes arrive later.
-pub(super) struct Open<'a>(&'a Ear);
+pub(super) struct Open<'a>(&'a Subscriber);
 
 impl<'a> Open<'a> {
     /// `own`: whether the connection receives messages that the others do not. Such messages may have been missed.
-    pub(super) fn new(ear: &'a Ear, own: bool) -> Self {
-        let mut open = lock(&ear.open);
+    pub(super) fn new(subscriber: &'a Subscriber, own: bool) -> Self {
+        let mut open = lock(&subscriber.open);
         *open += 1;
-        let Some(notifier) = ear.notifier.upgrade().filter(|_| own || *open == 1) else {
-            return Self(ear);
+        let Some(notifier) = subscriber.notifier.upgrade().filter(|_| own || *open == 1) else {
+            return Self(subscriber);
         };
         if *open == 1 {
-            ear.telemetry.subscription(true);
+            subscriber.telemetry.subscription(true);
         }
         notifier.relink();
-        Self(ear)
+        Self(subscriber)
     }
 
     /// Records that messages of one master may have been missed.

@@ -15,14 +15,16 @@ use tokio::time::{Instant, timeout};
 use crate::error::reasons::Outage;
 use crate::store::redis::breaker::{Attempt, Failures};
 use crate::store::redis::cluster::Cluster;
-use crate::store::redis::subscription::connection::{CHECK, CONNECT, Ear, NOT_IN_TIME, Open};
+use crate::store::redis::subscription::connection::{
+    CHECK, CONNECT, NOT_IN_TIME, Open, Subscriber,
+};
 use crate::store::redis::{errors, slots};
 
 /// The interval at which the masters are looked up. They are also looked up when a connection fails.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Stays subscribed at each master until the future is dropped.
-pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible {
+pub(super) async fn listen(cluster: &Arc<Cluster>, subscriber: &Arc<Subscriber>) -> Infallible {
     let mut tasks = JoinSet::new();
     let mut masters = HashMap::<String, AbortHandle>::new();
     let lost = Arc::new(Notify::new());
@@ -48,7 +50,7 @@ pub(super) async fn listen(cluster: &Arc<Cluster>, ear: &Arc<Ear>) -> Infallible
                         looked: looked.subscribe(),
                         lost: Arc::clone(&lost),
                     };
-                    tasks.spawn(master.stay(Arc::clone(ear)))
+                    tasks.spawn(master.stay(Arc::clone(subscriber)))
                 });
             }
             while tasks.try_join_next().is_some() {}
@@ -89,28 +91,28 @@ impl Subscribed {
 
 impl Master {
     /// Stays subscribed until the future is dropped.
-    async fn stay(mut self, ear: Arc<Ear>) {
+    async fn stay(mut self, subscriber: Arc<Subscriber>) {
         let mut failures = Failures::default();
         loop {
-            let attempt = self.hear(&ear).await;
+            let attempt = self.receive(&subscriber).await;
             self.lost.notify_one();
             failures.pause(attempt).await;
         }
     }
 
     /// Passes the messages on until the connection fails.
-    async fn hear(&mut self, ear: &Ear) -> Attempt {
-        let mut subscribed = match timeout(CONNECT, self.subscribe(ear)).await {
+    async fn receive(&mut self, subscriber: &Subscriber) -> Attempt {
+        let mut subscribed = match timeout(CONNECT, self.subscribe(subscriber)).await {
             Ok(Ok(subscribed)) => subscribed,
-            Ok(Err(outage)) => return ear.failed(&outage),
-            Err(_) => return ear.failed(&errors::disconnected(NOT_IN_TIME)),
+            Ok(Err(outage)) => return subscriber.failed(&outage),
+            Err(_) => return subscriber.failed(&errors::disconnected(NOT_IN_TIME)),
         };
-        let open = Open::new(ear, !subscribed.slots.is_empty());
+        let open = Open::new(subscriber, !subscribed.slots.is_empty());
         let since = Instant::now();
         loop {
             let push = tokio::select! {
                 push = timeout(CHECK, subscribed.pushes.recv()) => push,
-                Ok(()) = self.looked.changed() => match timeout(CONNECT, self.follow(ear, &mut subscribed)).await {
+                Ok(()) = self.looked.changed() => match timeout(CONNECT, self.follow(subscriber, &mut subscribed)).await {
                     Ok(Ok(true)) => {
                         open.missed();
                         continue;
@@ -138,7 +140,7 @@ impl Master {
                 ) => break,
                 Ok(Some(push)) => {
                     if Msg::from_push_info(push)
-                        .is_some_and(|message| !ear.passes_on(&message, true))
+                        .is_some_and(|message| !subscriber.passes_on(&message, true))
                     {
                         break;
                     }
@@ -148,14 +150,14 @@ impl Master {
                 Err(_) => {}
             }
         }
-        ear.closed(open);
+        subscriber.closed(open);
         Attempt::Lasted(since.elapsed())
     }
 
-    async fn subscribe(&mut self, ear: &Ear) -> Result<Subscribed, Outage> {
+    async fn subscribe(&mut self, subscriber: &Subscriber) -> Result<Subscribed, Outage> {
         let (sender, pushes) = mpsc::unbounded_channel();
         let mut connection = self.cluster.node(&self.address).listen(sender).await?;
-        let channels = ear
+        let channels = subscriber
             .channels()
             .iter()
             .map(|channel| ("SUBSCRIBE", channel.clone()));
@@ -174,7 +176,7 @@ impl Master {
             Err(error) => return Err(errors::outage(error)),
         };
         self.looked.mark_unchanged();
-        self.follow(ear, &mut subscribed)
+        self.follow(subscriber, &mut subscribed)
             .await
             .map_err(errors::outage)?;
         Ok(subscribed)
@@ -182,8 +184,12 @@ impl Master {
 
     /// Subscribes to the channels of this master that are missing. Returns whether any were added. If the server denies
     /// this, or has no such channels, it does not try again: messages arrive on the other channels.
-    async fn follow(&self, ear: &Ear, subscribed: &mut Subscribed) -> Result<bool, RedisError> {
-        let (all, process) = ear.shards();
+    async fn follow(
+        &self,
+        subscriber: &Subscriber,
+        subscribed: &mut Subscribed,
+    ) -> Result<bool, RedisError> {
+        let (all, process) = subscriber.shards();
         let masters = &self.cluster.masters;
         let is_here = |slot: u16| masters.address(masters.of(slot)).as_ref() == Some(&self.address);
         let missing = |slot: u16| is_here(slot) && !subscribed.slots.contains(&slot);
@@ -230,7 +236,7 @@ mod tests {
     use support::program::since_7_0;
     use support::requires;
 
-    use super::super::connection::tests::{ear, notifier, publishes};
+    use super::super::connection::tests::{notifier, publishes, subscriber};
     use super::*;
     use crate::store::background::Background;
     use crate::store::redis::endpoint::Access;
@@ -258,7 +264,7 @@ mod tests {
         requires!(since_7_0());
         let servers = RedisCluster::start().await;
         let (cluster, (notifier, ..)) = (cluster_of(&servers).await, notifier());
-        let (masters, ear) = (&cluster.masters, ear(&notifier));
+        let (masters, subscriber) = (&cluster.masters, subscriber(&notifier));
         let addresses = masters.addresses();
         assert!(addresses.len() > 1);
         for address in &addresses {
@@ -267,16 +273,19 @@ mod tests {
                 .filter(|slot| masters.address(masters.of(*slot)).as_ref() == Some(address))
                 .collect();
             let mut master = master(&cluster, address.clone());
-            let mut subscribed = master.subscribe(&ear).await.ok().unwrap();
+            let mut subscribed = master.subscribe(&subscriber).await.ok().unwrap();
             assert!(!own.is_empty() && subscribed.slots == own);
             assert_eq!(
-                master.follow(&ear, &mut subscribed).await.ok(),
+                master.follow(&subscriber, &mut subscribed).await.ok(),
                 Some(false),
                 "nothing is missing"
             );
             let one = *own.iter().next().unwrap();
             subscribed.slots.remove(&one);
-            assert_eq!(master.follow(&ear, &mut subscribed).await.ok(), Some(true));
+            assert_eq!(
+                master.follow(&subscriber, &mut subscribed).await.ok(),
+                Some(true)
+            );
             assert_eq!(subscribed.slots, own);
 
             // All slots are reported to be here, but most are not.
@@ -286,7 +295,7 @@ mod tests {
                 .refresh(async { Ok(vec![(0, 16383, told)]) })
                 .await;
             let subscribed = self::master(&wrong, address.clone())
-                .subscribe(&ear)
+                .subscribe(&subscriber)
                 .await
                 .ok()
                 .unwrap();
@@ -298,7 +307,7 @@ mod tests {
                 .unwrap();
         }
         let subscribed = master(&cluster, addresses[0].clone())
-            .subscribe(&ear)
+            .subscribe(&subscriber)
             .await
             .ok()
             .unwrap();
@@ -310,7 +319,7 @@ mod tests {
         requires!(since_7_0());
         let servers = RedisCluster::start().await;
         let (cluster, (notifier, heard, _)) = (cluster_of(&servers).await, notifier());
-        let ear = ear(&notifier);
+        let subscriber = subscriber(&notifier);
         let address = cluster.masters.addresses().remove(0);
         let node = servers
             .nodes()
@@ -319,7 +328,7 @@ mod tests {
             .unwrap();
         let mut master = master(&cluster, address);
         tokio::select! {
-            _ = master.hear(&ear) => panic!("it has ended"),
+            _ = master.receive(&subscriber) => panic!("it has ended"),
             () = publishes(node, &notifier, &heard) => {}
         }
     }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, advance, sleep};
 
 use super::*;
 use crate::error::reasons::Cause;
-use crate::store::redis::attempt::was_written;
+use crate::store::redis::connection::was_written;
 use crate::store::redis::errors;
 
 const TIMEOUT: Duration = Duration::from_secs(1);

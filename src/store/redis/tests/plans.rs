@@ -3,15 +3,15 @@
 use redis::Arg;
 
 use super::*;
-use crate::store::redis::command::Plan;
+use crate::store::redis::command::Calls;
 
 const MOST_PAYLOAD: usize = 64 << 10;
 
 /// The calls for operations: the number of keys, the keys, the arguments, and the operations by run.
 fn planned<const ONE_KEY: bool>(items: &[Item<Ask<false, ONE_KEY>>]) -> String {
     let client = client::<Ask<false, ONE_KEY>>(Store::builder());
-    let plan = Plan::new(&client.script, &client.keys, items);
-    let calls = plan.calls.iter().map(|call| {
+    let calls = Calls::new(&client.script, &client.keys, items);
+    let texts = calls.list.iter().map(|call| {
         let texts = call
             .command
             .args_iter()
@@ -25,11 +25,11 @@ fn planned<const ONE_KEY: bool>(items: &[Item<Ask<false, ONE_KEY>>]) -> String {
         let runs: Vec<_> = call
             .runs
             .iter()
-            .map(|run| format!("{:?}", &plan.order[run.at.clone()]).replace(' ', ""))
+            .map(|run| format!("{:?}", &calls.order[run.at.clone()]).replace(' ', ""))
             .collect();
         format!("{} {}", texts.join(" "), runs.concat())
     });
-    calls.collect::<Vec<_>>().join(", ")
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 /// Parses texts such as `a5`: a key of one letter, and a word.
@@ -92,8 +92,8 @@ fn a_call_carries_no_more_bytes_than_its_bound_but_for_one_operation() {
     };
     let items: Vec<_> = (0..).zip(payloads).map(carry).collect();
     let client = client::<Ask>(Store::builder());
-    let plan = Plan::new(&client.script, &client.keys, &items);
-    let sizes: Vec<_> = plan.calls.iter().map(|call| call.size()).collect();
+    let calls = Calls::new(&client.script, &client.keys, &items);
+    let sizes: Vec<_> = calls.list.iter().map(|call| call.size()).collect();
     assert_eq!(sizes, [2, 1, 1, 1]);
 }
 

@@ -19,7 +19,7 @@ fn submit<O: Operation>(
     operation: O,
     owed: bool,
 ) -> Step<O> {
-    client.enqueue(
+    Arc::clone(client).enqueue(
         Some(Handle::current()),
         key.into(),
         operation,

@@ -19,12 +19,12 @@ const SPAN: Duration = Duration::from_secs(1);
 fn the_calls_of_a_key_are_on_one_of_the_connections() {
     let client = client::<Ask>(Store::builder().connections(3));
     let links: Vec<_> = (0..100)
-        .map(|key: u64| client.store.link_of(&key.into()))
+        .map(|key: u64| client.link_of(&key.into()))
         .collect();
     assert_eq!(
         links,
         (0..100)
-            .map(|key: u64| client.store.link_of(&key.into()))
+            .map(|key: u64| client.link_of(&key.into()))
             .collect::<Vec<_>>()
     );
     assert!((0..3).all(|link| links.contains(&link)) && links.iter().all(|link| *link < 3));
@@ -107,7 +107,7 @@ fn the_end_of_a_runtime_fails_its_operations_and_no_others() {
     let client = client::<Ask>(Store::builder());
     let runtimes = [(), ()].map(|()| Builder::new_current_thread().enable_all().build().unwrap());
     let enqueue = |runtime: &Handle, owed| {
-        client.enqueue(Some(runtime.clone()), "k".into(), ask(1), None, owed)
+        Arc::clone(&client).enqueue(Some(runtime.clone()), "k".into(), ask(1), None, owed)
     };
     let [others, steps] = runtimes
         .each_ref()

@@ -28,9 +28,9 @@ impl Recipient for Heard {
     }
 }
 
-pub(in super::super) fn ear(notifier: &Arc<Notifier>) -> Ear {
+pub(in super::super) fn subscriber(notifier: &Arc<Notifier>) -> Subscriber {
     let channels = ["own", "all"].map(|whose| format!("td:wake:{whose}"));
-    Ear::new(channels, Arc::downgrade(notifier), Server::new("test"))
+    Subscriber::new(channels, Arc::downgrade(notifier), Server::new("test"))
 }
 
 /// A notifier with one recipient, which also listens, and the id of its waiter.
@@ -52,9 +52,9 @@ fn message(channel: &str, text: &str) -> Msg {
 #[test]
 fn a_grant_that_several_connections_bring_is_heard_once() {
     let (notifier, heard, id) = notifier();
-    let ear = ear(&notifier);
+    let subscriber = subscriber(&notifier);
     let hears = |several, channel, text: &str| {
-        assert!(ear.passes_on(&message(channel, text), several));
+        assert!(subscriber.passes_on(&message(channel, text), several));
         std::mem::take(&mut *lock(&heard.0)).len()
     };
     let (grant, gone) = (format!("7 1 {id:x}"), format!("0 0 {id:x}"));
@@ -68,23 +68,23 @@ fn a_grant_that_several_connections_bring_is_heard_once() {
     assert_eq!(hears(true, "td:wake:own", "no push"), 0);
     drop(notifier);
     assert!(
-        !ear.passes_on(&message("td:wake:all", "x"), false),
+        !subscriber.passes_on(&message("td:wake:all", "x"), false),
         "the store is gone"
     );
-    assert_eq!(ear.shards(), ("td:wake:", "own"));
+    assert_eq!(subscriber.shards(), ("td:wake:", "own"));
 }
 
 #[test]
 fn pushes_arrive_while_a_connection_is_open() {
     let (notifier, ..) = notifier();
-    let ear = ear(&notifier);
+    let subscriber = subscriber(&notifier);
     let link = || notifier.current_link();
-    let first = Open::new(&ear, false);
+    let first = Open::new(&subscriber, false);
     let up = link();
     assert_ne!(up, Link::Down);
-    let second = Open::new(&ear, false);
+    let second = Open::new(&subscriber, false);
     assert_eq!(link(), up, "the first brought all messages meanwhile");
-    let third = Open::new(&ear, true);
+    let third = Open::new(&subscriber, true);
     assert_ne!(link(), up, "some messages came nowhere");
     let up = link();
     third.missed();
@@ -125,9 +125,9 @@ async fn a_subscription_stays_while_the_server_is_silent() {
     let server = RedisServer::start().await;
     let endpoint = Endpoint::new(&server.url(), &Access::default()).unwrap();
     let (notifier, heard, _) = notifier();
-    let ear = ear(&notifier);
+    let subscriber = subscriber(&notifier);
     tokio::select! {
-        _ = ear.hear(ready(Ok(&endpoint)), pending()) => panic!("it has ended"),
+        _ = subscriber.receive(ready(Ok(&endpoint)), pending()) => panic!("it has ended"),
         () = publishes(&server, &notifier, &heard) => {}
     }
 }
