@@ -26,7 +26,7 @@ use crate::lease::holders::Exclusive;
 use crate::lease::look::{Holder, Snapshot};
 use crate::lease::namespace::{LeaseNamespace, Leases};
 use crate::lease::token::Suffix;
-use crate::lease::waiter::{AcquireRequest, Patience};
+use crate::lease::waiter::{AcquireRequest, Acquired, Patience};
 use crate::store::Store;
 use crate::store::client::{Client, Namespace};
 use crate::store::redis::names::check_exact;
@@ -376,7 +376,8 @@ impl Mutex {
             Some(quorum) => Arc::clone(quorum).acquire(key, suffix).await?,
             None => {
                 let ask = AcquireRequest::new((), Subject::Lock, suffix, 0, wait);
-                self.leases.acquire(key, ask).await?
+                let Acquired::Lease(lease, _) = self.leases.acquire(key, ask).await?;
+                lease
             }
         };
         Ok(MutexGuard::new(lease, in_use))

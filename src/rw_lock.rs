@@ -13,7 +13,7 @@ use crate::lease::handle::{Lease, guard};
 use crate::lease::look::{Holder, Snapshot};
 use crate::lease::namespace::Leases;
 use crate::lease::token::Ending;
-use crate::lease::waiter::{AcquireRequest, Patience};
+use crate::lease::waiter::{AcquireRequest, Acquired, Patience};
 use crate::rw_lock::holders::ReadWrite;
 use crate::store::Store;
 use crate::store::redis::names::check_name;
@@ -222,7 +222,10 @@ impl RwLock {
             ),
         };
         let ask = AcquireRequest::new((), Subject::Lock, suffix, rank, wait);
-        let locked = self.leases.acquire(key, ask).await;
+        let locked = match self.leases.acquire(key, ask).await {
+            Ok(Acquired::Lease(lease, _)) => Ok(lease),
+            Err(error) => Err(error),
+        };
         self.decisions.admitted(locked)
     }
 }

@@ -18,7 +18,7 @@ use crate::lease::look::{Holder, Snapshot};
 use crate::lease::namespace::Leases;
 use crate::lease::settings::{CallerSettings, KeyLimit, Rules};
 use crate::lease::token::{Suffix, Token, percent};
-use crate::lease::waiter::{AcquireRequest, Patience};
+use crate::lease::waiter::{AcquireRequest, Acquired, Patience};
 use crate::macros::in_range;
 use crate::store::Store;
 use crate::store::client::Namespace;
@@ -226,7 +226,7 @@ impl WaitGroup {
             permits::IDLE,
             Some(wait),
         );
-        let lease = self.leases.acquire(key.into(), ask).await?;
+        let Acquired::Lease(lease, _) = self.leases.acquire(key.into(), ask).await?;
         // This lease holds nothing, so its duration must not count as a hold time.
         lease.state.give_up();
         lease.settled();
@@ -420,13 +420,12 @@ impl WaitGroup {
         wait: Option<Patience>,
         turn: Turn,
     ) -> Result<Lease, Error> {
-        in_range("the weight of a permit", 1.., "at least 1", n)?;
+        if n == 0 {
+            return Err(Error::invalid(
+                "the weight of a permit must be at least 1, is 0",
+            ));
+        }
         let (rank, reserved) = self.queueing.class(turn)?;
-        // A limit that changes at run time leaves each class at least one permit.
-        let share = |limit: u32| limit.saturating_sub(reserved).max(1);
-        // A weight above a limit that changes at run time runs alone. A weight above the limit that was chosen for the
-        // call is an error.
-        let most = share(chosen.unwrap_or_else(|| limit.max(self.most)));
         if limit == 0 {
             return Err(Busy {
                 subject: Subject::Permit,
@@ -435,21 +434,27 @@ impl WaitGroup {
             }
             .into());
         }
+        // A weight above a limit that changes at run time runs alone. A weight above the limit that was chosen for the
+        // call is an error.
+        let most = match chosen {
+            Some(chosen) => chosen,
+            None => limit.max(self.most),
+        };
+        // A limit that changes at run time leaves each class at least one permit.
+        let most = most.saturating_sub(reserved).max(1);
         if n > most {
             return Err(Error::exceeds_limit(n, most));
         }
-        let whole = limit;
-        let limit = share(limit);
-        let suffix = self
-            .queueing
-            .suffix(turn, n, (limit, whole - limit), chosen);
+        let free = limit.saturating_sub(reserved).max(1);
+        let suffix = self.queueing.suffix(turn, n, free, limit - free, chosen);
         let told = CallerSettings {
             limit: of_key,
             rules: Arc::clone(&self.rules),
         };
         let mut ask = AcquireRequest::new(told, Subject::Permit, suffix, rank, wait);
-        ask.early = self.queueing.early.then_some((limit / n).max(1));
-        self.leases.acquire(key, ask).await
+        ask.early = self.queueing.early.then_some((free / n).max(1));
+        let Acquired::Lease(lease, _) = self.leases.acquire(key, ask).await?;
+        Ok(lease)
     }
 }
 

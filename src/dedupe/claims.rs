@@ -174,7 +174,7 @@ impl<M: Memory, K: Kind<Holders = Holder<false>, Outcome = M>> Claims<K> {
             bypass,
             ..AcquireRequest::new(item.clone(), Subject::Flight, Default::default(), 0, wait)
         };
-        match self.leases.acquire_or_find(M::key(&item), ask).await? {
+        match self.leases.acquire(M::key(&item), ask).await? {
             Acquired::Lease(lease, _) => Ok(Taken::Lease(lease, item)),
             Acquired::Done(Found::Handled(level)) => {
                 Ok(Taken::HandledBy(self.memory().known(&item, level)))

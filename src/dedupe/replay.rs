@@ -91,7 +91,7 @@ impl Replays {
             0,
             wait,
         );
-        match self.claims.leases.acquire_or_find(key, ask).await? {
+        match self.claims.leases.acquire(key, ask).await? {
             Acquired::Done(Found::Answer { bytes, .. }) => Ok(Replay::Known(bytes)),
             // Drops the claim: a handled request is not handled again.
             Acquired::Lease(_, Some(Found::Foreign)) | Acquired::Done(Found::Foreign) => {

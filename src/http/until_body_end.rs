@@ -356,7 +356,7 @@ impl Shared {
             waker.wake();
         }
         if let Some(lease) = outlived {
-            lease.state.counts().outlived(&error);
+            lease.state.holding.leases.outlived(&error);
         }
     }
 

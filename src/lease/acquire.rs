@@ -1,7 +1,6 @@
 //! Acquires a lease, without waiting or with a wait. If the caller drops the future, the acquire is withdrawn in any
 //! state.
 
-use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +12,17 @@ use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Cause, Why};
 use crate::key::Key;
-use crate::lease::handle::Lease;
+use crate::lease::handle::{Lease, Owner};
 use crate::lease::key_state::Position;
 use crate::lease::kind::{Found, Kind, Outcome, Query};
 use crate::lease::namespace::{LeaseNamespace, Leases};
-use crate::lease::operations::{Answer, ReplyKind, Verb};
+use crate::lease::operations::{AcquireRelease, Answer, Release, ReplyKind, Verb};
 use crate::lease::options::{ALIVE, Holding, LeaseOptions};
-use crate::lease::process::event::{Effect, Event, Grant, Now, Release};
+use crate::lease::process::event::{Effect, Event, Grant, Now};
 use crate::lease::process::wait::unexpected;
 use crate::lease::token::Token;
 use crate::lease::waiter::{AcquireRequest, Acquired, Patience, Waiter, WaiterResult, decline};
+use crate::store::client::OperationFuture;
 use crate::store::timer::until;
 use crate::store::validity::{Anchor, Validity};
 use crate::sync::lock;
@@ -33,7 +33,7 @@ const UNANSWERED: Duration = Duration::from_millis(500);
 impl<K: Kind> Leases<K> {
     /// Acquires a lease, or finds an outcome of an earlier lease. Fails if the acquire is refused. Cancel safe: if the
     /// future is dropped, the waiter leaves the queue, and a granted lease is released.
-    pub(crate) async fn acquire_or_find(
+    pub(crate) async fn acquire(
         &self,
         key: Key,
         mut ask: AcquireRequest<Query<K>>,
@@ -166,15 +166,15 @@ impl<K: Kind> Leases<K> {
         key: Key,
         ask: &AcquireRequest<Query<K>>,
     ) -> Result<Acquired<Found<K>>, Error> {
-        if self.holding().is_closed() {
+        let (holding, _) = self.common();
+        if holding.is_closed() {
             return Err(Error::interrupted());
         }
         let namespace = &self.namespace;
-        let options = self.options();
-        let (id, token) = namespace.token(self.holding(), &ask.suffix);
+        let (id, token) = namespace.local.token(holding, &ask.suffix);
         if let Some(cells) = namespace.states.cells() {
             let context = &namespace.context;
-            let terms = ask.terms(self.holding());
+            let terms = ask.terms(holding);
             let step = |state: &mut _, now| {
                 context.acquire(state, &token, Some(&ask.query), ask.bypass, terms, now)
             };
@@ -184,18 +184,18 @@ impl<K: Kind> Leases<K> {
         }
         let mut undo = WithdrawOnDrop {
             namespace,
-            options,
+            options: &holding.options,
             key: &key,
             token: &token,
             is_armed: true,
         };
         let sent = clock::recent();
         let answer = namespace
-            .ask(key.clone(), token.clone(), self.holding(), ask)
+            .ask(key.clone(), token.clone(), holding, ask)
             .await;
         // Without a reply, the acquire may still run. With a reply, a second copy may still run.
         let answer = answer.inspect_err(|error| undo.is_armed = !error.is_not_sent())?;
-        let is_closed = self.holding().is_closed();
+        let is_closed = holding.is_closed();
         undo.is_armed = match answer.what {
             _ if is_closed => true,
             ReplyKind::Acquired(Position::Held { .. }) => false,
@@ -227,7 +227,8 @@ impl<K: Kind> Leases<K> {
         (sent, at): (Instant, Instant),
     ) -> Result<Acquired<Found<K>>, Error> {
         let namespace = &self.namespace;
-        let options = self.options();
+        let (holding, owner) = self.common();
+        let options = &holding.options;
         match what {
             ReplyKind::Acquired(Position::Held { expiry, fence }) => {
                 let until = Anchor { sent, now }.until(expiry, options.ttl, options.drift);
@@ -247,8 +248,9 @@ impl<K: Kind> Leases<K> {
                     at,
                     offered: false,
                 };
-                let lease = namespace.hold(grant, self.holding());
-                Ok(Acquired::Lease(Lease::with(lease, self.owner()), found))
+                let lease = namespace.hold(grant, holding);
+                let lease = Lease::new(lease, Owner::Common(Arc::clone(owner)));
+                Ok(Acquired::Lease(lease, found))
             }
             ReplyKind::Acquired(Position::Done) => found.map(Acquired::Done).ok_or_else(unexpected),
             ReplyKind::Acquired(Position::Refused { soonest, before }) => {
@@ -347,13 +349,13 @@ impl<K: Kind> LeaseNamespace<K> {
     }
 
     /// Sends an acquire for a token.
-    pub(crate) async fn ask(
+    pub(crate) fn ask(
         &self,
         key: Key,
         token: Token,
         holding: &Holding,
         ask: &AcquireRequest<Query<K>>,
-    ) -> Result<Answer<Found<K>>, Error> {
+    ) -> OperationFuture<AcquireRelease<K>> {
         let terms = ask.terms(holding);
         let verb = Verb::Acquire {
             query: Some(ask.query.clone()),
@@ -361,24 +363,6 @@ impl<K: Kind> LeaseNamespace<K> {
         };
         self.acquire_release
             .run(key, self.operation(token, verb, terms))
-            .await
-    }
-}
-
-impl<K: Kind> Leases<K>
-where
-    K::Outcome: Outcome<K::Holders, Found = Infallible>,
-{
-    /// Acquires a lease. Fails if the acquire is refused.
-    pub(crate) async fn acquire(
-        &self,
-        key: Key,
-        ask: AcquireRequest<Query<K>>,
-    ) -> Result<Lease, Error> {
-        match self.acquire_or_find(key, ask).await? {
-            Acquired::Lease(lease, _) => Ok(lease),
-            Acquired::Done(never) => match never {},
-        }
     }
 }
 

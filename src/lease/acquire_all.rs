@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::error::reasons::{Busy, Cause, Subject, Why};
 use crate::key::Key;
 use crate::lease::acquire::WithdrawOnDrop;
-use crate::lease::handle::Lease;
+use crate::lease::handle::{Lease, Owner};
 use crate::lease::holders::{Exclusive, Holder};
 use crate::lease::key_state::{KeyState, Spans};
 use crate::lease::kind::{Holders as _, Kind as _, LEASES};
@@ -187,7 +187,7 @@ impl Leases<Exclusive> {
         let options = self.options();
         let (ids, tokens): (Vec<_>, Vec<_>) = suffixes
             .iter()
-            .map(|suffix| namespace.token(self.holding(), suffix))
+            .map(|suffix| namespace.local.token(self.holding(), suffix))
             .unzip();
         let mut undos = self.withdraw_on_drop(keys, &tokens);
         let acquire = AcquireAll {
@@ -298,8 +298,9 @@ impl Leases<Exclusive> {
     }
 
     fn lease(&self, grant: Grant) -> Lease {
-        let lease = self.namespace.hold(grant, self.holding());
-        Lease::with(lease, self.owner())
+        let (holding, owner) = self.common();
+        let lease = self.namespace.hold(grant, holding);
+        Lease::new(lease, Owner::Common(Arc::clone(owner)))
     }
 }
 

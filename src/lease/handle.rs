@@ -17,8 +17,9 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::error::Error;
 use crate::key::Key;
+use crate::lease::operations::Release;
 use crate::lease::options::Holding;
-use crate::lease::process::event::{Grant, Release};
+use crate::lease::process::event::Grant;
 use crate::lease::token;
 use crate::lease::token::Token;
 use crate::store::background::Background;
@@ -26,7 +27,6 @@ use crate::store::detached::{Work, WorkMark};
 use crate::store::timer::sleep_until;
 use crate::store::validity::Validity;
 use crate::sync::{lock, my_stripe};
-use crate::telemetry::counters::Leases;
 
 /// A permit or lock that this process holds for a limited time. See the [module](crate::lease).
 ///
@@ -59,7 +59,7 @@ use crate::telemetry::counters::Leases;
 #[must_use = "a lease that is dropped is released"]
 pub struct Lease {
     handle: LeaseHandle,
-    kept: Owner,
+    owner: Owner,
     /// The minimum hold time: an earlier release takes effect only after it.
     at_least_for: Duration,
     /// Dropped after the lease is released.
@@ -67,12 +67,12 @@ pub struct Lease {
 }
 
 /// A [`LeaseOwner`] that many leases share. The outer count is that of a [stripe](crate::sync::Stripes) of threads.
-pub(super) type CommonOwner = Arc<Arc<dyn LeaseOwner>>;
+pub(crate) type CommonOwner = Arc<Arc<dyn LeaseOwner>>;
 
 /// The owner that releases a lease.
-enum Owner {
+pub(crate) enum Owner {
     /// The namespace of the lease.
-    Usual(CommonOwner),
+    Common(CommonOwner),
     By(Arc<dyn LeaseOwner>),
     /// No owner: the lease is already released.
     Released,
@@ -118,21 +118,12 @@ pub(crate) trait LeaseOwner: Send + Sync {
 type Releases = fn(Arc<dyn LeaseOwner>, LeaseHandle) -> BoxFuture<'static, Result<bool, Error>>;
 
 impl Lease {
-    pub(crate) fn new(handle: LeaseHandle, owner: Arc<dyn LeaseOwner>) -> Self {
-        Self::of(handle, Owner::By(owner))
-    }
-
-    /// Like [`new`](Self::new), for an owner that many leases share.
-    pub(super) fn with(handle: LeaseHandle, owner: &CommonOwner) -> Self {
-        Self::of(handle, Owner::Usual(Arc::clone(owner)))
-    }
-
-    fn of(handle: LeaseHandle, kept: Owner) -> Self {
-        handle.state.counts().began();
+    pub(crate) fn new(handle: LeaseHandle, owner: Owner) -> Self {
+        handle.state.holding.leases.began();
         let at_least_for = handle.state.holding.options.at_least_for;
         Self {
             handle,
-            kept,
+            owner,
             at_least_for,
             with_guard: None,
         }
@@ -140,17 +131,17 @@ impl Lease {
 
     /// Returns the owner of the lease, unless the lease was released.
     fn owner(&self) -> Option<&Arc<dyn LeaseOwner>> {
-        match &self.kept {
-            Owner::Usual(owner) => Some(owner),
+        match &self.owner {
+            Owner::Common(owner) => Some(owner),
             Owner::By(owner) => Some(owner),
             Owner::Released => None,
         }
     }
 
     /// Takes the owner out of the lease, which is then no longer released on drop.
-    fn take_keeper(&mut self) -> Option<Arc<dyn LeaseOwner>> {
+    fn take_owner(&mut self) -> Option<Arc<dyn LeaseOwner>> {
         let owner = self.owner().cloned();
-        self.kept = Owner::Released;
+        self.owner = Owner::Released;
         owner
     }
 
@@ -219,7 +210,7 @@ impl Lease {
                 self.state.count_loss();
             }
             // There is nothing left for `drop` to do.
-            self.kept = Owner::Released;
+            self.owner = Owner::Released;
         }
         released
     }
@@ -260,7 +251,7 @@ impl Lease {
 
     /// Gives up the lease without releasing it. Returns its key and token.
     pub(crate) fn into_token(mut self) -> (Key, Token) {
-        if let Some(owner) = self.take_keeper() {
+        if let Some(owner) = self.take_owner() {
             owner.detach(self.handle());
         }
         (self.state.grant.key.clone(), self.state.grant.token.clone())
@@ -272,7 +263,7 @@ impl Lease {
     }
 
     fn settled_in_place(&mut self) {
-        if let Some(owner) = self.take_keeper() {
+        if let Some(owner) = self.take_owner() {
             owner.released(&self.handle);
         }
     }
@@ -280,7 +271,7 @@ impl Lease {
     /// Releases the lease in the background, even if the detached work that it belongs to was cut off.
     pub(crate) fn give_back(mut self) {
         self.release_in_background();
-        self.kept = Owner::Released;
+        self.owner = Owner::Released;
     }
 
     fn release_in_background(&self) {
@@ -317,7 +308,7 @@ impl Lease {
     /// Ends the lease for its holder now, and releases it to the store at `due`. It is renewed until then. If this
     /// process ends before, the lease expires after its ttl.
     fn release_at(&mut self, due: Instant) {
-        let Some(owner) = self.take_keeper() else {
+        let Some(owner) = self.take_owner() else {
             return;
         };
         let lease = self.handle();
@@ -334,7 +325,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.state.counts().ended();
+        self.state.holding.leases.ended();
         if let Some(due) = self.not_before() {
             return self.release_at(due);
         }
@@ -648,14 +639,10 @@ impl LeaseState {
         self.holding.options.ttl
     }
 
-    pub(crate) fn counts(&self) -> &Leases {
-        &self.holding.leases
-    }
-
     /// Counts the loss only once, even if several tasks notice it.
     pub(crate) fn count_loss(&self) {
         if !self.is_lost.swap(true, Ordering::Relaxed) {
-            self.counts().lost();
+            self.holding.leases.lost();
         }
     }
 
@@ -730,7 +717,7 @@ impl LeaseState {
             self.wake();
         }
         if holds {
-            self.counts().renewed();
+            self.holding.leases.renewed();
         }
         holds
     }
@@ -778,10 +765,11 @@ impl LeaseState {
         let mut state = lock(&self.state);
         let was_held = state.validity.holds(now);
         state.validity.end();
-        if was_held {
-            state.phase = Phase::Ended;
+        if !was_held {
+            return None;
         }
-        was_held.then(|| now - self.grant.at)
+        state.phase = Phase::Ended;
+        Some(now - self.grant.at)
     }
 
     /// Returns the release of this lease, to be sent to the store.

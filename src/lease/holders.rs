@@ -204,20 +204,27 @@ impl EndMap {
     }
 
     fn get(&self, token: &Token) -> Option<&End> {
-        let one = self.one.as_ref().filter(|(one, _)| one == token);
-        one.map(|(_, end)| end).or_else(|| self.others.get(token))
+        match &self.one {
+            Some((one, end)) if one == token => Some(end),
+            _ => self.others.get(token),
+        }
     }
 
     fn get_mut(&mut self, token: &Token) -> Option<&mut End> {
-        let one = self.one.as_mut().filter(|(one, _)| one == token);
-        one.map(|(_, end)| end)
-            .or_else(|| self.others.get_mut(token))
+        match &mut self.one {
+            Some((one, end)) if one == token => Some(end),
+            _ => self.others.get_mut(token),
+        }
     }
 
     fn remove(&mut self, token: &Token) -> Option<End> {
-        let one = self.one.take_if(|(one, _)| one == token);
-        one.map(|(_, end)| end)
-            .or_else(|| self.others.remove(token))
+        match self.one {
+            Some((ref one, end)) if one == token => {
+                self.one = None;
+                Some(end)
+            }
+            _ => self.others.remove(token),
+        }
     }
 
     fn retain(&mut self, mut keeps: impl FnMut(&End) -> bool) {
@@ -300,9 +307,11 @@ impl Ends {
     /// Removes a lease. Returns whether there was one.
     pub(crate) fn remove(&mut self, token: &Token) -> bool {
         self.granted.remove(token);
-        let removed = self.until.remove(token);
-        self.used -= removed.map_or(0, |(_, weight)| weight);
-        removed.is_some()
+        let Some((_, weight)) = self.until.remove(token) else {
+            return false;
+        };
+        self.used -= weight;
+        true
     }
 
     /// Returns all tokens, in any order.
@@ -322,7 +331,7 @@ impl Ends {
 
     /// Removes the leases that have ended.
     pub(crate) fn sweep(&mut self, now: i64) {
-        if now >= self.first {
+        if !self.until.is_empty() && now >= self.first {
             if !self.granted.is_empty() {
                 let until = &self.until;
                 let ends = |token: &Token| until.get(token).map_or(0, |(expiry, _)| *expiry);
@@ -378,8 +387,8 @@ impl Ends {
     }
 
     pub(crate) fn have_ended(&self, now: i64) -> bool {
-        now >= self.first && self.until.iter().all(|(_, (expiry, _))| *expiry <= now)
-            || self.until.is_empty()
+        self.until.is_empty()
+            || now >= self.first && self.until.iter().all(|(_, (expiry, _))| *expiry <= now)
     }
 }
 

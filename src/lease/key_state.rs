@@ -42,10 +42,8 @@ pub(crate) struct AcquireTerms {
 impl AcquireTerms {
     /// A number that is unique to these terms.
     pub(super) fn number(self) -> u128 {
-        let [ttl, _, waiting] = self
-            .written()
-            .map(|number| u128::from(number.unsigned_abs()));
-        ttl << 48 | waiting
+        let [ttl, _, waiting] = self.written();
+        u128::from(ttl.unsigned_abs()) << 48 | u128::from(waiting.unsigned_abs())
     }
 
     /// The arguments for `lua/leases.lua`.
@@ -173,12 +171,7 @@ impl<H: Holders> KeyState<H> {
             }
             before -= 1;
         }
-        if !self.queue.has_places() {
-            self.queue.settings = Settings::default();
-            if let Some(told) = told {
-                self.queue.settings.take_over(told, now);
-            }
-        }
+        self.replace_old_settings(told, now);
         self.wait(token, terms, order, before, now, spans)
     }
 
@@ -188,9 +181,10 @@ impl<H: Holders> KeyState<H> {
             return None;
         }
         let expiry = of.now + terms.ttl;
-        let fence = self
-            .holders
-            .hold_if_it_fits(token, expiry, of, &self.queue)?;
+        if !self.holders.fits(token, of) {
+            return None;
+        }
+        let fence = self.holders.hold(token, expiry, of.now, &self.queue);
         Some(Position::Held { expiry, fence })
     }
 
@@ -199,7 +193,10 @@ impl<H: Holders> KeyState<H> {
     fn position_of_waiter(&mut self, token: &Token, now: i64, spans: Spans) -> Option<Position> {
         let waited = self.queue.contains(token);
         self.grant(now, spans);
-        if let (true, Some((expiry, fence))) = (waited, self.holders.held(token, now)) {
+        if !waited {
+            return None;
+        }
+        if let Some((expiry, fence)) = self.holders.held(token, now) {
             return Some(Position::Held { expiry, fence });
         }
         self.queue.has_place(token).then(|| Position::Queued {
@@ -211,12 +208,23 @@ impl<H: Holders> KeyState<H> {
     /// Stores the settings of a caller if there are waiters. Returns the settings for its acquire: the defaults if
     /// there are no waiters, since then the token's own settings apply.
     fn settings_for(&mut self, told: Option<&CallerSettings>, now: i64) -> Settings {
-        match told.filter(|_| self.queue.has_places()) {
-            Some(told) => {
-                self.queue.settings.take_over(told, now);
-                self.queue.settings.clone()
-            }
-            None => Settings::default(),
+        if let Some(told) = told
+            && self.queue.has_places()
+        {
+            self.queue.settings.take_over(told, now);
+            return self.queue.settings.clone();
+        }
+        Settings::default()
+    }
+
+    /// Replaces the settings of an earlier queue by those of the first waiter.
+    fn replace_old_settings(&mut self, told: Option<&CallerSettings>, now: i64) {
+        if self.queue.has_places() {
+            return;
+        }
+        self.queue.settings = Settings::default();
+        if let Some(told) = told {
+            self.queue.settings.take_over(told, now);
         }
     }
 
@@ -464,7 +472,7 @@ impl<H: Holders> KeyState<H> {
     /// when it reaches the front. A waiter whose process let a grant expire since the waiter's last heartbeat is put
     /// behind all others until its next heartbeat. If the limit is 0, waiters are refused.
     pub(super) fn grant(&mut self, now: i64, spans: Spans) {
-        if self.serve(now, spans) {
+        if self.queue.has_places() && self.serve(now, spans) {
             self.keep(now, spans);
             self.queue.drop_behind(spans.alive, now);
         }

@@ -98,21 +98,10 @@ pub(crate) trait Holders: Clone + fmt::Debug + Default + Send + 'static {
     }
     /// Returns the order that a token contains.
     fn order(_token: &Token) -> Order {
-        Order::default()
+        Order::ARRIVAL
     }
     /// Makes a token a holder. Returns its fence.
     fn hold(&mut self, token: &Token, expiry: i64, now: i64, queue: &Queue) -> i64;
-    /// Makes a token a holder if it [fits](Self::fits). Returns its fence in that case.
-    fn hold_if_it_fits(
-        &mut self,
-        token: &Token,
-        expiry: i64,
-        of: At<'_>,
-        queue: &Queue,
-    ) -> Option<i64> {
-        self.fits(token, of)
-            .then(|| self.hold(token, expiry, of.now, queue))
-    }
     /// Records that a lease was granted to a waiter, which has to renew it before it expires.
     fn granted(&mut self, _token: &Token) {}
     /// Returns whether the lease was granted to a waiter, and was not renewed yet.

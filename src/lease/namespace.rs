@@ -27,11 +27,11 @@ use crate::lease::kind;
 use crate::lease::kind::{Entry, Found, Kind, Outcome, Query, Scope};
 use crate::lease::look::{Look, Snapshot, revoke};
 use crate::lease::operations::{
-    AcquireRelease, Answer, Heartbeat, Renew, ReplyKind, ScriptContext, Verb, VerbOf,
+    AcquireRelease, Answer, Heartbeat, Release, Renew, ReplyKind, ScriptContext, Verb, VerbOf,
 };
 use crate::lease::options::{Holding, LeaseOptions, Watched, micros, rules, spans};
 use crate::lease::process::Tokens;
-use crate::lease::process::event::{Event, Grant, Host, Release};
+use crate::lease::process::event::{Event, Grant, Host};
 use crate::lease::process::wait::unexpected;
 use crate::lease::settings::{FleetSet, KeyLimit, Watcher};
 use crate::lease::token::{Suffix, Token};
@@ -199,11 +199,6 @@ impl<K: Kind> LeaseNamespace<K> {
         )
     }
 
-    /// Returns a new token that has no entry here, and the id in it.
-    pub(crate) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
-        self.local.token(holding, suffix)
-    }
-
     pub(super) fn operation(
         &self,
         token: Token,
@@ -334,12 +329,13 @@ impl<K: Kind> Leases<K> {
         }
     }
 
-    pub(crate) fn holding(&self) -> &Arc<Holding> {
-        &self.common[my_stripe()].0
+    /// Returns the common state and the owner, for the stripe of this thread.
+    pub(super) fn common(&self) -> &(Arc<Holding>, CommonOwner) {
+        &self.common[my_stripe()]
     }
 
-    pub(super) fn owner(&self) -> &CommonOwner {
-        &self.common[my_stripe()].1
+    pub(crate) fn holding(&self) -> &Arc<Holding> {
+        &self.common().0
     }
 
     /// Rejects the current and all later waiters of this value.
@@ -401,7 +397,7 @@ pub(crate) struct ProcessHost<K> {
 
 impl<K> ProcessHost<K> {
     /// Returns a new id, and the token that contains it.
-    pub(super) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
+    pub(crate) fn token(&self, holding: &Holding, suffix: &Suffix) -> (u64, Token) {
         let id = self.ids.next();
         (id, Token::new(self.process, id, &holding.marks, suffix))
     }
@@ -453,9 +449,23 @@ impl NewLeases {
         self.next
     }
 
-    pub(super) fn insert(&mut self, id: u64, leased: Leased) {
-        self.next = [self.next, leased.1].into_iter().flatten().min();
-        self.leases.insert(id, leased);
+    /// Adds a lease, which is renewed at `renew`. Returns that time if the scheduler has to learn of it: if no earlier
+    /// renewal is to come.
+    pub(super) fn insert(
+        &mut self,
+        lease: LeaseHandle,
+        renew: Option<Instant>,
+        now: Instant,
+    ) -> Option<Instant> {
+        self.leases.insert(lease.state.grant.id, (lease, renew));
+        let renew = renew?;
+        if let Some(next) = self.next
+            && next <= renew
+        {
+            return (next <= now).then_some(renew);
+        }
+        self.next = Some(renew);
+        Some(renew)
     }
 
     pub(super) fn remove(&mut self, id: u64) -> Option<Leased> {

@@ -2,9 +2,12 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::key::Key;
 use crate::lease::key_state::{AcquireTerms, KeyState, Position, Spans, TokenState};
 use crate::lease::kind::{Entry, Found, Kind, LEASES, Look, Outcome, Query, Scope};
+use crate::lease::options::micros;
 use crate::lease::settings::KeyLimit;
 use crate::lease::token::Token;
 use crate::store::notifier::Push;
@@ -32,9 +35,10 @@ impl<K: Kind> ScriptContext<K> {
         terms: AcquireTerms,
         now: i64,
     ) -> Answer<Found<K>> {
-        let look = query.map_or(Look::Open(None), |query| {
-            K::Outcome::look(&state.holders, &self.scope, query, bypass, now)
-        });
+        let look = match query {
+            Some(query) => K::Outcome::look(&state.holders, &self.scope, query, bypass, now),
+            None => Look::Open(None),
+        };
         let (found, done) = match look {
             Look::Open(found) => (found, None),
             Look::Meanwhile(found) => (Some(found), Some(false)),
@@ -133,6 +137,40 @@ pub(crate) enum ReplyKind {
     /// Whether the lease was held, as far as is known if the call was sent twice; and how full the filter is now, for
     /// kinds that have one.
     Completed(bool, u64),
+}
+
+/// A release of a lease or of a place in the queue, or the last renewal of a lease that is detached.
+#[derive(Clone, Debug)]
+pub(crate) struct Release {
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    /// Whether the acquire may run after the release.
+    pub(crate) withdrawn: bool,
+    /// Whether the lease is renewed instead.
+    pub(crate) renews: bool,
+    /// The ttl of its acquire, µs.
+    pub(crate) ttl: i64,
+    /// How long the lease or the place may last.
+    pub(crate) left: Duration,
+}
+
+impl Release {
+    pub(crate) fn new(
+        key: &Key,
+        token: &Token,
+        withdrawn: bool,
+        ttl: Duration,
+        left: Duration,
+    ) -> Self {
+        Self {
+            key: key.clone(),
+            token: token.clone(),
+            withdrawn,
+            renews: false,
+            ttl: micros(ttl),
+            left,
+        }
+    }
 }
 
 /// Renews a lease.
@@ -243,7 +281,10 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     }
 
     fn group(&self) -> Option<u128> {
-        matches!(self.verb, Verb::Acquire { .. }).then(|| self.terms.number())
+        match self.verb {
+            Verb::Acquire { .. } => Some(self.terms.number()),
+            Verb::Release { .. } | Verb::Complete { .. } => None,
+        }
     }
 
     fn shared(&self, call: &mut Arguments<'_>) {
@@ -251,10 +292,9 @@ impl<K: Kind> Operation for AcquireRelease<K> {
         K::Outcome::write_scope(&self.context.scope, call);
         // The shared arguments belong to acquires, so only an acquire writes them.
         if let Verb::Acquire { .. } = self.verb {
-            self.terms
-                .written()
-                .into_iter()
-                .for_each(|number| call.integer(number));
+            for number in self.terms.written() {
+                call.integer(number);
+            }
         }
     }
 
@@ -279,15 +319,12 @@ impl<K: Kind> Operation for AcquireRelease<K> {
     fn decode(self, _: usize, now: i64, mut fields: Fields<'_>) -> Result<Self::Reply, Garbled> {
         let twice = fields.sent_twice();
         let is_usual = fields.len() == 0;
-        let mut numbers = match is_usual {
-            true => [USUAL, 0, 0, 0],
-            false => [
-                fields.integer()?,
-                fields.integer()?,
-                fields.integer()?,
-                fields.integer()?,
-            ],
-        };
+        let mut numbers = [USUAL, 0, 0, 0];
+        if !is_usual {
+            for number in &mut numbers {
+                *number = fields.integer()?;
+            }
+        }
         if numbers[0] == USUAL {
             numbers = match self.verb {
                 Verb::Acquire { .. } => [1, now + self.terms.ttl, K::usual_fence(now), 0],

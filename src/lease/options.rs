@@ -6,12 +6,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::clock;
 use crate::error::Error;
 use crate::lease::key_state::Spans;
 use crate::lease::token::Marks;
 use crate::macros::in_range;
 use crate::store::Store;
-use crate::store::validity::Drift;
+use crate::store::validity::{Drift, Validity};
 use crate::telemetry::counters::Leases;
 
 /// The options of the leases of one value, such as one [`Mutex`](crate::Mutex).
@@ -124,10 +125,32 @@ impl LeaseOptions {
         Marks::new(micros(self.ttl), self.fence_ttl, &self.signature)
     }
 
+    /// Returns when a lease that was acquired without waiting is first renewed, if ever. `began`: when its tokens were
+    /// created. `at`: when it was granted.
+    pub(crate) fn first_renewal(
+        &self,
+        began: Instant,
+        validity: &Validity,
+        at: Instant,
+    ) -> Option<Instant> {
+        if !self.watchdog {
+            return None;
+        }
+        let left = validity.until().saturating_duration_since(at);
+        Some(renewal(began, at, left, self.ttl))
+    }
+
     /// Returns the time at which a lease ends whose holder has held it since `at`, however often it is renewed.
     pub(super) fn hold_ends(&self, at: Instant) -> Option<Instant> {
         at.checked_add(self.max_hold?)
     }
+}
+
+/// Returns when a lease that lasts for `left` from `at` on is renewed: after a third of that time, and a little
+/// earlier, so that renewals that are due at about the same time run together.
+pub(super) fn renewal(began: Instant, at: Instant, left: Duration, ttl: Duration) -> Instant {
+    let after = left / 3;
+    clock::together(began, at + after, (ttl / 24).min(after / 2))
 }
 
 /// The common state of the leases of one value in a namespace. There is one equal copy for each stripe of threads: see

@@ -36,7 +36,7 @@ const MOST: i64 = 1 << 42;
 const COST: i64 = 1024;
 
 /// The ordering data in a token, besides its weight and its limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     /// Its flow. `None`: it belongs to the one flow of all tokens without a flow.
     pub(crate) flow: Option<Flow>,
@@ -44,6 +44,15 @@ pub(crate) struct Order {
     pub(crate) reserve: i64,
     /// The limit that was chosen for this token alone.
     pub(crate) bound: Option<i64>,
+}
+
+impl Order {
+    /// The order of arrival.
+    pub(crate) const ARRIVAL: Self = Self {
+        flow: None,
+        reserve: 0,
+        bound: None,
+    };
 }
 
 /// The flow of a waiter, by a digest of its name.

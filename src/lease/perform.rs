@@ -11,15 +11,15 @@ use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Subject, Why};
 use crate::key::Key;
-use crate::lease::handle::{Lease, LeaseHandle, LeaseOwner};
+use crate::lease::handle::{Lease, LeaseHandle, LeaseOwner, Owner};
 use crate::lease::key_state::AcquireTerms;
 use crate::lease::kind::{Found, Kind, Outcome, Query};
 pub(crate) use crate::lease::namespace::ProcessHost;
 use crate::lease::namespace::{LeaseNamespace, State};
-use crate::lease::operations::{Heartbeat, Positions, Verb};
+use crate::lease::operations::{Heartbeat, Positions, Release, Verb};
 use crate::lease::options::{Holding, Watched, micros};
 use crate::lease::process::event::{
-    Effect, Effects, Event, Host, Now, PushEvent, Release, Renewed, WaiterOutcome,
+    Effect, Effects, Event, Host, Now, PushEvent, Renewed, WaiterOutcome,
 };
 use crate::lease::release;
 use crate::lease::token::Token;
@@ -66,9 +66,10 @@ impl<K: Kind> LeaseNamespace<K> {
                 .flat_map(|new_leases| lock(new_leases).take_due(until));
             leases.for_each(|leased| release::holds(tokens, leased, now));
         }
-        let effects = event
-            .map(|event| tokens.step(event, now))
-            .unwrap_or_default();
+        let effects = match event {
+            Some(event) => tokens.step(event, now),
+            None => Effects::new(),
+        };
         // Most events have no effects.
         let in_background = !effects.is_empty() && sender(&effects).is_none();
         for effect in &effects {
@@ -127,7 +128,8 @@ impl<K: Kind> LeaseNamespace<K> {
                     lease,
                     found,
                 } => {
-                    let lease = Lease::new(lease, Arc::clone(self) as Arc<dyn LeaseOwner>);
+                    let lease =
+                        Lease::new(lease, Owner::By(Arc::clone(self) as Arc<dyn LeaseOwner>));
                     waiter.offer(Ok(Some(Acquired::Lease(lease, found))));
                 }
                 Effect::Tell { waiter, outcome } => waiter.offer(self.result(&waiter.ask, outcome)),
@@ -188,20 +190,24 @@ impl<K: Kind> LeaseNamespace<K> {
     fn send_release(self: &Arc<Self>, here: Option<Handle>, release: &Release, owed: Option<u64>) {
         let this = Arc::clone(self);
         let key = release.key.clone();
-        let then = move |result| {
-            if let Some(owed) = owed {
-                this.handle(Event::Released { owed, result });
-            }
-        };
         if release.renews {
             let renewal = self.renewal(&release.token, release.ttl, 0);
-            return self
-                .renew
-                .send(here, key, renewal, move |answer| then(answer.map(drop)));
+            self.renew.send(here, key, renewal, move |answer| {
+                if let Some(owed) = owed {
+                    let result = answer.map(drop);
+                    this.handle(Event::Released { owed, result });
+                }
+            });
+            return;
         }
         let operation = self.release_operation(release);
         self.acquire_release
-            .send(here, key, operation, move |answer| then(answer.map(drop)));
+            .send(here, key, operation, move |answer| {
+                if let Some(owed) = owed {
+                    let result = answer.map(drop);
+                    this.handle(Event::Released { owed, result });
+                }
+            });
     }
 
     fn send_acquire(self: &Arc<Self>, id: u64, key: Key, token: Token, options: &Holding) {
@@ -313,14 +319,12 @@ impl<K: Kind> LeaseNamespace<K> {
 
 /// Returns the runtime that sends the releases among these effects; `None`: the background sends them.
 fn sender<P: Host>(effects: &Effects<P>) -> Option<Handle> {
-    let is_followed = effects
-        .iter()
-        .any(|effect| matches!(effect, Effect::Acquire { .. }));
-    if is_followed {
-        None
-    } else {
-        Handle::try_current().ok()
+    for effect in effects {
+        if let Effect::Acquire { .. } = effect {
+            return None;
+        }
     }
+    Handle::try_current().ok()
 }
 
 impl<K: Kind> PeriodicTask for LeaseNamespace<K> {

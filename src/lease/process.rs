@@ -30,9 +30,10 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::key::Key;
+use crate::lease::operations::Release;
 use crate::lease::options::Rules;
 use crate::lease::process::entry::Entry;
-use crate::lease::process::event::{Effect, Effects, Event, Host, Now, Release};
+use crate::lease::process::event::{Effect, Effects, Event, Host, Now};
 use crate::lease::process::owed::Owed;
 use crate::store::notifier::Link;
 use crate::store::scheduler::Signal;
@@ -113,16 +114,20 @@ impl<P: Host> Tokens<P> {
             Event::Released { owed, result } => {
                 self.owed.released(owed, &result, now.at, &mut self.effects);
             }
-            Event::Signal(Signal::Due) => self.run_due(),
-            Event::Signal(Signal::Relinked) => self.relinked(),
-            Event::Signal(Signal::Hurry) => self.owed.hurry(now.at),
-            Event::Signal(Signal::ShutDown) => self.shut_down(),
+            Event::Signal(signal) => self.signal(signal),
         }
         std::mem::take(&mut self.effects)
     }
-}
 
-impl<P: Host> Tokens<P> {
+    fn signal(&mut self, signal: Signal) {
+        match signal {
+            Signal::Due => self.run_due(),
+            Signal::Relinked => self.relinked(),
+            Signal::Hurry => self.owed.hurry(self.now.at),
+            Signal::ShutDown => self.shut_down(),
+        }
+    }
+
     pub(crate) fn new(party: P, rules: Rules, now: Instant) -> Self {
         Self {
             party,

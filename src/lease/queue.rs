@@ -121,7 +121,8 @@ impl Queue {
 
     /// Returns a rank above this one that is served before it now, if one has waited for too long.
     pub(crate) fn due(&self, rank: i64, now: i64) -> Option<i64> {
-        let (flows, (aging, _)) = (self.flows.as_ref()?, self.settings.aging());
+        let flows = self.flows.as_ref()?;
+        let (aging, _) = self.settings.aging();
         let since = |rank: i64| Some((flows.is_due(rank, aging, now)?, rank));
         let waits = |rank: &i64| self.counts[*rank as usize] > 0;
         Some((rank + 1..CLASSES).filter(waits).filter_map(since).min()?.1)
@@ -302,11 +303,8 @@ impl Queue {
 
     /// Returns how many waiters have this rank or a lower one.
     pub(crate) fn ahead(&self, rank: i64) -> i64 {
-        self.counts
-            .iter()
-            .zip(0..=rank)
-            .map(|(count, _)| count)
-            .sum()
+        let ranks = rank.clamp(-1, RANKS as i64 - 1) + 1;
+        self.counts[..ranks as usize].iter().sum()
     }
 
     /// Appends a token to its line. Returns whether the keys of the queue have to be kept for longer; and, if the order
@@ -330,7 +328,7 @@ impl Queue {
             self.flows().starts(rank, now);
         }
         self.counts[of_rank] += 1;
-        let order = order.unwrap_or_default();
+        let order = order.unwrap_or(Order::ARRIVAL);
         let (line, begins, place) = match order.flow.filter(|_| is_ordered) {
             Some(flow) => {
                 let added = self.flows().add(rank, flow, &token);

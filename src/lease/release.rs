@@ -15,11 +15,10 @@ use crate::lease::handle::{LeaseHandle, LeaseOwner, LeaseState};
 use crate::lease::key_state::TokenState;
 use crate::lease::kind::Kind;
 use crate::lease::namespace::{LeaseNamespace, Leased, ProcessHost, State};
-use crate::lease::operations::{Answer, ReplyKind, StateOf};
+use crate::lease::operations::{Answer, Release, ReplyKind, StateOf};
 use crate::lease::options::{ALIVE, Holding, micros};
 use crate::lease::process::Tokens;
-use crate::lease::process::event::{Effect, Event, Grant, Now, Release};
-use crate::lease::process::hold::first_renewal;
+use crate::lease::process::event::{Effect, Event, Grant, Now};
 use crate::lease::process::wait::unexpected;
 use crate::store::background::Background;
 use crate::store::memory::cells::Cells;
@@ -28,7 +27,6 @@ use crate::sync::lock;
 impl<K: Kind> LeaseNamespace<K> {
     /// Registers a lease that was acquired without waiting.
     pub(super) fn hold(self: &Arc<Self>, grant: Grant, holding: &Arc<Holding>) -> LeaseHandle {
-        let id = grant.id;
         let at = grant.at;
         let lease = LeaseHandle::new(grant, holding);
         lease.state.belongs_to_current_work();
@@ -38,14 +36,11 @@ impl<K: Kind> LeaseNamespace<K> {
             self.has_outages
                 .store(tokens.has_outages(), Ordering::Relaxed);
         }
-        let renew = first_renewal(self.began, &lease.state.grant, &holding.options);
-        let mut new_leases = lock(&self.new_leases[lease.state.stripe]);
-        let earlier = new_leases.due();
-        new_leases.insert(id, (lease.clone(), renew));
-        drop(new_leases);
-        if let Some(due) =
-            renew.filter(|due| earlier.is_none_or(|earlier| *due < earlier || earlier <= at))
-        {
+        let renew = holding
+            .options
+            .first_renewal(self.began, &lease.state.grant.validity, at);
+        let due = lock(&self.new_leases[lease.state.stripe]).insert(lease.clone(), renew, at);
+        if let Some(due) = due {
             self.store.scheduler().schedule(clock::without_suspend(due));
         }
         lease

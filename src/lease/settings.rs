@@ -245,7 +245,7 @@ mod tests {
     }
 
     fn for_all(settings: &Settings, now: i64) -> i64 {
-        settings.limit_for(&Order::default(), 7, 9, now)
+        settings.limit_for(&Order::ARRIVAL, 7, 9, now)
     }
 
     #[test]

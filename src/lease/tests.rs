@@ -14,11 +14,11 @@ use crate::error::Error;
 use crate::error::reasons::Cause;
 use crate::key::Key;
 use crate::lease::key_state::Position;
-use crate::lease::operations::Answer;
+use crate::lease::operations::{Answer, Release};
 use crate::lease::options::{Holding, LeaseOptions, Rules};
 use crate::lease::process::Tokens;
 use crate::lease::process::event::{
-    Effect, Effects, Event, Grant, Host, Now, PushEvent, Release, Renewed, WaiterOutcome,
+    Effect, Effects, Event, Grant, Host, Now, PushEvent, Renewed, WaiterOutcome,
 };
 use crate::lease::token::{Suffix, Token};
 use crate::store::notifier::Link;

@@ -235,8 +235,9 @@ pub(crate) fn name(token: &str) -> &str {
 
 fn push_hex(text: &mut Text, number: u64, least: usize) {
     let digits = least.max((67 - number.leading_zeros() as usize) / 4);
-    let digit = |place: usize| b"0123456789abcdef"[(number >> (4 * place) & 0xf) as usize];
-    text.extend((0..digits).rev().map(digit));
+    for place in (0..digits).rev() {
+        text.push(b"0123456789abcdef"[(number >> (4 * place) & 0xf) as usize]);
+    }
 }
 
 impl Ending {

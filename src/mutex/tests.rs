@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 
 use super::{Mutex, MutexGuard};
 use crate::error::Error;
+use crate::lease::operations::Release;
 use crate::lease::process::entry::LONGEST_TURN;
-use crate::lease::process::event::Release;
 use crate::store::Store;
 use support::eventually;
 use support::patient;

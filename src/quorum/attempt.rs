@@ -11,11 +11,10 @@ use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::{Busy, Cause, Subject, Why};
 use crate::key::Key;
-use crate::lease::handle::{Lease, LeaseHandle, LeaseOwner};
+use crate::lease::handle::{Lease, LeaseHandle, LeaseOwner, Owner};
 use crate::lease::key_state::{Position, TokenState};
 use crate::lease::operations::ReplyKind;
 use crate::lease::process::event::{Event, Grant};
-use crate::lease::process::hold::first_renewal;
 use crate::lease::token::{Suffix, Token};
 use crate::lease::waiter::AcquireRequest;
 use crate::mutex::LockSource;
@@ -51,7 +50,7 @@ impl Quorum {
         if first.holding().is_closed() {
             return Err(Error::interrupted());
         }
-        let (id, token) = first.namespace.token(first.holding(), suffix);
+        let (id, token) = first.namespace.local.token(first.holding(), suffix);
         let sent = clock::now();
         let mut attempt = Attempt::new(Arc::clone(self), key, token);
         let (votes, fence) = attempt.vote().await;
@@ -89,14 +88,16 @@ impl Quorum {
         };
         let lease = LeaseHandle::new(grant.clone(), &options);
         lease.state.belongs_to_current_work();
-        let renew = first_renewal(first.namespace.began, &grant, &options.options);
+        let renew = options
+            .options
+            .first_renewal(first.namespace.began, &grant.validity, grant.at);
         self.handle(Event::Holds {
             grant,
             lease: lease.clone(),
             options,
             renew,
         });
-        Ok(Lease::new(lease, Arc::new(attempt)))
+        Ok(Lease::new(lease, Owner::By(Arc::new(attempt))))
     }
 
     /// Returns whether the lock is held on a majority of the nodes.

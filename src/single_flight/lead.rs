@@ -123,10 +123,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
         call: Call<W>,
         caller: oneshot::Sender<Result<OutcomeOf<W, T, E>, Error>>,
     ) {
-        let epoch = self.local_cache.as_ref().map(|cache| cache.epoch());
-        if epoch.is_some_and(Epoch::hears_nothing) {
-            self.leases.namespace.store.subscribe();
-        }
+        let epoch = self.epoch_of_cache();
         let start = tokio::select! {
             biased;
             start = self.start(guard.key()) => start,
@@ -295,7 +292,7 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 ..AcquireRequest::new(asker, Subject::Flight, Default::default(), 0, wait)
             };
             let asked = clock::recent();
-            let (found, lease) = match self.leases.acquire_or_find(key.clone(), ask).await {
+            let (found, lease) = match self.leases.acquire(key.clone(), ask).await {
                 Ok(Acquired::Done(found)) => (Some(found), None),
                 Ok(Acquired::Lease(lease, found)) => (found, Some(lease)),
                 Err(error) if error.is_refused() && !waits => {
@@ -307,16 +304,13 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
                 }
                 Err(error) => return Err(error),
             };
-            let is_new = |found: &Found| {
+            let found = found.filter(|found| {
                 lease.is_none() || unread.as_ref().is_none_or(|unread| !found.is(unread))
-            };
-            let found = found.filter(is_new);
+            });
             let outcome = found.as_ref().and_then(|found| self.read(found));
             let (found, outcome, mut lease) = match (found, outcome, lease) {
                 (Some(found), Some(outcome), lease) => (found, outcome, lease),
-                (_, _, Some(lease)) => {
-                    return Ok(Start::leads(lease));
-                }
+                (_, _, Some(lease)) => return Ok(Start::leads(lease)),
                 (found, _, None) => {
                     unread = found;
                     continue;
@@ -339,6 +333,15 @@ impl<T: Clone + Send + Sync + 'static, E: Send + Sync + 'static> Core<T, E> {
             };
             return Ok(Start::with(lease, stored));
         }
+    }
+
+    /// Returns the state of the local cache. Subscribes to its messages if none arrive.
+    fn epoch_of_cache(&self) -> Option<Epoch> {
+        let epoch = self.local_cache.as_ref()?.epoch();
+        if epoch.hears_nothing() {
+            self.leases.namespace.store.subscribe();
+        }
+        Some(epoch)
     }
 
     /// Stores the answer of another process again. This wakes the waiters, which then read it. If it fails, one of them

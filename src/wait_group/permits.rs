@@ -121,7 +121,7 @@ pub(super) fn size(token: &Token) -> Option<(i64, i64)> {
 fn order(token: &Token) -> Order {
     let ending = token.ending().err();
     let Some(text) = ending.and_then(|ending| ending.splitn(3, '/').nth(2)) else {
-        return Order::default();
+        return Order::ARRIVAL;
     };
     let mut parts = text.split('.');
     let (Some(name), Some(share), Some(reserve), Some(bound), None) = (
@@ -131,11 +131,11 @@ fn order(token: &Token) -> Order {
         parts.next(),
         parts.next(),
     ) else {
-        return Order::default();
+        return Order::ARRIVAL;
     };
     let is_hex = |text: &&str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if ![name, share, reserve, bound].iter().all(is_hex) {
-        return Order::default();
+        return Order::ARRIVAL;
     }
     let read = |text: &str| i64::from_str_radix(text, 16).unwrap_or(i64::MAX);
     let name = u128::from_str_radix(name, 16)

@@ -223,16 +223,21 @@ impl Queueing {
 
     /// Checks a turn. Returns its rank, and how many permits it leaves to higher classes.
     pub(super) fn class(&self, turn: Turn) -> Result<(i64, u32), Error> {
-        in_range("the share of a flow", 1..=1000, "1 to 1000", turn.share)?;
-        self.check_flows(turn.flow.is_some())?;
-        let classes = self.classes;
-        in_range(
-            "the class",
-            ..classes,
-            format_args!("below {classes}"),
-            turn.class,
-        )?;
-        let rank = turn.class.map_or(LOWEST, |class| self.rank(class));
+        if turn.flow.is_some() || turn.share.is_some() {
+            in_range("the share of a flow", 1..=1000, "1 to 1000", turn.share)?;
+            self.check_flows(turn.flow.is_some())?;
+        }
+        let mut rank = LOWEST;
+        if let Some(class) = turn.class {
+            let classes = self.classes;
+            in_range(
+                "the class",
+                ..classes,
+                format_args!("below {classes}"),
+                class,
+            )?;
+            rank = self.rank(class);
+        }
         Ok((rank, self.reserved(rank)))
     }
 
@@ -242,10 +247,11 @@ impl Queueing {
         &self,
         turn: Turn,
         n: u32,
-        (limit, reserve): (u32, u32),
+        limit: u32,
+        reserve: u32,
         chosen: Option<u32>,
     ) -> Suffix {
-        let plain = Ending::Permit { weight: n, limit }.into();
+        let plain = Suffix::Ending(Ending::Permit { weight: n, limit });
         let flow = turn.flow.or(self.fair.then_some(0));
         if flow.is_none() && reserve == 0 && chosen.is_none() {
             return plain;
@@ -284,7 +290,7 @@ mod tests {
     fn a_suffix_says_flow_share_reserve_and_bound() {
         let plain = Queueing::default();
         let suffix = |queueing: &Queueing, turn, n, reserve, bound| {
-            queueing.suffix(turn, n, (16, reserve), bound).to_string()
+            queueing.suffix(turn, n, 16, reserve, bound).to_string()
         };
         assert_eq!(suffix(&plain, Turn::new(), 2, 0, None), "/2/16");
         assert_eq!(suffix(&plain, Turn::new(), 2, 10, None), "/2/16/..a.");

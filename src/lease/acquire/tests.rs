@@ -38,7 +38,8 @@ fn ask(wait: Option<Patience>, early: Option<u32>) -> AcquireRequest {
 
 /// Acquires without waiting.
 async fn acquire(leases: &Leases<Exclusive>) -> Result<Lease, Error> {
-    leases.acquire("k".into(), ask(None, None)).await
+    let Acquired::Lease(lease, _) = leases.acquire("k".into(), ask(None, None)).await?;
+    Ok(lease)
 }
 
 /// The estimate depends on the recent hold times, and on the number of waiters ahead.

@@ -12,12 +12,12 @@ use crate::lease::model::properties::{FAIR, FENCES, GOOD, PROMPT};
 use crate::lease::model::rules::{Flaw, Rules, TICK, ticks};
 use crate::lease::model::server::Verb;
 use crate::lease::model::world::{Message, What, World};
-use crate::lease::operations::Answer;
+use crate::lease::operations::{Answer, Release};
 use crate::lease::options::Holding;
 use crate::lease::process::Tokens;
 use crate::lease::process::entry::{Entry, Stage};
 use crate::lease::process::event::{
-    Effect, Effects, Event, Grant, Host, Now, PushEvent, Release, Renewed, WaiterOutcome,
+    Effect, Effects, Event, Grant, Host, Now, PushEvent, Renewed, WaiterOutcome,
 };
 use crate::lease::token::Token;
 use crate::store::notifier::{Link, PushKind};

@@ -16,7 +16,7 @@ fn order(flow: Flow) -> (i64, Option<Order>) {
         0,
         Some(Order {
             flow: Some(flow),
-            ..Order::default()
+            ..Order::ARRIVAL
         }),
     )
 }
@@ -227,7 +227,7 @@ fn who_has_no_flow_gets_half_of_the_turns() {
             let token = Token::from(format!("plain {}", line.next));
             line.next += 1;
             line.queue
-                .line_up(token, (0, Some(Order::default())), LATER, 0);
+                .line_up(token, (0, Some(Order::ARRIVAL)), LATER, 0);
         };
         for number in 0..flows {
             (0..2).for_each(|_| drop(line.comes(number, COST)));

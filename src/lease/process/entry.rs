@@ -12,8 +12,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::key::Key;
+use crate::lease::operations::Release;
 use crate::lease::options::{Holding, LeaseOptions};
-use crate::lease::process::event::{Grant, GrantedBy, Host, Release};
+use crate::lease::process::event::{Grant, GrantedBy, Host};
 use crate::lease::token::Token;
 use crate::store::validity::{Anchor, Validity};
 

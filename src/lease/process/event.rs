@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -10,8 +9,8 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::key::Key;
 use crate::lease::key_state::Position;
-use crate::lease::operations::Answer;
-use crate::lease::options::{Holding, micros};
+use crate::lease::operations::{Answer, Release};
+use crate::lease::options::Holding;
 use crate::lease::token::Token;
 use crate::store::notifier::{Link, Refusal};
 use crate::store::scheduler::Signal;
@@ -172,40 +171,6 @@ pub(crate) enum PushEvent<F> {
     Found(F),
     /// The waiter lost its place, and is refused.
     Refused(Refusal),
-}
-
-/// A release of a lease or of a place in the queue, or the last renewal of a lease that is detached.
-#[derive(Clone, Debug)]
-pub(crate) struct Release {
-    pub(crate) key: Key,
-    pub(crate) token: Token,
-    /// Whether the acquire may run after the release.
-    pub(crate) withdrawn: bool,
-    /// Whether the lease is renewed instead.
-    pub(crate) renews: bool,
-    /// The ttl of its acquire, µs.
-    pub(crate) ttl: i64,
-    /// How long the lease or the place may last.
-    pub(crate) left: Duration,
-}
-
-impl Release {
-    pub(crate) fn new(
-        key: &Key,
-        token: &Token,
-        withdrawn: bool,
-        ttl: Duration,
-        left: Duration,
-    ) -> Self {
-        Self {
-            key: key.clone(),
-            token: token.clone(),
-            withdrawn,
-            renews: false,
-            ttl: micros(ttl),
-            left,
-        }
-    }
 }
 
 /// The effect of an event. The order matters: a release is sent before the acquire that follows it.

@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::clock;
 use crate::error::Error;
 use crate::error::reasons::Cause;
-use crate::lease::options::{Holding, LeaseOptions};
+use crate::lease::operations::Release;
+use crate::lease::options::{Holding, renewal};
 use crate::lease::process::Tokens;
 use crate::lease::process::entry::{Entry, Held, Stage, Verification, accept_within};
-use crate::lease::process::event::{
-    Effect, Grant, GrantedBy, Host, Release, Renewed, WaiterOutcome,
-};
+use crate::lease::process::event::{Effect, Grant, GrantedBy, Host, Renewed, WaiterOutcome};
 use crate::store::validity::Validity;
 
 /// A failed renewal is repeated after the ttl divided by this, or after [`SHORTEST_RETRY`] if that is longer.
@@ -42,14 +40,9 @@ impl<P: Host> Tokens<P> {
         let Some(validity) = Validity::granted(until, at) else {
             return self.too_late(id, by, release);
         };
-        let same_settings = entry
-            .line
-            .front()
-            .is_some_and(|front| entry.same_settings(front));
-        let waiter = if same_settings {
-            entry.line.granted(at)
-        } else {
-            None
+        let waiter = match entry.line.front() {
+            Some(front) if entry.same_settings(front) => entry.line.granted(at),
+            _ => None,
         };
         let Some(waiter) = waiter else {
             let left = until - at + self.rules.alive;
@@ -63,7 +56,7 @@ impl<P: Host> Tokens<P> {
         // A grant lasts for a short time: the first renewal makes it a full lease.
         let renews = P::options(&waiter).options.watchdog || matches!(by, GrantedBy::Grant(_));
         let ends = P::options(&waiter).options.hold_ends(at);
-        let renew = renews.then(|| self.renewal(at, until - at, ttl));
+        let renew = renews.then(|| renewal(self.began, at, until - at, ttl));
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.stage = Stage::Held(Held {
                 lease: lease.clone(),
@@ -249,7 +242,7 @@ impl<P: Host> Tokens<P> {
                     sent,
                     until,
                 });
-                watchdog.then(|| self.renewal(at, ttl, ttl))
+                watchdog.then(|| renewal(self.began, at, ttl, ttl))
             }
             Renewed::Gone => return self.lost(id, fence, false),
             Renewed::Unknown => held
@@ -342,28 +335,4 @@ impl<P: Host> Tokens<P> {
             self.lost(id, fence, true);
         }
     }
-
-    fn renewal(&self, at: Instant, left: Duration, ttl: Duration) -> Instant {
-        renewal(self.began, at, left, ttl)
-    }
-}
-
-/// Returns when a lease that was acquired without waiting is first renewed, if ever. `began`: when its tokens were
-/// created.
-pub(crate) fn first_renewal(
-    began: Instant,
-    grant: &Grant,
-    options: &LeaseOptions,
-) -> Option<Instant> {
-    let left = grant.validity.until().saturating_duration_since(grant.at);
-    options
-        .watchdog
-        .then(|| renewal(began, grant.at, left, options.ttl))
-}
-
-/// Returns when a lease that lasts for `left` from `at` on is renewed: after a third of that time, and a little
-/// earlier, so that renewals that are due at about the same time run together.
-fn renewal(began: Instant, at: Instant, left: Duration, ttl: Duration) -> Instant {
-    let after = left / 3;
-    clock::together(began, at + after, (ttl / 24).min(after / 2))
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::lease::process::event::{Effect, Effects, Host, Release};
+use crate::lease::operations::Release;
+use crate::lease::process::event::{Effect, Effects, Host};
 
 /// How long the caller's runtime has to send a release. After that it is sent again, and the pause doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -55,26 +56,6 @@ struct OwedRelease {
     is_refused: bool,
 }
 
-impl OwedRelease {
-    fn new(release: Release, now: Instant) -> Self {
-        let due = now + FIRST_PAUSE;
-        let until = now
-            + if release.renews {
-                release.left
-            } else {
-                release.left.min(LONGEST)
-            };
-        Self {
-            release,
-            due,
-            pause: FIRST_PAUSE,
-            until,
-            in_background: false,
-            is_refused: false,
-        }
-    }
-}
-
 impl Owed {
     pub(super) fn new(most: usize) -> Self {
         Self {
@@ -94,7 +75,20 @@ impl Owed {
         now: Instant,
         effects: &mut Effects<P>,
     ) {
-        self.send(OwedRelease::new(release, now), effects);
+        let lasts = if release.renews {
+            release.left
+        } else {
+            release.left.min(LONGEST)
+        };
+        let owed = OwedRelease {
+            release,
+            due: now + FIRST_PAUSE,
+            pause: FIRST_PAUSE,
+            until: now + lasts,
+            in_background: false,
+            is_refused: false,
+        };
+        self.send(owed, effects);
     }
 
     /// Withdraws a waiter that leaves: at once, or later if many releases are pending. So when thousands of waiters
@@ -165,7 +159,8 @@ impl Owed {
 
     /// Returns when the first release is sent again.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.due.first().map(|(at, _)| *at)
+        let (at, _) = self.due.first()?;
+        Some(*at)
     }
 
     /// Sends the releases again that are due.

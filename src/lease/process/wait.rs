@@ -11,13 +11,12 @@ use crate::error::Error;
 use crate::error::reasons::Cause;
 use crate::key::Key;
 use crate::lease::key_state::Position;
+use crate::lease::operations::Release;
 use crate::lease::operations::{Answer, ReplyKind};
 use crate::lease::options::LeaseOptions;
 use crate::lease::process::Tokens;
 use crate::lease::process::entry::{Entry, Line, Stage};
-use crate::lease::process::event::{
-    Effect, GrantedBy, Host, Now, PushEvent, Release, WaiterOutcome,
-};
+use crate::lease::process::event::{Effect, GrantedBy, Host, Now, PushEvent, WaiterOutcome};
 use crate::lease::token::Token;
 use crate::store::notifier::{Link, Refusal};
 use crate::store::validity::Anchor;

@@ -1,7 +1,6 @@
 //! How a process renews a lease, hands it on, and releases it.
 
 use super::*;
-use crate::lease::process::hold::first_renewal;
 
 /// A lease of `left` ms with the fence 7, and the id of its token. Its holder receives it at 1 ms. The others are in
 /// the line behind it, and their leases have these ttls.
@@ -64,7 +63,10 @@ fn leases_are_renewed_after_a_third_of_their_time() {
     let due = |at, left: u64, watchdog| {
         let grant = grant((1, "token".into()), steps.at(at).at, ms(left), false);
         let waiter = of(0, |options| options.watchdog = watchdog);
-        let due = first_renewal(steps.began, &grant, &waiter.holding.options)?;
+        let due = waiter
+            .holding
+            .options
+            .first_renewal(steps.began, &grant.validity, grant.at)?;
         Some((due - steps.began).as_millis())
     };
     for (at, left, renewed) in [
