@@ -91,11 +91,7 @@ pub trait Policy<S: Service<Req>, Req>: Stages + Sized {
     fn inner_error(error: S::Error) -> Self::Error;
 
     /// Begins a request, and decides it if this needs no wait. `inner` was polled ready.
-    fn begin(
-        self: &Arc<Self>,
-        inner: &mut S,
-        request: Req,
-    ) -> State<S, Req, Self, Answer<Self, S, Req>>;
+    fn begin(self: &Arc<Self>, inner: &mut S, request: Req) -> NextState<Self, S, Req>;
 
     /// Returns the next state of a request that waits. `call` is present until it is taken.
     fn poll_waiting(
@@ -103,14 +99,14 @@ pub trait Policy<S: Service<Req>, Req>: Stages + Sized {
         waiting: &mut Self::Waiting,
         call: &mut Option<(S, Req)>,
         context: &mut Context<'_>,
-    ) -> Poll<State<S, Req, Self, Answer<Self, S, Req>>>;
+    ) -> Poll<NextState<Self, S, Req>>;
 
     /// Polls the inner service. `Err`: the call is given up, and this is the answer.
     fn poll_call(
         _held: &mut Self::Held,
         future: Pin<&mut S::Future>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Result<S::Response, S::Error>, Answer<Self, S, Req>>> {
+    ) -> Poll<Called<Self, S, Req>> {
         future.poll(context).map(Ok)
     }
 
@@ -124,6 +120,13 @@ pub trait Policy<S: Service<Req>, Req>: Stages + Sized {
 /// What the service of a layer returns for a request.
 pub(crate) type Answer<P, S, Req> =
     Result<<P as Policy<S, Req>>::Response, <P as Policy<S, Req>>::Error>;
+
+/// The outcome of the inner service; `Err`: the answer to a call that was given up.
+pub(crate) type Called<P, S, Req> =
+    Result<Result<<S as Service<Req>>::Response, <S as Service<Req>>::Error>, Answer<P, S, Req>>;
+
+/// What a policy makes of a request.
+pub(crate) type NextState<P, S, Req> = State<S, Req, P, Answer<P, S, Req>>;
 
 /// The end of a request.
 #[expect(

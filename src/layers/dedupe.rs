@@ -21,7 +21,7 @@ use crate::key::Key;
 use crate::layers::key::{Extracted, KeyExtractor};
 use crate::layers::lease::{Acquire, Acquired, Acquiring, LeaseLayer, Waiting, acquire};
 use crate::layers::refusal::{AsError, Reject, refused};
-use crate::layers::{Answer, Choose, Finish, Policy, Stages, State};
+use crate::layers::{Answer, Called, Choose, Finish, Policy, Stages, State};
 use crate::lease::handle::LeaseHandle;
 use crate::lease::watch::Watch;
 use crate::macros::setters;
@@ -361,6 +361,10 @@ impl Source {
 }
 
 /// The next step for a request whose item was looked up.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart where it is returned"
+)]
 enum Next<Req, Res> {
     /// Call the inner service. `None`: without a claim.
     Handle(Option<Handling>, Req),
@@ -533,7 +537,7 @@ where
         held: &mut Self::Held,
         future: Pin<&mut S::Future>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Result<S::Response, S::Error>, Answer<Self, S, Req>>> {
+    ) -> Poll<Called<Self, S, Req>> {
         let called = ready!(held.watch.poll(future, context));
         Poll::Ready(called.map_err(|lost| refused(&held.layer.reject, lost)))
     }

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::layers::refusal::{AsError, Reject, refused};
-use crate::layers::{Answer, Finish, Layered, Policy, Stages, State, at_once};
+use crate::layers::{Answer, Called, Finish, Layered, Policy, Stages, State, at_once};
 use crate::lease::handle::{Lease, LeaseHandle, LeaseState, Slot};
 use crate::lease::watch::Watch;
 use crate::telemetry::counters::Decisions;
@@ -420,7 +420,7 @@ where
         held: &mut Self::Held,
         mut future: Pin<&mut S::Future>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Result<S::Response, S::Error>, Answer<Self, S, Req>>> {
+    ) -> Poll<Called<Self, S, Req>> {
         loop {
             match ready!(held.watch.poll(future.as_mut(), context)) {
                 Ok(outcome) => {

@@ -7,8 +7,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use redis;
-
 use crate::store::operation::{Rights, Script, lua};
 
 macro_rules! pieces {

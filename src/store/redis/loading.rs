@@ -3,7 +3,6 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use redis;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;

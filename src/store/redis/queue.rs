@@ -248,10 +248,8 @@ impl<O: Operation> RedisClient<O> {
         // Reserved operations that publish answers of any size are bounded too.
         let is_bounded = !reserved || operation.payload() > 0;
         // On a Cluster, the slot of its keys decides the master.
-        let slot = match &store.masters {
-            Some(_) => Some(slots::slot(&self.keys.key(key.as_bytes()))),
-            None => None,
-        };
+        let is_cluster = store.masters.is_some();
+        let slot = is_cluster.then(|| slots::slot(&self.keys.key(key.as_bytes())));
         let item = Item {
             slot,
             operation: Some(operation),
