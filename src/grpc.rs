@@ -268,6 +268,7 @@ impl Refuse {
     /// let bucket = TokenBucket::new(&Store::in_memory(), "rpc", Quota::per_second(100))?;
     /// let refuse = grpc::refuse().jitter(Duration::from_secs(3));
     /// let limit = grpc::rate_limit(bucket, header("x-tenant")?).reject_with(refuse);
+    /// # let _: tower_distributed::RateLimitLayer<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, _> = limit.clone();
     /// let server = tonic::transport::Server::builder().layer(limit);
     /// # Ok(()) }
     /// ```

@@ -45,7 +45,9 @@ pub(crate) struct Referee(MultiplexedConnection);
 
 impl Referee {
     pub(crate) async fn of_role() -> Self {
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
         let client = redis::Client::open(setting("REFEREE")).unwrap();
         Self(
             client

@@ -1,5 +1,6 @@
 //! How refusals are told, over HTTP and over gRPC: when to come back, where that is known, and nothing of the cause.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -133,6 +134,27 @@ async fn limited(quota: Quota) -> Told {
     let bucket = TokenBucket::new(&Store::in_memory(), "requests", quota).unwrap();
     bucket.allow("everything").await.unwrap();
     refused(RateLimitLayer::new(bucket, everything), 1).await
+}
+
+/// Over gRPC as well, clients that are refused at once return at different times.
+#[tokio::test]
+async fn jitter_is_added_to_the_delay_of_a_status() {
+    let refusal = limited(Quota::per_hour(1)).await.refusal;
+    let after = refusal.retry_after().unwrap();
+    let jitter = Duration::from_secs(60);
+    let delay = |_| {
+        let refuse = grpc::refuse().jitter(jitter);
+        let response: Result<Response<Full<Bytes>>, Infallible> = refuse.reject(refusal.clone());
+        let status = Status::from_header_map(response.unwrap().headers()).unwrap();
+        retry_delay(&status).unwrap()
+    };
+    let delays: HashSet<_> = (0..20).map(delay).collect();
+    assert!(delays.len() > 1, "{delays:?}");
+    let allowed = after..=after + jitter;
+    assert!(
+        delays.iter().all(|delay| allowed.contains(delay)),
+        "{delays:?}, {allowed:?}"
+    );
 }
 
 /// Of a store in which one more key is one too many.
