@@ -24,7 +24,7 @@ use crate::key::Key;
 use crate::layers::key::{Extracted, KeyExtractor as _};
 use crate::layers::refusal::{Reject, refused};
 use crate::layers::single_flight::Capture;
-use crate::layers::{Answer as LayerAnswer, Finish, Policy, Stages, State, take_ready};
+use crate::layers::{Answer as LayerAnswer, Finish, NextState, Policy, Stages, State, take_ready};
 use crate::response::FlightBody;
 use crate::single_flight::flight::Captured;
 use crate::telemetry::emit::tell;
@@ -63,7 +63,7 @@ where
         self: &Arc<Self>,
         inner: &mut S,
         request: Request<B>,
-    ) -> State<S, Request<B>, Self, LayerAnswer<Self, S, Request<B>>> {
+    ) -> NextState<Self, S, Request<B>> {
         let key = self.key_field.key(request.headers(), self.is_required);
         let key = key.map(|key| key.map(<[u8]>::to_vec));
         // The principal may be looked up in a database, so it is extracted only if it is needed.
@@ -87,7 +87,7 @@ where
         never: &mut Infallible,
         _: &mut Option<(S, Request<B>)>,
         _: &mut Context<'_>,
-    ) -> Poll<State<S, Request<B>, Self, LayerAnswer<Self, S, Request<B>>>> {
+    ) -> Poll<NextState<Self, S, Request<B>>> {
         match *never {}
     }
 

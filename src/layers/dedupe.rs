@@ -21,7 +21,7 @@ use crate::key::Key;
 use crate::layers::key::{Extracted, KeyExtractor};
 use crate::layers::lease::{Acquire, Acquired, Acquiring, LeaseLayer, Waiting, acquire};
 use crate::layers::refusal::{AsError, Reject, refused};
-use crate::layers::{Answer, Called, Choose, Finish, Policy, Stages, State};
+use crate::layers::{Answer, Called, Choose, Finish, NextState, Policy, Stages, State};
 use crate::lease::handle::LeaseHandle;
 use crate::lease::watch::Watch;
 use crate::macros::setters;
@@ -494,11 +494,7 @@ where
         R::inner_error(error)
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        inner: &mut S,
-        request: Req,
-    ) -> State<S, Req, Self, Answer<Self, S, Req>> {
+    fn begin(self: &Arc<Self>, inner: &mut S, request: Req) -> NextState<Self, S, Req> {
         match self.key.extract(&request) {
             Extracted::Ready(Ok(None)) => State::calling(inner, request, Held::of(self, None)),
             key => State::waiting(self, Waiting::Key(Some(key)), inner, request),
@@ -510,7 +506,7 @@ where
         waiting: &mut Waiting<Item>,
         call: &mut Option<(S, Req)>,
         context: &mut Context<'_>,
-    ) -> Poll<State<S, Req, Self, Answer<Self, S, Req>>> {
+    ) -> Poll<NextState<Self, S, Req>> {
         loop {
             let (acquired, is_fresh) = ready!(waiting.poll(|key| self.acquire(key), context));
             let Some((mut inner, request)) = call.take() else {

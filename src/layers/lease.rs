@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::layers::refusal::{AsError, Reject, refused};
-use crate::layers::{Answer, Called, Finish, Layered, Policy, Stages, State, at_once};
+use crate::layers::{Answer, Called, Finish, Layered, NextState, Policy, Stages, State, at_once};
 use crate::lease::handle::{Lease, LeaseHandle, LeaseState, Slot};
 use crate::lease::watch::Watch;
 use crate::telemetry::counters::Decisions;
@@ -368,11 +368,7 @@ where
         R::inner_error(error)
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        inner: &mut S,
-        request: Req,
-    ) -> State<S, Req, Self, Answer<Self, S, Req>> {
+    fn begin(self: &Arc<Self>, inner: &mut S, request: Req) -> NextState<Self, S, Req> {
         match self.key.extract(&request) {
             Extracted::Ready(Ok(None)) => State::calling(inner, request, self.without_lease()),
             key => State::waiting(self, Waiting::Key(Some(key)), inner, request),
@@ -384,7 +380,7 @@ where
         waiting: &mut Waiting<Lease>,
         call: &mut Option<(S, Req)>,
         context: &mut Context<'_>,
-    ) -> Poll<State<S, Req, Self, Answer<Self, S, Req>>> {
+    ) -> Poll<NextState<Self, S, Req>> {
         let Some((_, request)) = call else {
             return Poll::Pending;
         };

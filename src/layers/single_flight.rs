@@ -15,7 +15,7 @@ use crate::key::Key;
 use crate::layers::key::{DynKey, Extracted, KeyExtractor};
 use crate::layers::lease::{OnLease, OnLeases};
 use crate::layers::refusal::{AsError, Reject, refused};
-use crate::layers::{Answer, Finish, Layered, Policy, Stages, State, take_ready};
+use crate::layers::{Answer, Finish, Layered, NextState, Policy, Stages, State, take_ready};
 use crate::lease::handle::LeaseHandle;
 use crate::single_flight::SingleFlight;
 use crate::single_flight::flight::{Captured, FlightOutcome, Work};
@@ -261,11 +261,7 @@ where
         R::inner_error(error)
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        inner: &mut S,
-        request: Req,
-    ) -> State<S, Req, Self, Answer<Self, S, Req>> {
+    fn begin(self: &Arc<Self>, inner: &mut S, request: Req) -> NextState<Self, S, Req> {
         let layer = Arc::clone(self);
         let key = match self.key.extract(&request) {
             Extracted::Ready(Ok(Some(key))) => key,
@@ -292,7 +288,7 @@ where
         never: &mut Infallible,
         _: &mut Option<(S, Req)>,
         _: &mut Context<'_>,
-    ) -> Poll<State<S, Req, Self, Answer<Self, S, Req>>> {
+    ) -> Poll<NextState<Self, S, Req>> {
         match *never {}
     }
 

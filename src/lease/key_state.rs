@@ -175,7 +175,7 @@ impl<H: Holders> KeyState<H> {
         self.wait(token, terms, order, before, now, spans)
     }
 
-    /// Holds for a token before which nobody waits, if it fits and its turn is not later.
+    /// Gives a lease to a token at once, if there is room for it and no waiter of a higher rank has waited for too long.
     fn hold_at_once(&mut self, token: &Token, terms: AcquireTerms, of: At<'_>) -> Option<Position> {
         if self.queue.due(of.rank, of.now).is_some() {
             return None;

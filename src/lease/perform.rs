@@ -190,23 +190,21 @@ impl<K: Kind> LeaseNamespace<K> {
     fn send_release(self: &Arc<Self>, here: Option<Handle>, release: &Release, owed: Option<u64>) {
         let this = Arc::clone(self);
         let key = release.key.clone();
+        let released = move |result| {
+            if let Some(owed) = owed {
+                this.handle(Event::Released { owed, result });
+            }
+        };
         if release.renews {
             let renewal = self.renewal(&release.token, release.ttl, 0);
-            self.renew.send(here, key, renewal, move |answer| {
-                if let Some(owed) = owed {
-                    let result = answer.map(drop);
-                    this.handle(Event::Released { owed, result });
-                }
-            });
+            self.renew
+                .send(here, key, renewal, move |answer| released(answer.map(drop)));
             return;
         }
         let operation = self.release_operation(release);
         self.acquire_release
             .send(here, key, operation, move |answer| {
-                if let Some(owed) = owed {
-                    let result = answer.map(drop);
-                    this.handle(Event::Released { owed, result });
-                }
+                released(answer.map(drop))
             });
     }
 

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::layers::budget::{BudgetHold, BudgetLayer, Estimates, Meter, hold};
 use crate::layers::key::Extracted;
 use crate::layers::refusal::{Refusal, Reject, refused};
-use crate::layers::{Answer, Finish, Policy, Stages, State};
+use crate::layers::{Answer, Finish, NextState, Policy, Stages, State};
 use crate::store::failure::StoreFailurePolicy;
 use crate::token_bucket::limiter::Limiter;
 
@@ -40,11 +40,7 @@ where
         R::inner_error(error)
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        inner: &mut S,
-        request: Req,
-    ) -> State<S, Req, Self, Answer<Self, S, Req>> {
+    fn begin(self: &Arc<Self>, inner: &mut S, request: Req) -> NextState<Self, S, Req> {
         let settings = &self.settings;
         let authorizing = Box::pin(authorize(
             settings.limits.clone(),
@@ -62,7 +58,7 @@ where
         authorizing: &mut Self::Waiting,
         call: &mut Option<(S, Req)>,
         context: &mut Context<'_>,
-    ) -> Poll<State<S, Req, Self, Answer<Self, S, Req>>> {
+    ) -> Poll<NextState<Self, S, Req>> {
         let authorized = ready!(authorizing.as_mut().poll(context));
         let Some((mut inner, mut request)) = call.take() else {
             return Poll::Pending;

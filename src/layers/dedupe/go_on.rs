@@ -18,7 +18,7 @@ use crate::layers::dedupe::{DedupeLayer, Handling, Item, Next};
 use crate::layers::key::{Extracted, KeyExtractor as _};
 use crate::layers::lease::Acquiring;
 use crate::layers::refusal::{AsError, Reject, refused};
-use crate::layers::{Answer, Finish, Layered, Policy, Stages, State, take_ready};
+use crate::layers::{Answer, Finish, Layered, NextState, Policy, Stages, State, take_ready};
 use crate::lease::watch::Watch;
 use crate::store::detach::{AFTER_CALLER, Detach};
 
@@ -104,11 +104,7 @@ where
         R::inner_error(error)
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        inner: &mut S,
-        request: Req,
-    ) -> State<S, Req, Self, Answer<Self, S, Req>> {
+    fn begin(self: &Arc<Self>, inner: &mut S, request: Req) -> NextState<Self, S, Req> {
         let acquiring = match self.layer.key.extract(&request) {
             Extracted::Ready(Ok(None)) => return State::calling(inner, request, ()),
             key => self.layer.acquire(key),
@@ -125,7 +121,7 @@ where
         never: &mut Infallible,
         _: &mut Option<(S, Req)>,
         _: &mut Context<'_>,
-    ) -> Poll<State<S, Req, Self, Answer<Self, S, Req>>> {
+    ) -> Poll<NextState<Self, S, Req>> {
         match *never {}
     }
 

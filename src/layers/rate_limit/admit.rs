@@ -18,7 +18,7 @@ use crate::layers::rate_limit::hooks::Block;
 use crate::layers::rate_limit::quotas::Rows;
 use crate::layers::rate_limit::{RateLimitLayer, Settings};
 use crate::layers::refusal::{Refusal, Reject, refused};
-use crate::layers::{Answer, Finish, Policy, Stages, State};
+use crate::layers::{Answer, Finish, NextState, Policy, Stages, State};
 use crate::store::failure::StoreFailurePolicy;
 use crate::telemetry::Outcome;
 use crate::token_bucket::limiter::{Acquire, Begun, Limiter};
@@ -99,11 +99,7 @@ where
         R::inner_error(error)
     }
 
-    fn begin(
-        self: &Arc<Self>,
-        inner: &mut S,
-        mut request: Req,
-    ) -> State<S, Req, Self, Result<Res, R::Error>> {
+    fn begin(self: &Arc<Self>, inner: &mut S, mut request: Req) -> NextState<Self, S, Req> {
         let cost = self.cost.as_ref().map_or(1, |cost| cost.cost(&request));
         if cost == 0 {
             return State::calling(inner, request, Passing::Unlimited);
@@ -138,7 +134,7 @@ where
         waiting: &mut Waiting,
         call: &mut Option<(S, Req)>,
         context: &mut Context<'_>,
-    ) -> Poll<State<S, Req, Self, Result<Res, R::Error>>> {
+    ) -> Poll<NextState<Self, S, Req>> {
         let settings = &self.settings;
         if let Waiting::LookUp { found, cost } = waiting {
             let passing = match ready!(found.as_mut().poll(context)) {

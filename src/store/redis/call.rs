@@ -107,12 +107,7 @@ impl RedisStore {
         };
         match outcome {
             Ok(reply) => {
-                if let Some(masters) = &self.masters
-                    && !masters.is_current(route.master)
-                {
-                    // The store has left this master, but this call may have connected to it again.
-                    route.link.close(None);
-                }
+                self.close_if_left(route);
                 self.succeeded(route);
                 let counts = reply.unconfirmed.is_none();
                 self.telemetry.call(outgoing.began, counts);
@@ -162,6 +157,19 @@ impl RedisStore {
             }
             return attempt.ended(sent, answer);
         }
+    }
+
+    /// Closes the connection to a master that the store has left, because a call may have connected to it again. Returns
+    /// whether the store has left it.
+    pub(super) fn close_if_left(&self, route: &Route) -> bool {
+        let has_left = match &self.masters {
+            Some(masters) => !masters.is_current(route.master),
+            None => false,
+        };
+        if has_left {
+            route.link.close(None);
+        }
+        has_left
     }
 
     /// Records that the server has replied. If this ends an outage, all other runtimes probe the server with their next

@@ -94,17 +94,13 @@ impl RedisStore {
         outcome: Result<Reply, Failed>,
     ) -> Result<Reply, Error> {
         let Outgoing { route, began, .. } = *outgoing;
-        let is_current = self.source.is_current(route.master);
-        if !is_current {
-            // The store has left this master, but this call may have connected to it again.
-            route.link.close(None);
-        }
+        let has_left = self.close_if_left(route);
         if copies.other.is_some() {
             // The master that redirected the call has replied.
             self.succeeded(route);
         }
         // The node of ASK may have no slots yet.
-        let counts = copies.other.is_some() || is_current;
+        let counts = copies.other.is_some() || !has_left;
         let last = copies.other.as_deref().unwrap_or(route);
         let failed = match outcome {
             Ok(reply) => {
